@@ -1,0 +1,44 @@
+# `make run` and `make test` need only Python 3.11+ and make: they build .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS ?= 2
+
+.PHONY: help run test test-all check docs bench clean
+
+help:
+	@echo "make run       compare fair methods on real digits and write a report (about two minutes)"
+	@echo "make test      the test suite        make test-all  the slow tests too"
+	@echo "make check     formatter, linter, type checker, documentation"
+	@echo "make bench     speed, as ratios      make docs      the documentation in site/"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: $(STAMP)
+	$(BIN)/equipoise compare fedavg afl fedavg+qffl fedheal --scenario digits --name quickstart --jobs $(JOBS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS)
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/round.py
+
+clean:
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache

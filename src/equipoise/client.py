@@ -1,0 +1,70 @@
+"""All that a client does in a round, as one pure function; an engine is a way to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from equipoise.oracle import Oracle
+from equipoise.rule import Gradient, Out, Rule, State, Visit, overrides
+
+
+def visit_client(
+    rules: Sequence[Rule],
+    oracle: Oracle,
+    t: int,
+    rounds: int,
+    received: Tensor,
+    states: Sequence[State],
+    messages: Sequence[State],
+) -> tuple[Tensor, list[State], list[State]]:
+    """Train from the received model and report: the client side of every method.
+
+    Parameters
+    ----------
+    rules : the rules of the method, each with its own entry in ``states`` and ``messages``.
+    oracle : the client's data; for a stack of clients, theirs.
+    t, rounds : this round and the planned number of rounds.
+    received : whole model handed out [..., G].
+
+    Returns
+    -------
+    The trained whole model [..., G], and for each rule its report and its new state.
+    """
+    visits = [Visit(received, oracle.n_params, s, m, oracle, t, rounds) for s, m in zip(states, messages, strict=True)]
+    paired = list(zip(rules, visits, strict=True))
+    start = received
+    for rule, visit in paired:
+        start = rule.begin(start, visit)
+
+    with_loss = [(r, v) for r, v in paired if overrides(r, "loss")]
+    with_correction = [(r, v) for r, v in paired if overrides(r, "correction")]
+    with_gradient = [(r, v) for r, v in paired if overrides(r, "gradient")]
+
+    def terms(out: Out) -> Tensor:
+        return sum((r.loss(out, v) for r, v in with_loss), out.cross_entropy)
+
+    def correction(theta: Tensor) -> Tensor | None:
+        first, *rest = (r.correction(theta, v) for r, v in with_correction)
+        return sum(rest, first)  # type: ignore[return-value]
+
+    def wrap(grad: Gradient, theta: Tensor) -> Tensor:
+        for r, v in with_gradient:
+            grad = _wrapped(r, v, grad)
+        return grad(theta)
+
+    trained = oracle.solve(
+        start,
+        terms if with_loss else None,
+        correction if with_correction else None,
+        wrap if with_gradient else None,
+    )
+    theta = trained[..., : oracle.n_params]
+    done = [r.finish(theta, replace(v, trained=trained)) for r, v in paired]
+    return trained, [report for report, _ in done], [state for _, state in done]
+
+
+def _wrapped(rule: Rule, visit: Visit, grad: Gradient) -> Gradient:
+    return lambda theta: rule.gradient(grad, theta, visit)

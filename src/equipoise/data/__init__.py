@@ -1,0 +1,5 @@
+"""The clients' data: tensors in memory, or any data set read as it is needed."""
+
+from equipoise.data.samples import Samples, Stream, read
+
+__all__ = ["Samples", "Stream", "read"]

@@ -1,0 +1,135 @@
+"""Samples of one client or of a stack of clients, ready for the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset, IterableDataset
+
+Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
+MEMORY = 1 << 30  # bytes: a data set of one client larger than this is read batch by batch
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples held as tensors.
+
+    ``x`` [n, *shape] and ``y`` [n] for one client, [m, n, *shape] and [m, n] for a stack; ``sizes`` [] or [m] says how
+    many samples of each are real. ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
+    """
+
+    x: Tensor
+    y: Tensor
+    sizes: Tensor
+    dtype: torch.dtype
+    transform: Transform | None = None
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
+        where = (rows,) if self.sizes.dim() == 0 else (torch.arange(len(rows), device=rows.device)[:, None], rows)
+        x = self.x[where]
+        return self._ready(x, shift), self.y[where]
+
+    def _ready(self, x: Tensor, shift: Tensor | None) -> Tensor:
+        return x.to(self.dtype) if self.transform is None else self.transform(x, shift).to(self.dtype)
+
+    @property
+    def size(self) -> int:
+        """Samples of one client."""
+        return int(self.sizes)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Samples of one client read from a data set when they are needed, because they are many or change each time."""
+
+    dataset: Dataset[Any]
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    transform: Transform | None = None
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of samples []."""
+        return torch.tensor(self.size, device=self.device)
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs [B, *shape] and labels [B] of the samples ``rows`` [B]."""
+        samples = [_sample(self.dataset, int(row)) for row in rows]
+        x = torch.stack([x for x, _ in samples]).to(self.device)
+        y = torch.tensor([y for _, y in samples], device=self.device)
+        return (x.to(self.dtype) if self.transform is None else self.transform(x, shift).to(self.dtype)), y
+
+
+def stack(clients: Sequence[Samples]) -> Samples:
+    """Put clients side by side; the shorter ones are padded."""
+    sizes = torch.stack([c.sizes for c in clients])
+    x = pad_sequence([c.x for c in clients], batch_first=True)
+    y = pad_sequence([c.y for c in clients], batch_first=True)
+    return Samples(x, y, sizes, clients[0].dtype, clients[0].transform)
+
+
+def read(
+    data: Any, who: str, dtype: torch.dtype, device: torch.device, transform: Transform | None = None, memory: int = MEMORY
+) -> Samples | Stream:
+    """Take a client's data as the user has it: ``(x, y)`` arrays or tensors, or a ``torch.utils.data.Dataset``.
+
+    A data set is read into memory once, unless it is larger than ``memory`` bytes or gives another sample when asked
+    twice (random augmentation); then it is streamed.
+
+    Parameters
+    ----------
+    data : ``(x, y)`` with x [n, *shape] and integer labels y [n], or a data set of such pairs.
+    who : the client's name, for errors.
+    dtype, device : of the network.
+    transform : applied to every batch.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the client, what was expected and what was found.
+    """
+    if isinstance(data, Samples | Stream):
+        return data
+    if isinstance(data, IterableDataset):
+        raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
+    if isinstance(data, Dataset):
+        size = len(data)  # type: ignore[arg-type]
+        if size == 0:
+            raise ValueError(f"{who} has no training sample. Give it at least one, or leave it out.")
+        x, y = _sample(data, 0)
+        again, _ = _sample(data, 0)
+        if x.nbytes * size > memory or not torch.equal(x, again):
+            return Stream(data, size, dtype, device, transform)
+        samples = [(x, y), *(_sample(data, k) for k in range(1, size))]
+        data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}.")
+    x, y = _tensor(data[0], who, "x"), _tensor(data[1], who, "y")
+    if len(x) != len(y):
+        raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")
+    if len(y) == 0:
+        raise ValueError(f"{who} has no training sample. Give it at least one, or leave it out.")
+    if y.dim() != 1 or y.is_floating_point() and not torch.equal(y, y.round()):
+        raise ValueError(f"{who}: y must be one integer label per sample, of shape [n]; found {list(y.shape)} of {y.dtype}.")
+    return Samples(x.to(device), y.to(device, torch.int64), torch.tensor(len(y), device=device), dtype, transform)
+
+
+def _tensor(values: Any, who: str, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        return torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__} ({error}).") from None
+
+
+def _sample(dataset: Dataset[Any], row: int) -> tuple[Tensor, int]:
+    x, y = dataset[row]
+    return torch.as_tensor(np.asarray(x)) if not isinstance(x, Tensor) else x, int(y)

@@ -1,0 +1,92 @@
+"""Random numbers that depend on who asks for what, never on who asked before.
+
+Every number is a hash of ``(seed, round, client, purpose, position)``. So the batches of a client are the same whether
+it runs alone, in a stack or on another machine, and one call draws for thousands of clients.
+
+The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), chained over the parts of the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+PARTICIPANTS, ORDER, SHIFT, NOISE = range(4)  # what a number is for: no two purposes share numbers
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def bits(seed: int, t: int, clients: Sequence[int], purpose: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """One random 64-bit integer for each of the ``positions`` [M, ...] of each of M clients in round ``t``."""
+    with np.errstate(over="ignore"):
+        key = np.zeros(1, np.uint64)
+        for part in (seed % 2**64, t, purpose):
+            key = _mix(key + GOLDEN + np.uint64(part))
+        keys = _mix(key + GOLDEN + np.asarray(clients, np.uint64))  # [M]
+        keys = keys.reshape(-1, *[1] * (positions.ndim - 1))
+        return _mix(keys + GOLDEN * (positions.astype(np.uint64) + np.uint64(1)))
+
+
+def participants(seed: int, t: int, n_clients: int, share: float) -> Tensor:
+    """Ids of the clients of round ``t``, ascending: ``max(1, round(share * N))`` of them, each equally likely."""
+    count = max(1, round(share * n_clients))
+    if count >= n_clients:
+        return torch.arange(n_clients)
+    lots = bits(seed, t, [0], PARTICIPANTS, np.arange(n_clients)[None])[0]
+    return torch.from_numpy(np.sort(np.argsort(lots, kind="stable")[:count]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which samples every step of every client reads, drawn before any engine is chosen.
+
+    ``index`` [M, K, B] numbers the samples of each client, -1 where a batch is not full; ``shift`` [M, K, B, 2] is the
+    offset of each image's random crop, or None.
+    """
+
+    index: Tensor
+    shift: Tensor | None
+
+
+def plan(
+    seed: int, t: int, ids: Sequence[int], sizes: Sequence[int], epochs: int, batch_size: int, *, crop: int, drop_single: bool
+) -> Plan:
+    """Shuffle the samples of each client once per epoch and cut them into batches.
+
+    ``drop_single`` leaves out a last batch of one sample where there are others, for networks with BatchNorm: the
+    statistics of one sample mean nothing.
+    """
+    n = np.asarray(sizes, np.int64)[:, None, None]  # [M, 1, 1]
+    widest = int(n.max())
+    place = np.arange(widest)  # within an epoch
+    position = np.arange(epochs)[:, None] * n + place  # within the client's round, whoever stands beside it: [M, E, W]
+    padding = np.broadcast_to(place >= n, position.shape)
+    lots = bits(seed, t, ids, ORDER, position)
+    lots[padding] = np.iinfo(np.uint64).max  # sorts last
+    order = np.argsort(lots, axis=2, kind="stable")
+    order[padding] = -1
+    width = min(batch_size, widest)
+    steps = -(-widest // width)
+    full = (len(n), epochs, steps * width)
+    index = np.full(full, -1, np.int64)
+    index[:, :, :widest] = order
+    index = index.reshape(len(n), epochs * steps, width)
+    if drop_single:
+        alone = ((index >= 0).sum(2) == 1) & (np.arange(epochs * steps) % steps > 0)
+        index[alone] = -1
+    if not crop:
+        return Plan(torch.from_numpy(index), None)
+    shift = np.zeros((*full, 2), np.int64)
+    lots = bits(seed, t, ids, SHIFT, position[..., None] * 2 + np.arange(2))
+    shift[:, :, :widest] = (lots % np.uint64(2 * crop + 1)).astype(np.int64)
+    return Plan(torch.from_numpy(index), torch.from_numpy(shift.reshape(*index.shape, 2)))

@@ -1,0 +1,85 @@
+"""Many clients as one tensor program: for small networks and many clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from equipoise.client import visit_client
+from equipoise.data.samples import Samples, stack
+from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import sequential
+from equipoise.model import Stacked
+from equipoise.oracle import Oracle
+
+MEMORY = 256 << 20  # bytes for the vectors of one stack; beyond that they leave the caches and nothing is gained
+VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
+
+
+def stacked(job: Job) -> Iterator[Answer]:
+    """Visit the clients in stacks of similar size; a stack that raises is visited one by one to find the culprit.
+
+    Raises
+    ------
+    ValueError : a network with dropout, whose random numbers cannot be those of the sequential engine, or streamed data.
+    """
+    if job.model.random:
+        raise ValueError("The stacked engine cannot draw the dropout of this network as one client alone would. Use engine='sequential'.")
+    if not all(isinstance(d, Samples) for d in job.data):
+        raise ValueError("The stacked engine needs every client's data in memory, and some is streamed. Use engine='sequential'.")
+    together = Stacked(job.model)
+    for rows in stacks(job):
+        try:
+            yield _visit(job, together, rows)
+        except Exception:  # one client's data may be to blame: the others must not suffer
+            yield from (_renumbered(answer, rows) for answer in sequential(_part(job, rows)))
+
+
+def stacks(job: Job) -> list[tuple[int, ...]]:
+    """Rows that go together: similar sizes, or equal ones where BatchNorm forbids padding; bounded by memory."""
+    limit = max(1, MEMORY // (VECTORS * job.model.size * job.received.element_size()))
+    by_size = sorted(range(len(job.ids)), key=lambda r: job.data[r].size)
+    groups: list[list[int]] = []
+    for r in by_size:
+        n = job.data[r].size
+        last = job.data[groups[-1][0]].size if groups else 0
+        alike = n == last if job.model.batch_norm else -(-n // job.batch_size) <= 2 * -(-last // job.batch_size)
+        same_shape = bool(groups) and _shape(job, r) == _shape(job, groups[-1][0])
+        if groups and alike and same_shape and len(groups[-1]) < limit:
+            groups[-1].append(r)
+        else:
+            groups.append([r])
+    return [tuple(g) for g in groups]
+
+
+def _shape(job: Job, row: int) -> tuple[object, ...]:
+    data = job.data[row]
+    return (data.x.shape[1:], data.x.dtype) if isinstance(data, Samples) else ()
+
+
+def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
+    index = torch.tensor(rows, device=job.received.device)
+    data = stack([d for r in rows if isinstance(d := job.data[r], Samples)])
+    oracle = Oracle(together, data, job.solver, job.plan(rows), job.model.n_params)
+    trained, reports, states = visit_client(
+        job.rules, oracle, job.t, job.rounds, job.received[index], job.take(job.states, index), job.take(job.messages, index)
+    )
+    return Answer(rows, trained, reports, states)
+
+
+def _part(job: Job, rows: tuple[int, ...]) -> Job:
+    index = torch.tensor(rows, device=job.received.device)
+    return replace(
+        job,
+        ids=tuple(job.ids[r] for r in rows),
+        received=job.received[index],
+        states=job.take(job.states, index),
+        messages=job.take(job.messages, index),
+        data=[job.data[r] for r in rows],
+    )
+
+
+def _renumbered(answer: Answer, rows: tuple[int, ...]) -> Answer:
+    return replace(answer, rows=tuple(rows[r] for r in answer.rows))

@@ -1,0 +1,418 @@
+"""What a run measured, round by round, and the numbers that summarise it."""
+
+import itertools
+import json
+import math
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.metrics.performance import Value, avg_std_worst, last_rounds, spread
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = dict[str, Any]
+Parsed = TypeVar("Parsed")
+Table = NDArray[np.float64]
+
+_META = (
+    "method",
+    "label",
+    "scenario",
+    "seed",
+    "rounds",
+    "client_names",
+    "client_groups",
+    "header",
+    "versions",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class History:
+    """The records of one run, one per round, and what the run was.
+
+    Parameters
+    ----------
+    records
+        One dictionary per round, in increasing order of `"round"`; exactly what a line of `metrics.jsonl` holds.
+        Accuracies and weights are fractions in [0, 1].  Keys, all optional but the first:
+
+        - `"round"`: counts from 0; `"seconds"`: wall time of the round.
+        - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds
+          without an evaluation.
+        - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with on the test set of its own group.
+        - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
+        - `"train_loss"`: mean local loss.
+        - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
+        - `"kept"`: share of the update entries that FPHL kept.
+        - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency.
+    meta
+        `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
+        `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"header"` (lines about the
+        run), `"versions"` (`{package: version}`), `"config"`.
+
+    Raises
+    ------
+    ValueError
+        A record or the meta data does not follow this form.
+    """
+
+    records: tuple[Record, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", tuple(self.records))
+        if not isinstance(self.meta.get("method"), str):
+            raise ValueError(
+                f'a history needs the name of its method: expected meta["method"] to be a string such as "fedavg", '
+                f"found {self.meta.get('method')!r}."
+            )
+        for record in self.records:
+            _check(record)
+        rounds = [record["round"] for record in self.records]
+        if any(later <= earlier for earlier, later in itertools.pairwise(rounds)):
+            raise ValueError(f"rounds must increase from record to record: found {_shorten(rounds)}.")
+        lengths = {len(record["clients"]["accuracy"]) for record in self.records if "clients" in record}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"every round must hold one accuracy per client of the federation: found {sorted(lengths)} accuracies. "
+                "Write null for a client that was not evaluated."
+            )
+
+    @classmethod
+    def from_run(cls, path: str | os.PathLike[str]) -> "History":
+        """Read a run directory: `config.toml`, `metrics.jsonl` and, where present, `manifest.json`, `summary.json`.
+
+        A line cut off at the end of `metrics.jsonl`, which a killed run leaves behind, is ignored; where a resumed run
+        wrote a round again, the later record counts.
+
+        Parameters
+        ----------
+        path
+            The run directory.
+
+        Raises
+        ------
+        ValueError
+            There is no run there, or a file in it cannot be understood.
+        """
+        run = Path(path)
+        config = _read(run / "config.toml", tomllib.loads, "This is not the directory of a run; pass runs/<name>.")
+        known: Record = {}
+        for name in ("summary.json", "manifest.json"):
+            if (run / name).exists():
+                known |= _read(run / name, _parse_object, "")
+        found = known | config
+        meta = {key: found[key] for key in _META if found.get(key) is not None}
+        for key in ("method", "scenario"):
+            if isinstance(meta.get(key), dict):  # a table [scenario] with a name and options
+                meta[key] = meta[key].get("name")
+        if not isinstance(meta.get("method"), str):
+            raise ValueError(
+                f'{run / "config.toml"}: expected a line such as method = "fedavg", '
+                f"found the keys {', '.join(sorted(config)) or 'none'}. Add the method the run was made with."
+            )
+        records = _read(run / "metrics.jsonl", _parse_lines, "The run has not finished its first round.")
+        try:
+            return cls(records, meta | {"config": config})
+        except ValueError as error:
+            raise ValueError(f"{run / 'metrics.jsonl'}: {error}") from None
+
+    def to_jsonl(self, path: str | os.PathLike[str]) -> Path:
+        """Write the records as `metrics.jsonl` holds them, atomically; return the path.
+
+        Parameters
+        ----------
+        path
+            The file to write, replaced if it exists.
+        """
+        return write_atomically(path, "".join(line(record) for record in self.records))
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.meta["method"])
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call this run: `meta["label"]`, or the method."""
+        return str(self.meta.get("label") or self.method)
+
+    @property
+    def scenario(self) -> str:
+        """Name of the scenario; empty when unknown."""
+        return str(self.meta.get("scenario") or "")
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run; 0 when unknown."""
+        return int(self.meta.get("seed") or 0)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the test sets, in the order of their first appearance."""
+        return tuple(dict.fromkeys(group for record in self.records for group in record.get("groups", ())))
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """One name per client of the federation; its number where the run gave none."""
+        names = [str(name) for name in self.meta.get("client_names") or ()]
+        return tuple(names + [str(m) for m in range(len(names), self._size())])
+
+    @property
+    def client_groups(self) -> tuple[str, ...]:
+        """The group of each client of the federation; empty strings where unknown."""
+        groups = [str(group) for group in self.meta.get("client_groups") or ()]
+        return tuple(groups + [""] * (self._size() - len(groups)))
+
+    def _size(self) -> int:
+        """Clients in the federation, as far as the run tells."""
+        named = (len(self.meta.get(key) or ()) for key in ("client_names", "client_groups"))
+        evaluated = (len(record["clients"]["accuracy"]) for record in self.records if "clients" in record)
+        active = (1 + max(record["ids"]) for record in self.records if record.get("ids"))
+        return max((*named, *evaluated, *active), default=0)
+
+    def group_table(self) -> tuple[list[int], Table]:
+        """Rounds with an evaluation, and the accuracy of the global model on every group in them.
+
+        Returns
+        -------
+        The rounds [R] and the accuracies in [0, 1], shape [R, D], NaN where a group was not evaluated; groups are in
+        the order of `groups`.
+        """
+        records = [record for record in self.records if record.get("groups")]
+        cells = [[_number(record["groups"].get(g, {}).get("accuracy")) for g in self.groups] for record in records]
+        return [record["round"] for record in records], np.array(cells).reshape(len(cells), len(self.groups))
+
+    def client_table(self) -> tuple[list[int], Table]:
+        """Rounds with an evaluation of the clients, and the accuracy of the model each client predicts with.
+
+        Returns
+        -------
+        The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated.
+        """
+        records = [record for record in self.records if "clients" in record]
+        cells = [[_number(a) for a in record["clients"]["accuracy"]] for record in records]
+        return [record["round"] for record in records], np.array(cells).reshape(len(cells), -1 if cells else 0)
+
+    def frame(self) -> "pd.DataFrame":
+        """The global model on every group: one row per round and group, columns `round, group, accuracy, loss`."""
+        import pandas as pd
+
+        rows = [
+            (record["round"], group, _number(result.get("accuracy")), _number(result.get("loss")))
+            for record in self.records
+            for group, result in record.get("groups", {}).items()
+        ]
+        return pd.DataFrame(rows, columns=["round", "group", "accuracy", "loss"])
+
+    def clients(self) -> "pd.DataFrame":
+        """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
+        import pandas as pd
+
+        rounds, table = self.client_table()
+        rows = [
+            (t, m, name, group, accuracy)
+            for t, row in zip(rounds, table, strict=True)
+            for m, (name, group, accuracy) in enumerate(
+                zip(self.client_names, self.client_groups, row.tolist(), strict=False)
+            )
+        ]
+        return pd.DataFrame(rows, columns=["round", "client", "name", "group", "accuracy"])
+
+    def weights(self) -> "pd.DataFrame":
+        """The weight of every client in every round, `[rounds, N]`, NaN where it did not take part.
+
+        The index holds the rounds, the columns the numbers of the clients.
+        """
+        import pandas as pd
+
+        records = [record for record in self.records if "weights" in record]
+        table = np.full((len(records), self._size()), math.nan)
+        for row, record in zip(table, records, strict=True):
+            row[record["ids"]] = [_number(weight) for weight in record["weights"]]
+        index = pd.Index([record["round"] for record in records], name="round", dtype="int64")
+        return pd.DataFrame(table, index=index, columns=pd.RangeIndex(self._size(), name="client"))
+
+    def summary(self, last: int = 5) -> dict[str, Any]:
+        """AVG, STD and worst group of the global model, and the spread over clients, in percent.
+
+        Every group is averaged over the last evaluated rounds first; AVG is the mean over groups, STD the standard
+        deviation with ddof 1 (FedHEAL, Table 2).  Clients are reduced in the same order.
+
+        Parameters
+        ----------
+        last
+            How many of the last evaluated rounds to average, at least 1.
+
+        Returns
+        -------
+        Plain types, ready for JSON, `None` where a number is not defined: `avg`, `std`, `worst`, `worst_group`,
+        `groups` (`{group: accuracy}`), `clients` (see `equipoise.metrics.spread`; empty when no client was evaluated),
+        `rounds` (how many were run), `averaged` (the rounds the group accuracies were averaged over).
+        """
+        rounds, table = self.group_table()
+        fairness = avg_std_worst(table, last)
+        groups = dict(zip(self.groups, last_rounds(table, last).tolist(), strict=True))
+        clients = last_rounds(self.client_table()[1], last)
+        return {
+            "avg": _percent(fairness.avg),
+            "std": _percent(fairness.std),
+            "worst": _percent(fairness.worst),
+            "worst_group": min(groups, key=lambda group: groups[group]) if fairness.worst.defined else None,
+            "groups": {group: _percent(Value(a, math.isfinite(a))) for group, a in groups.items()},
+            "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
+            "rounds": len(self.records),
+            "averaged": rounds[-last:],
+        }
+
+    def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
+        """Write the report of this run, one self-contained HTML file; return its path.
+
+        Parameters
+        ----------
+        path
+            The file to write, replaced if it exists.
+        figures
+            Also write every figure as PDF and PNG into `<stem>-figures/` beside it.
+        """
+        from equipoise.report.html import write
+
+        return write([self], path, figures=figures)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        where = f" on {self.scenario}" if self.scenario else ""
+        found = self.summary()
+        numbers = [f"{key} {found[key]:.1f}" for key in ("avg", "std", "worst") if found[key] is not None]
+        worst = f" ({found['worst_group']})" if found["worst"] is not None else ""
+        return (
+            f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
+            f"{', '.join(numbers) or 'not evaluated'}{worst})"
+        )
+
+
+def line(record: Record) -> str:
+    """One record as a line of `metrics.jsonl`, newline included; NaN and infinities become null.
+
+    Parameters
+    ----------
+    record
+        The record of one round, see `History`; NumPy and torch numbers are written as plain numbers.
+    """
+    return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def write_atomically(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file so that a reader sees the old or the new content, never a part; return the path.
+
+    Parameters
+    ----------
+    path
+        The file to write; missing parent directories are made.
+    text
+        Its whole content, written as UTF-8.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _check(record: Any) -> None:
+    if not isinstance(record, dict) or not isinstance(record.get("round"), int):
+        raise ValueError(f'a record needs its round: expected {{"round": 0, ...}}, found {_shorten(record)}.')
+    where = f"round {record['round']}"
+    groups = record.get("groups", {})
+    if not isinstance(groups, dict) or any(not isinstance(result, dict) for result in groups.values()):
+        raise ValueError(
+            f'{where}: expected groups as {{name: {{"accuracy": a, "loss": l}}}}, found {_shorten(groups)}.'
+        )
+    clients = record.get("clients", {"accuracy": []})
+    if not isinstance(clients, dict) or not isinstance(clients.get("accuracy"), Sequence):
+        raise ValueError(f'{where}: expected clients as {{"accuracy": [one per client]}}, found {_shorten(clients)}.')
+    ids, weights = record.get("ids", []), record.get("weights", [])
+    if "weights" in record and len(ids) != len(weights):
+        raise ValueError(
+            f"{where}: expected one weight per client in ids, found {len(ids)} ids, {len(weights)} weights."
+        )
+
+
+def _parse_lines(text: str) -> tuple[Record, ...]:
+    records: list[Record] = []
+    lines = text.split("\n")  # what follows the last newline is empty, or torn
+    for number, content in enumerate(lines, start=1):
+        if not content.strip():
+            continue
+        try:
+            record = json.loads(content)
+            _check(record)
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"line {number} is damaged: {error} Remove the line, or run again.") from None
+        while records and records[-1]["round"] >= record["round"]:
+            records.pop()
+        records.append(record)
+    return tuple(records)
+
+
+def _parse_object(text: str) -> Record:
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a JSON object, found {_shorten(content)}.")
+    return content
+
+
+def _read(path: Path, parse: Callable[[str], Parsed], hint: str) -> Parsed:
+    try:
+        return parse(path.read_bytes().decode(errors="replace"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist. {hint}".rstrip()) from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):  # NumPy and torch
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _percent(value: Value) -> float | None:
+    return 100 * value.value if value.defined else None
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,105 @@
+"""The vector algebra that rules share: simplex, class means, and reductions over the update matrix.
+
+Reductions over the ``P`` columns of a matrix ``[M, P]`` work in blocks, so that nothing of the size of the matrix is
+ever built beside it, and accumulate in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+BLOCK = 1 << 16  # columns per block: 20 clients x 65,536 float32 columns are 5 MiB, which stays in the cache
+
+
+def simplex(w: Tensor) -> Tensor:
+    """Scale non-negative weights ``[M]`` to sum one; all zero gives equal weights."""
+    total = w.sum()
+    return w / total if total > 0 else torch.full_like(w, 1 / len(w))
+
+
+def project_to_simplex(v: Tensor) -> Tensor:
+    r"""Nearest point of the simplex to ``v`` ``[M]``.
+
+    .. math:: x = \max(v - \theta, 0), \quad \theta = (\sum_{i \le \rho} u_i - 1) / \rho
+
+    with ``u`` the sorted ``v`` and ``rho`` the largest ``j`` with ``u_j > (sum_{i<=j} u_i - 1) / j``.
+    Duchi, Shalev-Shwartz, Singer, Chandra, ICML 2008, Figure 1.
+    """
+    u = v.sort(descending=True).values
+    excess = u.cumsum(0) - 1
+    rank = torch.arange(1, len(v) + 1, dtype=v.dtype, device=v.device)
+    rho = int((u * rank > excess).nonzero()[-1])
+    return (v - excess[rho] / (rho + 1)).clamp(min=0)
+
+
+def pick(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``table`` ``[..., C, D]`` named by ``index`` ``[..., B]``: ``[..., B, D]``, for one client or a stack."""
+    return torch.take_along_dim(table, index.unsqueeze(-1), dim=-2)
+
+
+def class_sums(features: Tensor, y: Tensor, ok: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Sum the features of each class.
+
+    ``features`` [..., n, D], labels ``y`` [..., n] and ``ok`` [..., n] (false where padded) give sums [..., C, D] and
+    counts [..., C].
+    """
+    member = (y.unsqueeze(-1) == torch.arange(n_classes, device=y.device)) & ok.unsqueeze(-1)  # [..., n, C]
+    member = member.to(features.dtype)
+    return member.mT @ features, member.sum(-2)
+
+
+def class_means(sums: Tensor, counts: Tensor) -> Tensor:
+    """Mean feature of each class [..., C, D]; zero where the class has no sample."""
+    return sums / counts.clamp(min=1).unsqueeze(-1)
+
+
+def blocks(n_columns: int, block: int = BLOCK) -> Iterator[slice]:
+    """Slices that cover ``n_columns`` columns."""
+    return (slice(start, min(start + block, n_columns)) for start in range(0, n_columns, block))
+
+
+def shares(weights: Tensor, mask: Tensor) -> Tensor:
+    r"""Weight of each client in each column when some are masked (FedHEAL, Eq. 9).
+
+    .. math:: q_{m,i} = \frac{c_{m,i}\, p_m}{\sum_j c_{j,i}\, p_j} \sum_j p_j
+
+    ``weights`` [M] and a boolean ``mask`` [M, G] give [M, G]; a column that every client masks gives 0, so that its
+    parameter stays as it is.
+    """
+    kept = weights[:, None] * mask
+    total = kept.sum(0)
+    scale = torch.where(total != 0, weights.sum() / torch.where(total != 0, total, 1), 0)
+    return kept * scale
+
+
+def combine(updates: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Sum the rows of ``updates`` [M, P] with ``weights`` [M], rescaled per column where a ``mask`` [M, P] is given."""
+    w = weights.to(updates.dtype)
+    if mask is None:
+        return w @ updates
+    step = torch.empty_like(updates[0])
+    for part in blocks(updates.shape[1]):
+        step[part] = (shares(w, mask[:, part]) * updates[:, part]).sum(0)
+    return step
+
+
+def square_norms(rows: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Squared length of each (masked) row of [M, P], summed in float64: [M]."""
+    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for part in blocks(rows.shape[1]):
+        u = rows[:, part].double()
+        total += (u if mask is None else u * mask[:, part]).square().sum(1)
+    return total
+
+
+def gram(rows: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]."""
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for part in blocks(rows.shape[1]):
+        u = rows[:, part].double()
+        u = u if mask is None else u * mask[:, part]
+        total += u @ u.T
+    return total

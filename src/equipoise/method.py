@@ -1,0 +1,245 @@
+"""Methods: sums of rules, their names, and what cannot be summed."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from equipoise.methods.afl import AFL
+from equipoise.methods.ditto import Ditto, DittoPersonal
+from equipoise.methods.fael import FAEL
+from equipoise.methods.fael_exact import FAELExact
+from equipoise.methods.fedavg import FedAvg
+from equipoise.methods.feddyn import FedDyn
+from equipoise.methods.fedfv import FedFV
+from equipoise.methods.fedproc import FedProc
+from equipoise.methods.fedprox import FedProx
+from equipoise.methods.fedproto import FedProto
+from equipoise.methods.fphl import FPHL
+from equipoise.methods.moon import Moon
+from equipoise.methods.qffl import QFFL
+from equipoise.methods.scaffold import Scaffold
+from equipoise.rule import Rule, overrides
+
+
+class MethodError(ValueError):
+    """A method that does not exist, or rules that cannot be added."""
+
+
+class Entry(NamedTuple):
+    """One name of the catalogue: its rules, where they come from, named sets of hyper-parameters.
+
+    ``summed`` is the preset used where the name is one part of a sum.
+    """
+
+    rules: tuple[type[Rule], ...]
+    summary: str
+    citation: str
+    presets: Mapping[str, Mapping[str, Any]] = {}
+    summed: str | None = None
+
+
+HEAL = "Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024"
+RELEASED_FPHL = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffers": True}
+RELEASED_FAEL = {"distance": "norms", "init": "uniform", "carry": "raw"}
+
+METHODS: dict[str, Entry] = {
+    "fedavg": Entry((FedAvg,), "the mean of the clients' models, by samples", "McMahan et al., AISTATS 2017", {"uniform": {"weights": "uniform"}}),
+    "fedprox": Entry((FedProx,), "stay near the model handed out", "Li et al., MLSys 2020", {"marsfl": {"mu": 1e-4}}),
+    "scaffold": Entry((Scaffold,), "control variates against client drift", "Karimireddy et al., ICML 2020", {"marsfl": {"eta": 0.25, "absent": False}}),
+    "moon": Entry((Moon,), "contrast features with the global and the previous model", "Li, He, Song, CVPR 2021", {"cifar10": {"mu": 5.0}}),
+    "feddyn": Entry((FedDyn,), "dynamic regularisation aligns stationary points", "Acar et al., ICLR 2021", {"no-server-state": {"server": False}}),
+    "fedproc": Entry((FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}),
+    "fedproto": Entry((FedProto,), "pull features to shared class prototypes", "Tan et al., AAAI 2022", {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}}),
+    "ditto": Entry((Ditto,), "personal models, averaged into the global one", "Li et al., ICML 2021, as in " + HEAL),
+    "ditto-personal": Entry((DittoPersonal,), "a personal model beside the global one", "Li et al., ICML 2021"),
+    "afl": Entry((AFL,), "weights that climb on the clients' losses (agnostic FL)", "Mohri et al., ICML 2019"),
+    "qffl": Entry((QFFL,), "losses to the power q + 1 (q-FedAvg)", "Li et al., ICLR 2020", {"weights": {"form": "weights"}}, "weights"),
+    "fedfv": Entry((FedFV,), "project conflicting updates on each other", "Wang et al., IJCAI 2021", {"released": {"lags": "released"}}),
+    "fphl": Entry((FPHL,), "drop updates whose direction is inconsistent", HEAL, {"released": RELEASED_FPHL}),
+    "fael": Entry((FAEL,), "weigh clients by how far they moved", HEAL, {"released": RELEASED_FAEL}),
+    "fedheal": Entry((FPHL, FAEL), "FPHL and FAEL: equal accuracy across domains", HEAL, {"released": {**RELEASED_FPHL, **RELEASED_FAEL}, "office": {"tau": 0.4}}),
+    "fedheal-exact": Entry((FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", HEAL),
+}
+ORDER = ("start", "mask", "weights")  # rules that own nothing come first, those that set the weights last
+
+
+@dataclass(frozen=True)
+class Method:
+    """An ordered tuple of rules.
+
+    Rules that own nothing come first, then those that set the mask, then those that set the weights (which read the
+    mask); otherwise the order is kept, so ``a + b`` and ``b + a`` differ only between rules of one kind.
+
+    Parameters
+    ----------
+    rules : the rules. An empty tuple is FedAvg.
+    text : the method as text; :func:`parse` gives it back.
+    parts : for each rule the name of the part it came from, for errors.
+
+    Raises
+    ------
+    MethodError : a rule that appears twice, or two rules that own the same thing.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    text: str = field(default="", compare=False)
+    parts: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = self.parts or tuple(type(r).__name__ for r in self.rules)
+        paired = sorted(zip(self.rules, parts, strict=True), key=lambda pair: _rank(pair[0]))
+        object.__setattr__(self, "rules", tuple(rule for rule, _ in paired))
+        object.__setattr__(self, "parts", tuple(part for _, part in paired))
+        object.__setattr__(self, "text", self.text or "+".join(map(_text, self.rules)) or "fedavg")
+        for k, (rule, part) in enumerate(paired):
+            for other, elsewhere in paired[:k]:
+                if type(rule) is type(other):
+                    raise MethodError(f"{part!r} appears twice in the method (as {type(rule).__name__}). Keep one of them.")
+                if both := rule.owns & other.owns:
+                    what = {"weights": "the weights of the clients", "mask": "which parameters count", "start": "where training starts"}
+                    raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __add__(self, other: Method) -> Method:
+        return Method(self.rules + other.rules, f"{self.text}+{other.text}", self.parts + other.parts)
+
+    @staticmethod
+    def of(method: str | Rule | Method | Iterable[Rule]) -> Method:
+        """Take a method as the user has it: text, one rule, several rules, or a method."""
+        if isinstance(method, Method):
+            return method
+        if isinstance(method, str):
+            return parse(method)
+        rules = (method,) if isinstance(method, Rule) else tuple(method)
+        for rule in rules:
+            if not isinstance(rule, Rule):
+                raise TypeError(f"A method is text, a Rule, or several Rules; found {type(rule).__name__}.")
+        return Method(rules)
+
+    def overriding(self, hook: str) -> list[int]:
+        """Positions of the rules that define a hook."""
+        return [k for k, rule in enumerate(self.rules) if overrides(rule, hook)]
+
+
+def _rank(rule: Rule) -> int:
+    return max((ORDER.index(what) + 1 for what in rule.owns), default=0)
+
+
+def _text(rule: Rule, also: Iterable[str] = ()) -> str:
+    """A rule as text, with what differs from its defaults."""
+    names = [n for n, e in METHODS.items() if e.rules == (type(rule),)]
+    values = {f.name: getattr(rule, f.name) for f in fields(rule) if getattr(rule, f.name) != f.default or f.name in also}  # type: ignore[arg-type]
+    inside = ", ".join(f"{k}={v}" for k, v in values.items())
+    return (names[0] if names else type(rule).__name__) + (f"({inside})" if inside else "")
+
+
+def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
+    """Read a method: ``"fedproto(lam=2)+fedheal:released"``.
+
+    Parameters
+    ----------
+    text : names joined by ``+``; each may take ``:preset`` and ``(name=value, ...)``.
+    overrides : ``{"fedheal.tau": 0.4}``, the same said apart.
+
+    Raises
+    ------
+    MethodError : an unknown name, preset or hyper-parameter (with a suggestion), or rules that cannot be added.
+    ValueError : a hyper-parameter out of its range.
+    """
+    pieces = list(_pieces(text))
+    rest = dict(overrides or {})
+    rules: list[Rule] = []
+    parts: list[str] = []
+    texts: list[str] = []
+    for name, preset, given in pieces:
+        entry = METHODS[name]
+        summed = entry.summed if len(pieces) > 1 else None
+        values = {**(entry.presets[summed] if summed else {}), **_preset(name, preset), **given}
+        values |= {key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key}
+        known = {f.name: f for rule in entry.rules for f in fields(rule)}  # type: ignore[arg-type]
+        for key in values:
+            if key not in known:
+                raise MethodError(f"{name} has no hyper-parameter {key!r}.{_near(key, known)} It has: {', '.join(known) or 'none'}.")
+        made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]  # type: ignore[arg-type]
+        rules += made
+        parts += [name] * len(made)
+        shown = {k: v for k, v in values.items() if v != known[k].default or (summed and k in entry.presets[summed])}
+        inside = ", ".join(f"{k}={v}" for k, v in shown.items())
+        texts.append(name + (f"({inside})" if inside else ""))
+    if rest:
+        key = next(iter(rest))
+        names = [name for name, _, _ in pieces]
+        example = f"{names[0]}.{next(iter(f.name for f in fields(METHODS[names[0]].rules[0])), 'x')}"  # type: ignore[arg-type]
+        raise MethodError(f"--set {key}={rest[key]}: {key.split('.', 1)[0]!r} is not part of {text!r}; write PART.NAME=VALUE with a part out of {', '.join(names)}, for example {example}.")
+    return Method(tuple(rules), "+".join(texts), tuple(parts))
+
+
+def _preset(name: str, preset: str | None) -> Mapping[str, Any]:
+    presets: dict[str, Mapping[str, Any]] = {"paper": {}, **METHODS[name].presets}
+    if preset is None:
+        return {}
+    if preset not in presets:
+        raise MethodError(f"{name} has no preset {preset!r}.{_near(preset, presets)} It has: {', '.join(presets)}.")
+    return presets[preset]
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
+    """Cut a method's text into (name, preset, values); the longest known name wins, because one may end in ``+``."""
+    rest = text.strip()
+    if not rest:
+        raise MethodError("The method is empty. All names: equipoise methods.")
+    names = sorted(METHODS, key=len, reverse=True)
+    while True:
+        name = next((n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(")), None)
+        if name is None:
+            word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
+            raise MethodError(f"Unknown method {word!r} in {text!r}.{_near(word, METHODS)} All names: equipoise methods.")
+        rest = rest[len(name) :]
+        preset = None
+        if rest.startswith(":"):
+            end = min((k for k in (rest.find("+"), rest.find("(")) if k > 0), default=len(rest))
+            preset, rest = rest[1:end].strip(), rest[end:]
+        given: dict[str, Any] = {}
+        if rest.startswith("("):
+            if (end := rest.find(")")) < 0:
+                raise MethodError(f"The bracket after {name!r} in {text!r} is not closed.")
+            given, rest = _values(rest[1:end], name), rest[end + 1 :]
+        yield name, preset, given
+        rest = rest.strip()
+        if not rest:
+            return
+        if not rest.startswith("+") or len(rest) == 1:
+            raise MethodError(f"Expected '+' and a method after {name!r} in {text!r}; found {rest!r}.")
+        rest = rest[1:].lstrip()
+
+
+def _values(text: str, name: str) -> dict[str, Any]:
+    given = {}
+    for piece in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = piece.partition("=")
+        if not equals:
+            raise MethodError(f"{name}({piece}): write NAME=VALUE.")
+        given[key.strip()] = read_value(value)
+    return given
+
+
+def read_value(text: str) -> Any:
+    """Read a hyper-parameter's value: number, true or false, none, or a word."""
+    word = text.strip()
+    if word.lower() in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[word.lower()]
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word

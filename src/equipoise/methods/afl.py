@@ -1,0 +1,59 @@
+"""AFL: minimise the loss of the worst mixture of clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise.maths import project_to_simplex, simplex
+from equipoise.hyper import number
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class AFL(Rule):
+    r"""Weigh clients by multipliers that climb on their losses.
+
+    .. math:: \theta^{t+1} = \theta^t + \sum_m \lambda_m^t \Delta_m, \qquad
+        \lambda^{t+1} = \Pi_\Delta(\lambda^t + \gamma\, \ell^t)
+
+    with :math:`\ell_m^t = F_m(\theta^t)` on the client's training data. Mohri, Sivek, Suresh, ICML 2019, Section 4.
+
+    Parameters
+    ----------
+    gamma : ascent rate, >= 0; 0.001 to 0.1. 0 keeps equal weights.
+    averaged : evaluate the mean of the global models so far, the output of the original, instead of the last one.
+    importance : scale the losses of the clients present by N / |S|.
+
+    Server state: ``lam`` [N]; ``mean`` [P] if ``averaged``.
+    Absent clients (a decision where the paper assumes all take part) add no loss; the others' weights are scaled to one.
+    """
+
+    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
+    gamma: float = number(0.01, low=0)
+    averaged: bool = False
+    importance: bool = False
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+    def server_state(self, setup: Setup) -> State:
+        lam = torch.full_like(setup.sizes, 1 / setup.n_clients)
+        return {"lam": lam, "mean": torch.zeros_like(setup.theta)} if self.averaged else {"lam": lam}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        lam, i = state["lam"], cohort.ids
+        factor = cohort.n_clients / len(i) if self.importance else 1.0
+        climbed = lam.index_add(0, i, self.gamma * factor * cohort.reports["loss"].to(lam.dtype))
+        return {**state, "lam": project_to_simplex(climbed)}, replace(cohort, weights=simplex(lam[i]))
+
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        if self.averaged:
+            state = {**state, "mean": state["mean"] + (cohort.theta - state["mean"]) / (cohort.t + 1)}
+        return state, given
+
+    def publish(self, theta: Tensor, state: State) -> Tensor:
+        return state["mean"] if self.averaged else theta

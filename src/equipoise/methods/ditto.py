@@ -1,0 +1,77 @@
+"""Ditto: a personal model per client, tied to the global one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from equipoise.hyper import number
+from equipoise.rule import Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class Ditto(Rule):
+    r"""Train the personal model and send it: the global model is the mean of the personal ones.
+
+    .. math:: v_m \gets \arg\min_v F_m(v) + \tfrac{\lambda}{2} \lVert v - \theta^t \rVert^2, \qquad
+        \theta^{t+1} = \sum_m p_m v_m
+
+    Local training starts from the client's own persistent ``v_m``. This is how the FedHEAL paper's Table 3 uses Ditto
+    ("personalised models aggregated into global model"); the original with its two tracks is ``ditto-personal``.
+    Li, Hu, Beirami, Smith, ICML 2021; Chen, Huang, Ye, CVPR 2024, Table 3.
+
+    Parameters
+    ----------
+    lam : lambda, >= 0; 0.1 to 2. The anchor is the model received this round.
+
+    Client state: ``v`` [G].
+    """
+
+    owns: ClassVar[frozenset[str]] = frozenset({"start"})
+    lam: float = number(1.0, low=0)
+
+    def client_state(self, setup: Setup) -> State:
+        return {"v": setup.initial.clone()}
+
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        return visit.state["v"]
+
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return self.lam * (theta - visit.start)
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        assert visit.trained is not None
+        return {}, {"v": visit.trained}
+
+    def deploy(self, received: Tensor, state: State) -> Tensor:
+        return state["v"]
+
+
+@dataclass(frozen=True)
+class DittoPersonal(Rule):
+    r"""Train a personal model beside the global one; only the global track is sent.
+
+    .. math:: v_m \gets v_m - \eta (\nabla F_m(v_m) + \lambda (v_m - \theta^t))
+
+    Li, Hu, Beirami, Smith, ICML 2021, Algorithm 1. Costs a second local training.
+
+    Parameters
+    ----------
+    lam : lambda, >= 0; 0.1 to 2. 0 trains ``v`` on its own.
+
+    Client state: ``v`` [G].
+    """
+
+    lam: float = number(1.0, low=0)
+
+    def client_state(self, setup: Setup) -> State:
+        return {"v": setup.initial.clone()}
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        pull = lambda v: self.lam * (v - visit.start)  # noqa: E731
+        return {}, {"v": visit.oracle.solve(visit.state["v"], correction=pull)}
+
+    def deploy(self, received: Tensor, state: State) -> Tensor:
+        return state["v"]

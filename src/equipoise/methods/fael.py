@@ -1,0 +1,71 @@
+"""FAEL, the second half of FedHEAL: weigh clients by how far they moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.maths import simplex, square_norms
+from equipoise.hyper import choice, number
+from equipoise.rule import Cohort, Rule, Setup, State
+
+
+@dataclass(frozen=True)
+class FAEL(Rule):
+    r"""Give more weight to clients whose (kept) parameters moved further.
+
+    .. math:: d_m = \lVert c_m \odot \Delta_m \rVert^2, \qquad
+        \Delta p_m \gets (1 - \beta) \Delta p_m + \beta \frac{d_m}{\sum_j d_j}, \qquad
+        p_m \gets \frac{p_m + \Delta p_m}{\sum_j (p_j + \Delta p_j)}
+
+    Federated Aggregation Equality Learning: Chen, Huang, Ye, CVPR 2024, Eqs. 11-12. The mask c is FPHL's where FPHL is
+    part of the method. Eq. 11 as printed squares a sum; it is read as the squared length.
+
+    Parameters
+    ----------
+    beta : in [0, 1]; share of this round's distances in the change. 0 keeps the first weights: FedAvg.
+    distance : ``"squared"`` as above; ``"norms"`` sums the lengths of the model's tensors (released code).
+    init : first weights, by ``"samples"`` or ``"uniform"`` (released code).
+    carry : carry the ``"normalised"`` weights to the next round, or the ``"raw"`` sum (released code).
+
+    Server state: ``p`` [N], ``dp`` [N].
+    Absent clients (the paper assumes none) keep p and dp; those present share out the weight they had together.
+    """
+
+    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
+    beta: float = number(0.4, low=0, high=1)
+    distance: Literal["squared", "norms"] = choice("squared", "norms")
+    init: Literal["samples", "uniform"] = choice("samples", "uniform")
+    carry: Literal["normalised", "raw"] = choice("normalised", "raw")
+
+    def server_state(self, setup: Setup) -> State:
+        p = simplex(setup.sizes if self.init == "samples" else torch.ones_like(setup.sizes))
+        return {"p": p, "dp": torch.zeros_like(p)}
+
+    def distances(self, cohort: Cohort) -> Tensor:
+        """How far each client moved [M], after the mask."""
+        if self.distance == "squared":
+            return square_norms(cohort.updates, cohort.mask)
+        masks = [None] * len(cohort.layout) if cohort.mask is None else cohort.mask.split(cohort.layout, 1)
+        parts = cohort.updates.split(cohort.layout, 1)
+        return torch.stack([square_norms(u, c).sqrt() for u, c in zip(parts, masks, strict=True)]).sum(0)
+
+    def weigh(self, p: Tensor, dp: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of Eq. 12 on the weights ``p`` [M] of those present: the new ``p``, not normalised, and ``dp``."""
+        if not d.sum() > 0:  # nobody moved: the share is 0/0, and nothing is learnt
+            return p, dp
+        dp = (1 - self.beta) * dp + self.beta * simplex(d)
+        return p + dp, dp
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        i = cohort.ids
+        mass = state["p"][i].sum() if self.carry == "normalised" else 1.0
+        now = simplex(state["p"][i]) if self.carry == "normalised" else state["p"][i]
+        p, dp = self.weigh(now, state["dp"][i], self.distances(cohort))
+        weights = simplex(p)
+        carried = mass * weights if self.carry == "normalised" else p
+        state = {"p": state["p"].index_copy(0, i, carried), "dp": state["dp"].index_copy(0, i, dp)}
+        return state, replace(cohort, weights=weights)

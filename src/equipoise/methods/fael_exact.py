@@ -1,0 +1,77 @@
+"""The exact solution of FedHEAL's objective, which FAEL approximates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from equipoise.maths import gram, simplex
+from equipoise.hyper import number
+from equipoise.rule import Cohort, Rule, Setup, State
+
+RIDGE = 1e-10  # picks the solution nearest to the sample weights where there are many
+
+
+def equidistant(K: Tensor, p0: Tensor) -> Tensor:
+    r"""Weights on the simplex that make the clients' models as equally far from their mean as can be.
+
+    .. math:: \min_{p \in \Delta} \operatorname{Var}_m \lVert U - w_m \rVert^2, \quad U = \sum_j p_j w_j
+
+    With the centred Gram matrix ``K`` [M, M] and its diagonal k, the distances are :math:`k - 2 K p` up to a constant, so
+    this is a convex least-squares problem in p: :math:`\lVert C (k - 2 K p) \rVert^2` with :math:`C = I - 11^T/M`. Its support is
+    found by non-negative least squares, its values by the optimality conditions on the support. ``p0`` [M] breaks ties.
+    """
+    M = len(K)
+    trace = float(K.trace())
+    if M == 1 or trace <= 0:
+        return p0
+    gramian = (K / trace).double().cpu().numpy()
+    start = p0.double().cpu().numpy()
+    centre = np.eye(M) - 1 / M
+    ridge = np.sqrt(RIDGE * M) * np.eye(M)
+    A = np.concatenate([2 * centre @ gramian, ridge])
+    b = np.concatenate([centre @ gramian.diagonal(), ridge @ start])
+    heavy = 1e4 * np.ones(M)  # sum(p) = 1, nearly
+    support = nnls(np.vstack([A, heavy]), np.append(b, 1e4), maxiter=100 * M)[0] > 1e-9
+    S = A[:, support]
+    n = int(support.sum())
+    conditions = np.block([[S.T @ S, np.ones((n, 1))], [np.ones((1, n)), np.zeros((1, 1))]])
+    solution = np.linalg.lstsq(conditions, np.append(S.T @ b, 1.0), rcond=None)[0][:n]
+    p = np.zeros(M)
+    p[support] = solution.clip(min=0)
+    return simplex(torch.from_numpy(p).to(p0))
+
+
+@dataclass(frozen=True)
+class FAELExact(Rule):
+    r"""Solve FedHEAL's Eq. 10 exactly: equal distances from the global model to every client's.
+
+    .. math:: \min_{p \in \Delta} \operatorname{Var}_m \Bigl\lVert \sum_j p_j w_j - w_m \Bigr\rVert^2
+
+    Chen, Huang, Ye, CVPR 2024, Eq. 10; with FPHL, on the masked updates. See :func:`equidistant`.
+
+    Parameters
+    ----------
+    beta : in (0, 1]; share of this round's solution in the weights. 1 uses it alone.
+
+    Server state: ``p`` [N].
+    """
+
+    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
+    beta: float = number(1.0, low=0, high=1, above=True)
+
+    def server_state(self, setup: Setup) -> State:
+        return {"p": simplex(setup.sizes)}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        i, M = cohort.ids, len(cohort.ids)
+        before = state["p"][i]
+        centre = torch.eye(M, dtype=torch.float64, device=before.device) - 1 / M
+        best = equidistant(centre @ gram(cohort.updates, cohort.mask) @ centre, simplex(cohort.sizes))
+        p = (1 - self.beta) * simplex(before) + self.beta * best
+        return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p)

@@ -1,0 +1,60 @@
+"""FedDyn: align the stationary points of the clients with the server's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import choice, number
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class FedDyn(Rule):
+    r"""Dynamic regularisation.
+
+    .. math:: F_m(\theta) - \langle g_m, \theta \rangle + \tfrac{\alpha}{2} \lVert \theta - \theta^t \rVert^2, \qquad
+        g_m \gets g_m - \alpha \Delta_m, \qquad
+        h \gets h - \tfrac{\alpha}{N} \sum_{m \in S} \Delta_m, \qquad
+        \theta^{t+1} = \theta^t + \tfrac{1}{|S|} \sum_{m \in S} \Delta_m - h / \alpha
+
+    Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, ICLR 2021, Algorithm 1.
+
+    Parameters
+    ----------
+    alpha : strength, > 0; 0.001 to 0.1.
+    evaluate : the model to evaluate and give out: ``"cloud"``, the one broadcast, or ``"mean_active"``, the mean of the
+        clients of the round.
+    server : False leaves out h (plain averaging on the server).
+
+    Client state: ``g`` [P]. Server state: ``u`` = h / alpha [P], which does not depend on alpha.
+    """
+
+    alpha: float = number(0.01, low=0, above=True)
+    evaluate: Literal["cloud", "mean_active"] = choice("cloud", "mean_active")
+    server: bool = True
+
+    def client_state(self, setup: Setup) -> State:
+        return {"g": torch.zeros_like(setup.theta)}
+
+    def server_state(self, setup: Setup) -> State:
+        return {"u": torch.zeros_like(setup.theta)}
+
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return self.alpha * (theta - visit.start) - visit.state["g"]
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        return {}, {"g": visit.state["g"] - self.alpha * (theta - visit.start)}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        cohort = replace(cohort, weights=cohort.uniform)
+        if not self.server:
+            return state, cohort
+        u = state["u"] - cohort.updates.sum(0) / cohort.n_clients
+        return {"u": u}, replace(cohort, shift=-u if cohort.shift is None else cohort.shift - u)
+
+    def publish(self, theta: Tensor, state: State) -> Tensor:
+        return theta + state["u"] if self.evaluate == "mean_active" else theta

@@ -1,0 +1,86 @@
+"""FedFV: take the conflicts out of the updates before they are averaged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.maths import gram
+from equipoise.hyper import choice, number
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class FedFV(Rule):
+    r"""Project conflicting updates on each other's normal planes, worst losses last, then keep the length of the mean.
+
+    For clients in ascending order of loss, all but the last ``alpha`` share:
+    :math:`u_m \gets u_m - \frac{\langle u_m, g_j \rangle}{\lVert g_j \rVert^2} g_j` wherever the product is negative; then the
+    mean :math:`\bar g` is freed in the same way from conflicts with clients last seen :math:`\tau, \ldots, 1` rounds ago and scaled to
+    :math:`\lVert \operatorname{mean} g_m \rVert`. Wang, Fan, Qi, Wen, Wang, Yu, IJCAI 2021, Algorithms 1-3.
+
+    Everything lies in the span of the updates, so the rule is algebra on their Gram matrix.
+
+    Parameters
+    ----------
+    alpha : share of clients, those with the largest losses, whose updates stay as they are, in [0, 1].
+    tau : rounds to look back for absent clients, >= 0. Under full participation it has no effect.
+    lags : ``"paper"`` looks back tau ... 1 rounds; ``"released"``, tau - 1 ... 0 with rounds counted from 1.
+
+    Server state: ``last_update`` [N, P], ``last_round`` [N] (-1: never).
+    """
+
+    owns: ClassVar[frozenset[str]] = frozenset({"weights", "mask"})
+    alpha: float = number(0.1, low=0, high=1)
+    tau: int = number(1, low=0)
+    lags: Literal["paper", "released"] = choice("paper", "released")
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+    def server_state(self, setup: Setup) -> State:
+        never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)
+        return {"last_update": setup.theta.new_zeros(setup.n_clients, setup.n_params), "last_round": never}
+
+    def internal(self, K: Tensor, loss: Tensor) -> Tensor:
+        """Coefficients [M, M] of each projected update in the updates, from their Gram matrix ``K`` [M, M]."""
+        M = len(loss)
+        order = loss.argsort(stable=True).tolist()
+        kept = order[M - (M - math.ceil((M - 1) * (1 - self.alpha))) :] if self.alpha > 0 else []
+        a = torch.eye(M, dtype=K.dtype, device=K.device)
+        for m in set(order) - set(kept):
+            for j in order:
+                if j != m and (dot := a[m] @ K[:, j]) < 0:
+                    a[m, j] -= dot / K[j, j]
+        return a
+
+    def external(self, a: Tensor, K: Tensor, lag: Tensor) -> Tensor:
+        """Free the direction ``a`` from conflicts with clients last seen ``lag`` [n] rounds ago, oldest first."""
+        first = 0 if self.lags == "released" else 1
+        for i in range(self.tau - 1 + first, first - 1, -1):
+            conflict = ((lag == i) & (K @ a < 0)).to(a.dtype)
+            dot, square = a @ K @ conflict, conflict @ K @ conflict
+            if dot < 0 and square > 0:
+                a = a - dot / square * conflict
+        return a
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        updates = state["last_update"].index_copy(0, cohort.ids, cohort.updates)
+        last = state["last_round"].index_fill(0, cohort.ids, cohort.t)
+        recent = (last >= max(0, cohort.t - self.tau)) & ~torch.isin(torch.arange(len(last), device=last.device), cohort.ids)
+        rows = torch.cat([cohort.ids, recent.nonzero().flatten()])  # those present first
+        M = len(cohort.ids)
+        K = gram(updates[rows])
+        a = torch.cat([self.internal(K[:M, :M], cohort.reports["loss"]).mean(0), K.new_zeros(len(rows) - M)])
+        if cohort.t + (self.lags == "released") >= self.tau:
+            a = self.external(a, K, cohort.t - last[rows])
+        mean = cohort.updates.mean(0).double().norm()
+        length = (a @ K @ a).clamp(min=0).sqrt()
+        a = a * mean / length if length > 0 else torch.zeros_like(a)
+        shift = a[M:].to(updates.dtype) @ updates[rows[M:]] if len(rows) > M else cohort.shift
+        state = {"last_update": updates, "last_round": last}
+        return state, replace(cohort, weights=cohort.uniform, coefficients=a[:M], shift=shift)

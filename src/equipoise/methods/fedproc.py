@@ -1,0 +1,70 @@
+"""FedProc: prototypes as anchors of a contrastive loss that fades out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from equipoise import maths
+from equipoise.hyper import number
+from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
+from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class FedProc(Rule):
+    r"""Blend a prototypical contrastive loss into cross-entropy.
+
+    .. math:: a_t \ell_{con} + (1 - a_t) \ell_{ce}, \quad a_t = 1 - t / (T - 1), \qquad
+        \ell_{con} = -\log \frac{e^{\cos(z, P_y)/\tau}}{\sum_k e^{\cos(z, P_k)/\tau}}
+
+    Mu, Shen, Cheng, Geng, Fu, Zhang, Zhang, FGCS 2023 (arXiv 2109.12273), Eqs. 4-6. Classes without a prototype are
+    left out of the sum, and their samples add 0.
+
+    Parameters
+    ----------
+    temperature : tau, > 0; 1.
+    strict : keep the factor 1 - a of cross-entropy even where there is no prototype yet, as the released code does
+        (then the first round trains nothing).
+
+    Server state: ``proto`` [C, D], ``known`` [C, 1].
+    """
+
+    temperature: float = number(1.0, low=0, above=True)
+    strict: bool = False
+
+    def server_state(self, setup: Setup) -> State:
+        return no_prototypes(setup)
+
+    def message(self, state: State, m: int) -> State:
+        return state
+
+    def share(self, t: int, rounds: int) -> float:
+        """The weight a_t of the contrastive term in round t of ``rounds``."""
+        return 1 - t / max(rounds - 1, 1)
+
+    def contrast(self, out: Out, visit: Visit) -> Tensor:
+        """The contrastive loss of the batch [...]."""
+        proto, known = visit.message["proto"], visit.message["known"]
+        cos = normalize(out.features, dim=-1, eps=1e-8) @ normalize(proto, dim=-1, eps=1e-8).mT / self.temperature
+        cos = torch.where(known.mT > 0, cos, torch.finfo(cos.dtype).min)  # [..., B, C]
+        here = maths.pick(known, out.y).squeeze(-1)
+        term = cos.logsumexp(-1) - cos.gather(-1, out.y.unsqueeze(-1)).squeeze(-1)
+        return out.mean(torch.where(here > 0, term, 0.0))
+
+    def blend(self, out: Out, visit: Visit, a: float) -> Tensor:
+        """What is added to the cross-entropy of the batch [...] at the weight ``a``."""
+        there = 1.0 if self.strict else visit.message["known"].amax((-2, -1))
+        return a * there * (self.contrast(out, visit) - out.cross_entropy)
+
+    def loss(self, out: Out, visit: Visit) -> Tensor:
+        return self.blend(out, visit, self.share(visit.t, visit.rounds))
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        return global_prototypes(state, cohort.reports), cohort

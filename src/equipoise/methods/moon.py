@@ -1,0 +1,55 @@
+"""MOON: model-contrastive local training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, softplus
+
+from equipoise.hyper import number
+from equipoise.rule import Out, Rule, Setup, State, Visit
+
+
+def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
+    r"""The model-contrastive loss of each sample [..., B] from representations [..., B, D].
+
+    .. math:: -\log \frac{e^{\cos(z, z_g)/T}}{e^{\cos(z, z_g)/T} + e^{\cos(z, z_p)/T}}
+
+    Li, He, Song, CVPR 2021, Eq. 3; computed as softplus of the difference of both similarities.
+    """
+    near, far = (cosine_similarity(z, other, dim=-1, eps=1e-8) for other in (z_global, z_previous))
+    return softplus((far - near) / temperature)
+
+
+@dataclass(frozen=True)
+class Moon(Rule):
+    r"""Pull a client's features to the global model's and push them from its own previous ones.
+
+    .. math:: F_m(\theta) + \mu\, \ell_{con}(z, z_{glob}, z_{prev})
+
+    Li, He, Song, CVPR 2021, Eq. 4. Features are what enters the classifier. A client that never took part has no
+    previous model and no contrastive term.
+
+    Parameters
+    ----------
+    mu : strength, >= 0; 0 is FedAvg. Paper: 1 to 5.
+    temperature : > 0; 0.5.
+
+    Client state: ``previous`` [G], its own model at the end of its last visit, and ``seen`` [1].
+    """
+
+    mu: float = number(1.0, low=0)
+    temperature: float = number(0.5, low=0, above=True)
+
+    def client_state(self, setup: Setup) -> State:
+        return {"previous": setup.initial.clone(), "seen": torch.zeros_like(setup.initial[:1])}
+
+    def loss(self, out: Out, visit: Visit) -> Tensor:
+        term = contrast(out.features, out.ask(visit.received), out.ask(visit.state["previous"]), self.temperature)
+        return self.mu * visit.state["seen"].squeeze(-1) * out.mean(term)
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        assert visit.trained is not None
+        return {}, {"previous": visit.trained, "seen": torch.ones_like(visit.state["seen"])}

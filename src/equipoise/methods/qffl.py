@@ -1,0 +1,65 @@
+"""q-FFL: raise the losses to a power, so that the worse off count more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.maths import simplex, square_norms
+from equipoise.hyper import choice, number
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class QFFL(Rule):
+    r"""Minimise :math:`\sum_m p_m F_m^{q+1} / (q + 1)` by q-FedAvg, or weigh clients by :math:`N_m F_m^q`.
+
+    .. math:: \delta_m = -L F_m^q \Delta_m, \qquad h_m = q F_m^{q-1} \lVert L \Delta_m \rVert^2 + L F_m^q, \qquad
+        \theta^{t+1} = \theta^t - \sum_m \delta_m / \sum_m h_m
+
+    with :math:`F_m = F_m(\theta^t) + \epsilon` on the client's training data. Li, Sanjabi, Beirami, Smith, ICLR 2020,
+    Algorithm 2.
+
+    Parameters
+    ----------
+    q : >= 0; 0 is FedAvg with equal weights (``full``) or FedAvg (``weights``). 0.1 to 1; tune it.
+    form : ``"full"`` is q-FedAvg; ``"weights"`` keeps the size of the step: :math:`p_m \propto N_m F_m^q`, sum one.
+    lipschitz : L, > 0, or None for 1 / (learning rate). It sets the step of ``full``; with momentum or many local steps
+        1 / lr is far too large and training stalls.
+    sample_weights : multiply delta and h by N_m / sum N (for full participation with unequal sizes).
+    eps : added to every loss, >= 0.
+    """
+
+    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
+    q: float = number(1.0, low=0)
+    form: Literal["full", "weights"] = choice("full", "weights")
+    lipschitz: float | None = number(None, low=0, above=True)
+    sample_weights: bool = False
+    eps: float = number(1e-10, low=0)
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+    def server_state(self, setup: Setup) -> State:
+        rate = 1.0 if setup.solver is None else setup.solver.lr
+        return {"L": torch.full_like(setup.sizes[0], self.lipschitz or 1 / rate)}
+
+    def terms(self, loss: Tensor, updates: Tensor, L: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        """The factor of each update in the sum of -delta, and h: both [M]."""
+        loss = loss.double() + self.eps
+        curve = self.q * loss ** (self.q - 1) * L**2 * square_norms(updates) if self.q else torch.zeros_like(loss)
+        return p * L * loss**self.q, p * (curve + L * loss**self.q)
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        loss = cohort.reports["loss"]
+        if self.form == "weights":
+            return state, replace(cohort, weights=simplex(cohort.sizes * (loss.double() + self.eps) ** self.q))
+        p = simplex(cohort.sizes) if self.sample_weights else torch.ones_like(cohort.sizes)
+        factor, h = self.terms(loss, cohort.updates, state["L"], p)
+        coefficients = factor / h.sum() if h.sum() > 0 else torch.zeros_like(h)
+        share = float(h.max() / h.sum()) if h.sum() > 0 else 0.0
+        notes = {**cohort.notes, "qffl_largest_h": share}  # near 1: one client's tiny loss has frozen the round
+        return state, replace(cohort, weights=cohort.uniform, coefficients=coefficients, notes=notes)

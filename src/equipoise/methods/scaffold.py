@@ -1,0 +1,65 @@
+"""SCAFFOLD: control variates against client drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import choice, number
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class Scaffold(Rule):
+    r"""Correct every local gradient by the difference of the server's and the client's control variate.
+
+    .. math:: y \gets y - \eta_l (g_i(y) - c_i + c), \qquad
+        c_i^+ = c_i - c + \frac{\theta - y}{K \eta_l}, \qquad
+        \theta \gets \theta + \frac{\eta}{|S|} \sum_{i \in S} \Delta y_i, \qquad
+        c \gets c + \frac{1}{N} \sum_{i \in S} (c_i^+ - c_i)
+
+    Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, ICML 2020, Algorithm 1 (option II; option I is
+    :math:`c_i^+ = \nabla F_i(\theta)`).
+
+    Parameters
+    ----------
+    eta : server learning rate, > 0; 0.25 to 1.
+    option : 1 or 2, the update of the control variate.
+    absent : whether absent clients count in the update of ``c`` (1/N, the paper); False divides by |S|.
+
+    Client state: ``c_i`` [P]. Server state: ``c`` [P].
+    Differs: K eta is the distance the solver really travels, so that momentum is accounted for; without momentum they
+    are equal. Preset ``marsfl``: eta 0.25 and ``absent=False``.
+    """
+
+    eta: float = number(1.0, low=0, above=True)
+    option: Literal[1, 2] = choice(2, 1)
+    absent: bool = True
+
+    def client_state(self, setup: Setup) -> State:
+        return {"c_i": torch.zeros_like(setup.theta)}
+
+    def server_state(self, setup: Setup) -> State:
+        return {"c": torch.zeros_like(setup.theta)}
+
+    def message(self, state: State, m: int) -> State:
+        return state
+
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return visit.message["c"] - visit.state["c_i"]
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        old = visit.state["c_i"]
+        if self.option == 1:
+            new = visit.oracle.gradient(visit.received)
+        else:
+            new = old - visit.message["c"] + (visit.start - theta) / visit.travel
+        return {"dc": new - old}, {"c_i": new}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        count = cohort.n_clients if self.absent else len(cohort.ids)
+        c = state["c"] + cohort.reports["dc"].sum(0) / count
+        return {"c": c}, replace(cohort, weights=cohort.uniform, scale=cohort.scale * self.eta)

@@ -1,0 +1,219 @@
+"""A network as a pure function of one flat vector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
+
+
+class Model:
+    """A network as a function of one flat vector ``theta`` [G], and the meaning of its coordinates.
+
+    The vector holds the P trainable scalars first, tensor by tensor in the order of ``named_parameters()`` (shared
+    tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics).
+
+    Parameters
+    ----------
+    net : the network; it is copied, never changed. Its output are logits [B, C].
+    head : name of the classifier, whose input are the features; by default the last ``nn.Linear``.
+
+    Attributes
+    ----------
+    initial : the network's own values [G].
+    layout : sizes of the trainable tensors; ``names`` and ``shapes`` go with them.
+    n_params : P.
+    layer : [G], for each coordinate the number of its tensor.
+    norm : [G], true on the scales, shifts and statistics of normalisation layers.
+    head : [G], true on the classifier.
+    random : whether the network draws random numbers in training (dropout).
+    batch_norm : whether it normalises over the batch.
+
+    Raises
+    ------
+    ValueError : no trainable parameter, an unknown ``head``, mixed dtypes, or BatchNorm with ``momentum=None``.
+    """
+
+    def __init__(self, net: nn.Module, head: str | None = None) -> None:
+        self.net = copy.deepcopy(net)
+        parameters = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise ValueError("The network has no trainable parameter (requires_grad=True): there is nothing to train.")
+        buffers = {n: b for n, b in self.net.named_buffers() if b.is_floating_point()}
+        dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
+        if len(dtypes) > 1:
+            raise ValueError(f"The network mixes dtypes ({', '.join(map(str, dtypes))}); convert it to one, for example net.float().")
+        for name, module in self.net.named_modules():
+            if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
+                raise ValueError(f"BatchNorm {name!r} has momentum=None, which counts batches; give it a momentum, for example 0.1.")
+        self.names = tuple(parameters)
+        self.buffer_names = tuple(buffers)
+        self.shapes = tuple(p.shape for p in parameters.values())
+        self.buffer_shapes = tuple(b.shape for b in buffers.values())
+        self.layout = tuple(p.numel() for p in parameters.values())
+        self.buffer_layout = tuple(b.numel() for b in buffers.values())
+        self.n_params = sum(self.layout)
+        tensors = [*parameters.values(), *buffers.values()]
+        self.initial = torch.cat([t.detach().reshape(-1) for t in tensors]).clone()
+        self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
+        linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
+        if head is not None and head not in dict(self.net.named_modules()):
+            raise ValueError(f"The network has no module {head!r} to take features from. It has: {', '.join(linear) or 'no nn.Linear'}.")
+        self.head_name = head if head is not None else (linear[-1] if linear else None)
+        norms = [n for n, m in self.net.named_modules() if isinstance(m, (_BatchNorm, nn.GroupNorm, nn.LayerNorm))]
+        self.norm = self._within(norms)
+        self.head = self._within([] if self.head_name is None else [self.head_name])
+        modules = list(self.net.modules())
+        self.random = any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
+        self.batch_norm = any(isinstance(m, _BatchNorm) for m in modules)
+        self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
+
+    def _within(self, modules: list[str]) -> Tensor:
+        """Mark the coordinates [G] of the tensors that belong to ``modules``."""
+        sizes = torch.tensor([*self.layout, *self.buffer_layout])
+        inside = [name.rpartition(".")[0] in modules for name in (*self.names, *self.buffer_names)]
+        return torch.tensor(inside).repeat_interleave(sizes)
+
+    @property
+    def size(self) -> int:
+        """Number G of coordinates."""
+        return len(self.initial)
+
+    def parts(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """Cut ``theta`` [..., P] and ``buffers`` [..., G - P] into named tensors [..., *shape]."""
+        lead = theta.shape[:-1]
+        cut = [*theta.split(self.layout, -1), *(buffers.split(self.buffer_layout, -1) if self.buffer_names else ())]
+        shapes = (*self.shapes, *self.buffer_shapes)
+        names = (*self.names, *self.buffer_names)
+        return {n: part.view(*lead, *shape) for n, part, shape in zip(names, cut, shapes, strict=True)}
+
+    def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
+        """The network's state dictionary at a whole vector [G]; what is not in the vector keeps its first value."""
+        state = {n: t.detach().clone() for n, t in self.net.state_dict().items()}
+        parts = self.parts(vector[: self.n_params].detach(), vector[self.n_params :].detach())
+        shared = {id(p): n for n, p in self.net.named_parameters()} | {id(b): n for n, b in self.net.named_buffers()}
+        for name, tensor in (*self.net.named_parameters(remove_duplicate=False), *self.net.named_buffers(remove_duplicate=False)):
+            if (first := shared[id(tensor)]) in parts and name in state:
+                state[name] = parts[first].clone().to(state[name].device)
+        return state
+
+    def network(self, vector: Tensor) -> nn.Module:
+        """A copy of the network at a whole vector [G], in eval mode."""
+        net = copy.deepcopy(self.net)
+        net.load_state_dict(self.state_dict(vector))
+        return net.to(vector.device).eval()
+
+
+class Evaluator(Protocol):
+    """The network at given vectors: of one client ``[P]``, or of a stack ``[m, P]``."""
+
+    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""
+        ...
+
+    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True) -> Tensor:
+        """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
+        ...
+
+
+class _Features:
+    """Remembers what entered the classifier in the last forward pass of ``net``."""
+
+    def __init__(self, net: nn.Module, head: str | None) -> None:
+        self.last: Tensor | None = None
+        if head is not None:
+            net.get_submodule(head).register_forward_pre_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self.last = inputs[0]
+
+    def take(self, logits: Tensor) -> Tensor:
+        """The features [B, D] of the pass that gave ``logits``; without a classifier, the logits themselves."""
+        features, self.last = self.last, None
+        return logits if features is None else features.flatten(1)
+
+
+class Bound:
+    """The network at one vector: its tensors are views of the vector, so that nothing is copied to move it there."""
+
+    def __init__(self, model: Model) -> None:
+        self.training = _View(model)
+        self.looking = _View(model)  # its own copy: a look elsewhere in mid-step must not move what backward reads
+        self.flat = torch.zeros(model.n_params, dtype=model.initial.dtype, device=model.initial.device)
+        for p, part in zip(self.training.parameters, self.flat.split(model.layout), strict=True):
+            p.grad = part.view(p.shape)
+
+    @torch.no_grad()
+    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [B, C] and features [B, D] in eval mode, without gradient."""
+        return self.looking(theta, buffers, x, train=False)
+
+    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True) -> Tensor:
+        """Gradient [P]. The result is overwritten by the next call."""
+        self.flat.zero_()
+        objective(*self.training(theta, buffers, x, train=train)).backward()  # type: ignore[no-untyped-call]
+        return self.flat
+
+
+class _View:
+    """A copy of the network whose tensors can be pointed at any vector."""
+
+    def __init__(self, model: Model) -> None:
+        self.layout, self.buffer_layout = model.layout, model.buffer_layout
+        self.net = copy.deepcopy(model.net)
+        self.features = _Features(self.net, model.head_name)
+        named = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        self.parameters = [named[n] for n in model.names]
+        self.buffers = [named[n] for n in model.buffer_names]
+
+    def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
+        for p, part in zip(self.parameters, theta.split(self.layout), strict=True):
+            p.data = part.view(p.shape)
+        if self.buffers:
+            for b, part in zip(self.buffers, buffers.split(self.buffer_layout), strict=True):
+                b.data = part.view(b.shape)
+        self.net.train(train)
+        logits: Tensor = self.net(x)
+        return logits, self.features.take(logits)
+
+
+class Stacked:
+    """The network at a stack of vectors, by ``torch.vmap`` over the clients."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.net = copy.deepcopy(model.net)
+        self.features = _Features(self.net, model.head_name)
+        taken = {*model.names, *model.buffer_names}
+        every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        self.constants = {n: t.detach() for n, t in every.items() if n not in taken}
+
+    def _call(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        def one(parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
+            logits: Tensor = functional_call(self.net, {**parts, **constants}, (batch,))
+            return logits, self.features.take(logits)
+
+        constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
+        out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(self.model.parts(theta, buffers), constants, x)
+        return out
+
+    @torch.no_grad()
+    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [m, B, C] and features [m, B, D] in eval mode, without gradient."""
+        self.net.eval()
+        return self._call(theta, buffers, x)
+
+    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True) -> Tensor:
+        """Gradients [m, P]."""
+        self.net.train(train)
+        at = theta.detach().requires_grad_()
+        logits, features = self._call(at, buffers, x)
+        (gradient,) = torch.autograd.grad(objective(logits, features).sum(), at)
+        return gradient

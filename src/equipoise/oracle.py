@@ -1,0 +1,172 @@
+"""A client's data set as something that can be asked: loss, gradient, accuracy, features, and local training.
+
+The training loop of the whole library is :meth:`Oracle.solve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from equipoise.draws import Plan
+from equipoise.model import Evaluator
+from equipoise.rule import Gradient, Out, cross_entropy
+from equipoise.solver import Solver
+
+EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
+
+Terms = Callable[[Out], Tensor]  # what is minimised on a batch: [...]
+Corrections = Callable[[Tensor], Tensor | None]
+Wrap = Callable[[Gradient, Tensor], Tensor]
+
+
+class Source(Protocol):
+    """Samples of one client, or of a stack of clients, ready for the network."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """Samples of each client [...]."""
+        ...
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
+        ...
+
+
+class Oracle:
+    """One data set (or a stack of them) under one network and solver.
+
+    Parameters
+    ----------
+    evaluator : the network at given vectors.
+    source : the samples.
+    solver : how a gradient moves the parameters.
+    plan : ``index`` [..., K, B] and ``shift`` of this visit.
+    n_params : P; a whole vector [..., G] is cut there.
+    """
+
+    def __init__(self, evaluator: Evaluator, source: Source, solver: Solver, plan: Plan, n_params: int) -> None:
+        self.evaluator = evaluator
+        self.source = source
+        self.solver = solver
+        self.plan = plan
+        self.n_params = n_params
+
+    # questions about the whole data set, at a whole vector [..., G], in eval mode and without crops
+    def _passes(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
+        for rows, ok in self._blocks():
+            x, y = self.source.batch(rows, None)
+            logits, features = self.evaluator.forward(theta, buffers, x)
+            yield logits, features, y, ok
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        sizes = self.source.sizes
+        width = max(1, EVALUATION_BATCH // max(1, sizes.numel()))
+        for start in range(0, int(sizes.max()), width):
+            rows = torch.arange(start, min(start + width, int(sizes.max())), device=sizes.device)
+            ok = rows < sizes.unsqueeze(-1)  # [..., B]
+            yield torch.where(ok, rows, 0), ok
+
+    def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Accuracy and mean cross-entropy over the data set, each [...]."""
+        right = torch.zeros(self.source.sizes.shape, dtype=vector.dtype, device=vector.device)
+        total = torch.zeros_like(right)
+        for logits, _, y, ok in self._passes(vector):
+            right = right + ((logits.argmax(-1) == y) & ok).sum(-1)
+            total = total + (cross_entropy(logits, y) * ok).sum(-1)
+        return right / self.source.sizes, total / self.source.sizes
+
+    def loss(self, vector: Tensor) -> Tensor:
+        """Mean cross-entropy over the data set [...]."""
+        return self.score(vector)[1]
+
+    def accuracy(self, vector: Tensor) -> Tensor:
+        """Share of samples classified correctly [...]."""
+        return self.score(vector)[0]
+
+    def features(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features [..., n, D], labels [..., n] and which samples are there [..., n]."""
+        passes = [(features, y, ok) for _, features, y, ok in self._passes(vector)]
+        features, y, ok = (torch.cat(part, -2 if k == 0 else -1) for k, part in enumerate(zip(*passes, strict=True)))
+        return features, y, ok
+
+    def gradient(self, vector: Tensor) -> Tensor:
+        """Gradient [..., P] of :meth:`loss`."""
+        theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
+        total = torch.zeros_like(theta)
+        for rows, ok in self._blocks():
+            x, y = self.source.batch(rows, None)
+
+            def share(logits: Tensor, features: Tensor, y: Tensor = y, ok: Tensor = ok) -> Tensor:
+                return (cross_entropy(logits, y) * ok).sum(-1) / self.source.sizes
+
+            total = total + self.evaluator.gradient(theta, buffers, x, share, train=False)
+        return total
+
+    # local training
+    @property
+    def steps(self) -> Tensor:
+        """Steps K that each client takes in this visit [..., 1]."""
+        return (self.plan.index >= 0).any(-1).sum(-1, keepdim=True)
+
+    @property
+    def travel(self) -> Tensor:
+        """How far these steps along a constant unit gradient move the parameters [..., 1]."""
+        return self.solver.travel(self.steps)
+
+    def solve(self, start: Tensor, terms: Terms | None = None, correction: Corrections | None = None, wrap: Wrap | None = None) -> Tensor:
+        """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
+
+        ``terms`` is minimised on every batch (default: cross-entropy), ``correction`` is added to its gradient, and
+        ``wrap`` may evaluate the gradient elsewhere. A step that is padding for a client changes nothing of it.
+        """
+        theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
+        slots = self.solver.init(theta)
+        index = self.plan.index
+        counts = (index >= 0).sum(-1).reshape(-1, index.shape[-2])  # samples in each batch: [m or 1, K]
+        fewest, most = counts.amin(0).tolist(), counts.amax(0).tolist()
+        for k, width in enumerate(most):
+            if not width:
+                continue
+            rows, ok, live = index[..., k, :width], None, None  # padding stands last
+            if fewest[k] < width:
+                ok = rows >= 0
+                rows, live = rows.clamp(min=0), ok.any(-1, keepdim=True)
+            shift = None if self.plan.shift is None else self.plan.shift[..., k, :width, :]
+            before = None if live is None else (theta.clone(), buffers.clone(), {n: s.clone() for n, s in slots.items()})
+            gradient = self._batch_gradient(theta, buffers, rows, shift, ok, terms, wrap)
+            if correction is not None and (extra := correction(theta)) is not None:
+                gradient = gradient + extra
+            theta, slots = self.solver.step(theta, gradient, slots)
+            if live is not None and before is not None:
+                theta, buffers = torch.where(live, theta, before[0]), torch.where(live, buffers, before[1])
+                slots = {n: torch.where(live, s, before[2][n]) for n, s in slots.items()}
+        return torch.cat([theta, buffers], -1)
+
+    def _batch_gradient(
+        self, theta: Tensor, buffers: Tensor, rows: Tensor, shift: Tensor | None, ok: Tensor | None, terms: Terms | None, wrap: Wrap | None
+    ) -> Tensor:
+        x, y = self.source.batch(rows, shift)
+
+        def ask(vector: Tensor) -> Tensor:
+            return self.evaluator.forward(vector[..., : self.n_params], vector[..., self.n_params :].clone(), x)[1]
+
+        def objective(logits: Tensor, features: Tensor) -> Tensor:
+            out = Out(logits, features, y, ok, ask)
+            return out.cross_entropy if terms is None else terms(out)
+
+        if wrap is None:
+            return self.evaluator.gradient(theta, buffers, x, objective)
+        first = True
+
+        def grad(at: Tensor) -> Tensor:
+            nonlocal first
+            statistics = buffers if first else buffers.clone()  # a second look must not move the BatchNorm statistics twice
+            first = False
+            return self.evaluator.gradient(at, statistics, x, objective).clone()
+
+        return wrap(grad, theta)

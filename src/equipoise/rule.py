@@ -1,0 +1,254 @@
+"""The contract: what a rule may do in a round, and what it is told.
+
+A **rule** is the unit of composition: a frozen dataclass of hyper-parameters with optional pure hooks, one paper in one
+file. A method is an ordered tuple of rules. Hooks keep nothing: state is an argument and a result.
+
+Shapes. ``P`` trainable scalars come first in a whole model vector of ``G``; the floating buffers (BatchNorm statistics)
+follow. In every hook ``theta`` [..., P] is the trainable part; a whole vector has a name of its own
+(``visit.received``, ``visit.trained``). The leading ``...`` is absent for one client and ``[m]`` for a stack of them, so
+client hooks reduce over their last dimensions only, and the same line serves every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from equipoise import hyper, maths
+
+if TYPE_CHECKING:
+    from equipoise.model import Model
+    from equipoise.oracle import Oracle
+    from equipoise.solver import Solver
+
+State = dict[str, Tensor]
+Gradient = Callable[[Tensor], Tensor]
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each sample [..., B] from logits [..., B, C] and labels [..., B]."""
+    return functional.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known before the first round.
+
+    ``initial`` [G] is the first global model, ``layout`` the sizes of its trainable tensors, ``sizes`` [N] the training
+    samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none).
+    """
+
+    initial: Tensor
+    layout: tuple[int, ...]
+    sizes: Tensor
+    solver: Solver | None = None
+    n_classes: int = 0
+    n_features: int = 0
+
+    @property
+    def n_params(self) -> int:
+        """Number P of trainable scalars."""
+        return sum(self.layout)
+
+    @property
+    def theta(self) -> Tensor:
+        """The trainable part of ``initial`` [P]."""
+        return self.initial[: self.n_params]
+
+    @property
+    def n_buffers(self) -> int:
+        """Number of scalars in floating buffers."""
+        return len(self.initial) - self.n_params
+
+    @property
+    def n_clients(self) -> int:
+        """Number N of clients in the federation."""
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class Out:
+    """One batch as the network saw it.
+
+    ``logits`` [..., B, C], ``features`` [..., B, D] (what enters the classifier), labels ``y`` [..., B], ``ok``
+    [..., B], 0 where a stacked batch is padded, or None where none is. ``ask`` gives the features [..., B, D] of the
+    same batch at another whole model vector [..., G], in eval mode and without gradient.
+    """
+
+    logits: Tensor
+    features: Tensor
+    y: Tensor
+    ok: Tensor | None
+    ask: Callable[[Tensor], Tensor]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of one number per sample [..., B] over the samples that are there: [...]."""
+        if self.ok is None:
+            return values.mean(-1)
+        return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
+
+    @property
+    def cross_entropy(self) -> Tensor:
+        """Mean cross-entropy of the batch, one number per client [...]."""
+        return self.mean(cross_entropy(self.logits, self.y))
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What one client (or a stack of clients) knows in round ``t``, as one rule sees it.
+
+    ``received`` [..., G] is the model handed out, ``state`` and ``message`` are the rule's own, ``oracle`` answers
+    questions about the client's data, ``rounds`` is the planned number of rounds. ``trained`` [..., G] is the model
+    after local training; it is there in ``finish`` only.
+    """
+
+    received: Tensor
+    n_params: int
+    state: State
+    message: State
+    oracle: Oracle
+    t: int
+    rounds: int
+    trained: Tensor | None = None
+
+    @property
+    def start(self) -> Tensor:
+        """The trainable part of the received model [..., P]."""
+        return self.received[..., : self.n_params]
+
+    @property
+    def travel(self) -> Tensor:
+        """How far this round's steps along a constant unit gradient move the parameters [..., 1]."""
+        return self.oracle.travel
+
+
+@dataclass(frozen=True)
+class Cohort:
+    r"""What the server knows once the M clients of round ``t`` have answered.
+
+    The round ends in one reduction over the updates :math:`u_m`:
+
+    .. math:: \theta^{t+1} = \theta^t + \eta \sum_m W_m u_m + s
+
+    ``theta`` [P] is the broadcast model, ``updates`` [M, P] and ``buffer_updates`` [M, G - P] are trained minus
+    received. ``weights`` [M] (convex) say how much each client counts; they average the buffers and, unless
+    ``coefficients`` [M] or a ``mask`` [M, P] say otherwise, the updates. ``scale`` is eta, ``shift`` [P] is s.
+    ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
+    ``notes`` are numbers to record with the round; they have no influence.
+    """
+
+    t: int
+    rounds: int
+    n_clients: int
+    theta: Tensor
+    updates: Tensor
+    ids: Tensor
+    sizes: Tensor
+    weights: Tensor
+    layout: tuple[int, ...]
+    buffer_updates: Tensor
+    coefficients: Tensor | None = None
+    mask: Tensor | None = None
+    buffer_mask: Tensor | None = None
+    scale: float = 1.0
+    shift: Tensor | None = None
+    reports: State = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def uniform(self) -> Tensor:
+        """Equal weights [M]."""
+        return torch.full_like(self.weights, 1 / len(self.ids))
+
+    def step(self) -> Tensor:
+        """What this round adds to ``theta``: [P]."""
+        weights = self.weights if self.coefficients is None else self.coefficients
+        step = self.scale * maths.combine(self.updates, weights, self.mask)
+        return step if self.shift is None else step + self.shift
+
+    def buffer_step(self) -> Tensor:
+        """What this round adds to the buffers: a plain convex average, never extrapolated, [G - P]."""
+        return maths.combine(self.buffer_updates, maths.simplex(self.weights), self.buffer_mask)
+
+
+class Rule:
+    """The hooks of a round, in order of time; each has a default that does nothing.
+
+    ``owns`` names what only one rule of a method may set: ``"start"``, ``"weights"``, ``"mask"``. A rule is final: vary
+    it by composing, not by subclassing.
+    """
+
+    owns: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        hyper.check(self)
+
+    # before the first round
+    def client_state(self, setup: Setup) -> State:
+        """What each client remembers, as one client has it before its first visit."""
+        return {}
+
+    def server_state(self, setup: Setup) -> State:
+        """What the server remembers."""
+        return {}
+
+    # hand-out (server)
+    def message(self, state: State, m: int) -> State:
+        """What client ``m`` is told besides its model."""
+        return {}
+
+    # on the client
+    def private(self, model: Model) -> Tensor | None:
+        """Coordinates [G] (boolean) that never leave the client, or None."""
+        return None
+
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        """The whole model [..., G] from which local training starts."""
+        return start
+
+    def loss(self, out: Out, visit: Visit) -> Tensor | float:
+        """A term [...] of the batch loss, from logits, features and labels."""
+        return 0.0
+
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor | float:
+        """A vector [..., P] added to the gradient of the batch loss at ``theta`` [..., P]."""
+        return 0.0
+
+    def gradient(self, grad: Gradient, theta: Tensor, visit: Visit) -> Tensor:
+        """The gradient [..., P] to use; for rules that evaluate ``grad`` elsewhere, as SAM does."""
+        return grad(theta)
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        """What is reported to the server, and what the client remembers."""
+        return {}, visit.state
+
+    # on the server
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        """Chained over the rules of a method; the last cohort makes the step."""
+        return state, cohort
+
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        """What each client gets back: ``given`` [M, G], at first the new global model in every row.
+
+        ``cohort.theta`` is the new global model here. A rule that only looks returns ``given`` itself.
+        """
+        return state, given
+
+    # use
+    def deploy(self, received: Tensor, state: State) -> Tensor:
+        """The whole model [G] a client predicts with, from the one it was last handed and its own state."""
+        return received
+
+    def publish(self, theta: Tensor, state: State) -> Tensor:
+        """The global model [P] the server evaluates and gives out at the end."""
+        return theta
+
+
+def overrides(rule: Rule, hook: str) -> bool:
+    """Whether a rule defines a hook itself."""
+    return getattr(type(rule), hook) is not getattr(Rule, hook)

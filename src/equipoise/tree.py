@@ -1,0 +1,42 @@
+"""State is a tree: dictionaries and sequences whose leaves are tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+Tree = Any  # Tensor | dict[str, Tree] | list[Tree] | tuple[Tree, ...]
+
+
+def tree_map(f: Callable[..., Any], *trees: Tree) -> Tree:
+    """Apply ``f`` to the leaves that stand at the same place of every tree."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {key: tree_map(f, *(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, (list, tuple)):
+        return type(first)(tree_map(f, *parts) for parts in zip(*trees, strict=True))
+    return f(*trees)
+
+
+def flatten(tree: Tree, name: str = "") -> dict[str, Tensor]:
+    """Name every leaf by its path: ``{"server": [{"c": x}]}`` gives ``{"server/0/c": x}``."""
+    if isinstance(tree, Tensor):
+        return {name: tree}
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    leaves: dict[str, Tensor] = {}
+    for key, part in parts:
+        leaves |= flatten(part, f"{name}/{key}" if name else str(key))
+    return leaves
+
+
+def unflatten(like: Tree, leaves: dict[str, Tensor], name: str = "") -> Tree:
+    """Put named leaves back into the shape of ``like``; ``KeyError`` names a missing one."""
+    if isinstance(like, Tensor):
+        return leaves[name]
+    if isinstance(like, dict):
+        return {key: unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in like.items()}
+    return type(like)(
+        unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in enumerate(like)
+    )
