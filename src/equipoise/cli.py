@@ -1,0 +1,354 @@
+"""The command line: reading arguments and printing, nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from equipoise import __version__, hyper, networks, runs, scenarios
+from equipoise.checkpoint import CheckpointError
+from equipoise.compare import compare as run_all
+from equipoise.guard import QuorumError
+from equipoise.history import History
+from equipoise.method import METHODS, MethodError, read_value
+from equipoise.report.html import write as write_report
+from equipoise.report.table import comparison, rich_table
+
+app = typer.Typer(
+    name="equipoise",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Fair federated learning: published methods, exactly as published, that combine freely.",
+    epilog="Start with `equipoise compare fedavg fedheal`. Add `--debug` to any command for a traceback.",
+)
+out = Console()
+err = Console(stderr=True)
+
+Scenario = Annotated[str, typer.Option("--scenario", "-s", help="Data and its partition; see `equipoise scenarios`.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", "-r", min=1, help="Communication rounds [default: the scenario's].")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="PART.NAME=VALUE", help="A hyper-parameter, for example `fedheal.tau=0.4`. Repeatable.")]
+Network = Annotated[str | None, typer.Option("--network", help="mlp, cnn or resnet10, with options in brackets: `resnet10(width=64)` [default: the scenario's].")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Local epochs [default: the scenario's].")]
+Batch = Annotated[int | None, typer.Option("--batch-size", min=1, help="Local batch size [default: the scenario's].")]
+Lr = Annotated[float | None, typer.Option(help="Local learning rate [default: the scenario's].")]
+Momentum = Annotated[float | None, typer.Option(help="Momentum of SGD [default: the scenario's].")]
+Decay = Annotated[float | None, typer.Option("--weight-decay", help="Weight decay [default: the scenario's].")]
+Optimizer = Annotated[str | None, typer.Option(help="sgd, adam or adamw [default: sgd].")]
+Clip = Annotated[float | None, typer.Option(help="Largest norm of a local gradient (SGD).")]
+Participation = Annotated[float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: 1].")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto, sequential or stacked [default: auto].")]
+Quorum = Annotated[float | None, typer.Option(help="Least share of clients that must answer well, in [0, 1] [default: 0.5].")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads of a run [default: 1, which gives the same bits everywhere].")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")]
+Name = Annotated[str | None, typer.Option(help="Write to RUNS/NAME. The same command again goes on where it stopped.")]
+Base = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")]
+Figures = Annotated[bool, typer.Option("--figures", help="Also write every figure as PDF and PNG.")]
+
+
+@app.command(epilog="Example: `equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4`")
+def run(
+    method: Annotated[str, typer.Option("--method", "-m", help="One method or a sum of parts; see `equipoise methods`.")] = "fedavg",
+    scenario: Scenario = "digits",
+    rounds: Rounds = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides data, first model and every random choice.")] = 0,
+    set_: Set = None,
+    network: Network = None,
+    epochs: Epochs = None,
+    batch_size: Batch = None,
+    lr: Lr = None,
+    momentum: Momentum = None,
+    weight_decay: Decay = None,
+    optimizer: Optimizer = None,
+    clip: Clip = None,
+    participation: Participation = None,
+    engine: EngineName = None,
+    quorum: Quorum = None,
+    threads: Threads = None,
+    device: Device = None,
+    name: Name = None,
+    base: Base = Path("runs"),
+    json_: Json = False,
+    report: Report = True,
+    figures: Figures = False,
+) -> None:
+    """Train one method and show how fair it is."""
+    choices = _choices(
+        network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
+    )  # fmt: skip
+    config = runs.configure(method, scenario, overrides=_overrides(set_), seed=seed, **choices)
+    directory = runs.place(base, name, f"{runs.slug(config.label)}-{scenario}-seed{seed}")
+    runs.start(config, directory)
+    _finish([_execute(directory, quiet=json_)], directory, json_, report, figures)
+
+
+@app.command(epilog="Example: `equipoise compare fedavg afl fedavg+qffl fedheal --seeds 3 --jobs 2`")
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="The methods; the others are tested against the first.")],
+    scenario: Scenario = "digits",
+    rounds: Rounds = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time. The results do not depend on it.")] = 1,
+    set_: Set = None,
+    network: Network = None,
+    epochs: Epochs = None,
+    batch_size: Batch = None,
+    lr: Lr = None,
+    momentum: Momentum = None,
+    weight_decay: Decay = None,
+    optimizer: Optimizer = None,
+    clip: Clip = None,
+    participation: Participation = None,
+    engine: EngineName = None,
+    quorum: Quorum = None,
+    threads: Threads = None,
+    device: Device = None,
+    name: Name = None,
+    base: Base = Path("runs"),
+    json_: Json = False,
+    report: Report = True,
+    figures: Figures = False,
+) -> None:
+    """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
+    choices = _choices(
+        network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
+    )  # fmt: skip
+    overrides = _overrides(set_)
+    configs = []
+    for method in methods:
+        own = {k: v for k, v in overrides.items() if k.split(".", 1)[0] in _parts(method)}
+        configs += [runs.configure(method, scenario, overrides=own, seed=seed, **choices) for seed in range(seeds)]
+    for key in overrides:
+        if not any(key.split(".", 1)[0] in _parts(method) for method in methods):
+            raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
+    directory = runs.place(base, name, f"compare-{scenario}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
+    with Progress(*columns, console=err, disable=json_ or not err.is_terminal) as bar:
+        task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
+        histories = run_all(configs, directory, jobs=jobs, on_progress=lambda done, total: bar.update(task, completed=done, total=total))
+    _finish(histories, directory, json_, report, figures)
+
+
+@app.command(epilog="Example: `equipoise resume runs/fedheal-digits-seed0`")
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
+    json_: Json = False,
+    report: Report = True,
+) -> None:
+    """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
+    history = _execute(directory, quiet=quiet or json_)
+    if not quiet:
+        _finish([history], directory, json_, report, False)
+
+
+@app.command(name="report", epilog="Example: `equipoise report runs/quickstart/*/ --output report.html --figures`")
+def report_(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    figures: Figures = False,
+    json_: Json = False,
+) -> None:
+    """Write one self-contained HTML report of any runs."""
+    found = [run for path in directories for run in (sorted(p.parent for p in path.glob("*/config.toml")) if not (path / "config.toml").exists() else [path])]
+    histories = [History.from_run(path) for path in found]
+    if not histories:
+        raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
+    written = write_report(histories, output, figures=figures)
+    if json_:
+        print(json.dumps(comparison(histories), indent=1))  # noqa: T201
+        return
+    out.print(rich_table(comparison(histories)))
+    out.print(f"report: {written}", soft_wrap=True, highlight=False)
+
+
+@app.command(name="methods")
+def methods_(
+    name: Annotated[str | None, typer.Argument(help="One method, in full.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the methods: what they do, their hyper-parameters, where they come from."""
+    if name is not None and name not in METHODS:
+        from equipoise.method import parse
+
+        parse(name)  # says what is wrong, with a suggestion
+        raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
+    chosen = METHODS if name is None else {name: METHODS[name]}
+    if json_:
+        print(json.dumps({n: _described(n) for n in chosen}, indent=1))  # noqa: T201
+        return
+    if name is not None:
+        _show_method(name)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("method", "what it does", "hyper-parameters", "from"):
+        table.add_column(column, overflow="fold")
+    for n in METHODS:
+        d = _described(n)
+        main = [p for p in d["hyper_parameters"] if p["main"]]
+        table.add_row(f"[bold]{n}[/]", d["summary"], " ".join(f"{p['name']}={p['default']}" for p in main), d["citation"].split(":")[0])
+    out.print(table)
+    out.print("\nSums combine them: [bold]fedproto+fedheal[/], [bold]moon+afl[/]. One in full, with its presets: [bold]equipoise methods fedheal[/].")
+
+
+def _show_method(name: str) -> None:
+    d = _described(name)
+    out.print(f"[bold]{name}[/]: {d['summary']}\n{d['citation']}\nparts: {', '.join(d['parts'])}\n", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("hyper-parameter", "default", "values"):
+        table.add_column(column)
+    for p in d["hyper_parameters"]:
+        table.add_row(p["name"], str(p["default"]), p["values"])
+    out.print(table)
+    for preset, values in d["presets"].items():
+        shown = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"
+        out.print(f"{name}:{preset}  {shown}", highlight=False)
+    for rule in METHODS[name].rules:
+        out.print("\n" + escape("\n".join(line.removeprefix("    ") for line in (rule.__doc__ or "").splitlines())), highlight=False)
+
+
+def _described(name: str) -> dict[str, Any]:
+    entry = METHODS[name]
+    parameters = [
+        {"name": f.name, "default": f.default, "values": hyper.describe(f), "part": rule.__name__, "main": "low" in f.metadata}
+        for rule in entry.rules
+        for f in fields(rule)  # type: ignore[arg-type]
+    ]
+    hooks = [h for h in ("private", "begin", "loss", "correction", "gradient", "finish", "aggregate", "reward", "deploy", "publish")]
+    return {
+        "summary": entry.summary,
+        "citation": entry.citation,
+        "parts": [f"{r.__name__} ({', '.join(h for h in hooks if h in vars(r))})" for r in entry.rules],
+        "hyper_parameters": parameters,
+        "presets": {"paper": {}, **{k: dict(v) for k, v in entry.presets.items()}},
+        "preset_in_a_sum": entry.summed,
+    }
+
+
+@app.command(name="scenarios")
+def scenarios_(json_: Json = False) -> None:
+    """List the scenarios and the networks."""
+    listed = {
+        "scenarios": {n: e.summary for n, e in scenarios.SCENARIOS.items()},
+        "networks": {n: e.summary for n, e in networks.NETWORKS.items()},
+    }
+    if json_:
+        print(json.dumps(listed, indent=1))  # noqa: T201
+        return
+    for title, entries in listed.items():
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column(title.removesuffix("s"))
+        table.add_column("what it is", overflow="fold")
+        for n, summary in entries.items():
+            table.add_row(f"[bold]{n}[/]", summary)
+        out.print(table)
+        out.print()
+
+
+@app.callback(invoke_without_command=True)
+def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        out.print(f"equipoise {__version__}", highlight=False)
+        raise typer.Exit
+
+
+def _choices(network: str | None, **values: Any) -> dict[str, Any]:
+    if network is None:
+        return values
+    name, bracket, inside = network.partition("(")
+    if bracket and not inside.endswith(")"):
+        raise ValueError(f"--network {network}: the bracket is not closed; write for example resnet10(width=64).")
+    options = {}
+    for piece in filter(None, (p.strip() for p in inside.removesuffix(")").split(","))):
+        key, equals, value = piece.partition("=")
+        if not equals:
+            raise ValueError(f"--network {network}: write NAME=VALUE in the brackets, for example resnet10(width=64).")
+        options[key.strip()] = read_value(value)
+    return {**values, "network": name.strip(), "network_options": options}
+
+
+def _overrides(pairs: Sequence[str] | None) -> dict[str, Any]:
+    values = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals or "." not in key:
+            raise MethodError(f"--set {pair}: expected PART.NAME=VALUE, for example fedheal.tau=0.4.")
+        values[key.strip()] = read_value(value)
+    return values
+
+
+def _parts(method: str) -> set[str]:
+    from equipoise.method import parse
+
+    return set(parse(method).parts)
+
+
+def _execute(directory: Path, *, quiet: bool) -> History:
+    if not quiet and runs.finished(directory):
+        out.print(f"{directory} is finished; its results:", highlight=False)
+    return runs.execute(directory, progress=not quiet)
+
+
+def _finish(histories: list[History], directory: Path, json_: bool, report: bool, figures: bool) -> None:
+    found = comparison(histories)
+    written = write_report(histories, directory / "report.html", figures=figures) if report else None
+    if json_:
+        print(json.dumps(found, indent=1))  # noqa: T201
+        return
+    for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
+        out.print(f"[dim]{escape(line)}[/]", highlight=False)
+    out.print(rich_table(found))
+    for history in histories:
+        for number, reason in _quarantined(history).items():
+            out.print(f"[yellow]quarantined[/] {escape(history.label)} seed {history.seed}: {escape(number)}: {escape(reason)}", highlight=False)
+    out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
+
+
+def _quarantined(history: History) -> dict[str, str]:
+    found: dict[str, list[int]] = {}
+    for record in history.records:
+        for q in record.get("quarantined", []):
+            found.setdefault(f"{q['name']}|{q['reason']}", []).append(record["round"])
+    return {key.split("|")[0]: f"{key.split('|', 1)[1]} ({len(rounds)} rounds, first in round {rounds[0]})" for key, rounds in found.items()}
+
+
+def main() -> NoReturn:
+    """Run the command line; user errors exit with 2, failures with 1, both with one line."""
+    debug = "--debug" in sys.argv
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    try:
+        app(arguments, prog_name="equipoise", standalone_mode=True)
+    except (QuorumError, CheckpointError, runs.RunError) as error:
+        _fail(str(error), 1, debug)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}. What was complete is kept; mend this, then give the same command again.", 1, debug)
+    except (ValueError, TypeError) as error:
+        _fail(str(error), 2, debug)
+    except KeyboardInterrupt:
+        _fail("Stopped. The same command (or equipoise resume) goes on from the last complete round.", 130, debug)
+    except Exception as error:
+        _fail(f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where.", 1, debug)
+    raise SystemExit(0)
+
+
+def _fail(message: str, status: int, debug: bool) -> NoReturn:
+    if debug:
+        err.print_exception()
+    err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    raise SystemExit(status)

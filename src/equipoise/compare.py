@@ -1,0 +1,85 @@
+"""Several runs at once: every method with every seed, side by side in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from equipoise import runs
+from equipoise.history import History
+from equipoise.runs import RunConfig, RunError
+
+POLL = 0.2  # seconds between looks at the running processes
+
+
+def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:
+    """One run directory per configuration, inside ``base``."""
+    return [base / f"{runs.slug(c.label)}-seed{c.seed}" for c in configs]
+
+
+def compare(
+    configs: Sequence[RunConfig],
+    base: Path,
+    *,
+    jobs: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[History]:
+    """Run what is not finished yet, and return every history in the order of ``configs``.
+
+    Parameters
+    ----------
+    configs : the runs; a finished one of the same settings is taken as it is, a killed one goes on.
+    base : directory of the comparison.
+    jobs : processes at a time, >= 1. The results do not depend on it.
+    on_progress : called with the rounds done and to do, over all runs.
+
+    Raises
+    ------
+    RunError : some runs failed; the others are complete, and the same command goes on from there.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be >= 1; found {jobs}.")
+    paths = directories(base, configs)
+    if len(set(paths)) < len(paths):
+        raise ValueError("A method is given twice. Name each once.")
+    for config, path in zip(configs, paths, strict=True):
+        runs.start(config, path)
+    total = sum(c.rounds for c in configs)
+    waiting = [path for path in paths if not runs.finished(path)]
+    running: dict[Path, subprocess.Popen[str]] = {}
+    failed: dict[Path, str] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                path = waiting.pop(0)
+                command = [sys.executable, "-m", "equipoise", "resume", str(path), "--quiet"]
+                running[path] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            time.sleep(POLL)
+            for path, process in list(running.items()):
+                if process.poll() is not None:
+                    errors = process.communicate()[1]
+                    del running[path]
+                    if process.returncode:
+                        failed[path] = errors.strip().splitlines()[-1] if errors.strip() else f"ended with status {process.returncode}"
+            if on_progress is not None:
+                on_progress(sum(_rounds(path) for path in paths), total)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+    if failed:
+        named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
+        raise RunError(f"{len(failed)} of {len(paths)} runs failed. {named}. The others are complete; the same command goes on from there.")
+    return [History.from_run(path) for path in paths]
+
+
+def _rounds(path: Path) -> int:
+    try:
+        with (path / "metrics.jsonl").open("rb") as file:
+            return sum(1 for _ in file)
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,325 @@
+"""Accuracy and its spread over groups or clients: pure functions of arrays of accuracies in [0, 1]."""
+
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Vector = NDArray[np.float64]
+
+
+class Value(NamedTuple):
+    """A number and whether it means anything; `value` is NaN where `defined` is false."""
+
+    value: float
+    defined: bool
+
+
+class Fairness(NamedTuple):
+    """Mean, spread and minimum of the accuracy over groups, in the unit of the input."""
+
+    avg: Value
+    std: Value
+    worst: Value
+
+
+UNDEFINED: Final = Value(math.nan, False)
+
+
+def _measure(accuracies: ArrayLike, formula: Callable[[Vector], float]) -> Value:
+    a = np.asarray(accuracies, dtype=np.float64)
+    if a.ndim != 1:
+        raise ValueError(f"accuracies must hold one number per client or group: expected shape [K], found {a.shape}.")
+    if not a.size or not np.isfinite(a).all():
+        return UNDEFINED
+    with np.errstate(all="ignore"):
+        value = float(formula(a))
+    return Value(value, True) if math.isfinite(value) else UNDEFINED
+
+
+def mean(accuracies: ArrayLike) -> Value:
+    """Mean over groups, `sum_k a_k / K`.
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client or group, in [0, 1]; shape [K].  Undefined when empty or when any entry is NaN.
+    """
+    return _measure(accuracies, np.mean)
+
+
+def std(accuracies: ArrayLike, ddof: int = 1) -> Value:
+    """Standard deviation over groups, `sqrt(sum_k (a_k - mean)^2 / (K - ddof))`.
+
+    With `ddof=1` this is the STD of FedHEAL (Chen et al. 2024, Table 2).
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client or group, in [0, 1]; shape [K].  Undefined unless K > ddof.
+    ddof
+        1 for a few groups (FedHEAL), 0 for all clients of a federation (q-FFL).
+    """
+    return _measure(accuracies, lambda a: float(np.std(a, ddof=ddof)) if a.size > ddof else math.nan)
+
+
+def worst(accuracies: ArrayLike) -> Value:
+    """Accuracy of the worst-off client or group, `min_k a_k`; shape [K]."""
+    return _measure(accuracies, np.min)
+
+
+def best(accuracies: ArrayLike) -> Value:
+    """Accuracy of the best-off client or group, `max_k a_k`; shape [K]."""
+    return _measure(accuracies, np.max)
+
+
+def last_rounds(table: ArrayLike, last: int = 5) -> Vector:
+    """Average every group over the last evaluated rounds: the first step of FedHEAL's reduction.
+
+    Parameters
+    ----------
+    table
+        Accuracy of the global model on every group after every evaluated round, in [0, 1]; shape [R, D], or [D] for
+        one round.
+    last
+        How many rounds to average, at least 1; fewer are used when the table is shorter.
+
+    Returns
+    -------
+    One accuracy per group, shape [D]; NaN where a group was not evaluated in one of these rounds.
+    """
+    rows = _rows(table, last)
+    return rows.mean(axis=0) if len(rows) else np.full(rows.shape[1], math.nan)  # [D]
+
+
+def avg_std_worst(table: ArrayLike, last: int = 5) -> Fairness:
+    """AVG, STD and worst group as FedHEAL tabulates them: average over the last rounds first, then over groups.
+
+    `a_d = mean_t a_td`, `AVG = mean_d a_d`, `STD = std_d(a_d, ddof=1)`, `worst = min_d a_d` (Chen et al. 2024, Table 2;
+    the released code prints the spread of single rounds, this order is the one that reproduces the printed table).
+
+    Parameters
+    ----------
+    table
+        Accuracies in [0, 1], shape [R, D], or [D] for one round.
+    last
+        How many of the last rounds to average, at least 1.
+
+    Raises
+    ------
+    ValueError
+        The table has another number of dimensions, or `last` is below 1.
+    """
+    groups = last_rounds(table, last)
+    return Fairness(mean(groups), std(groups), worst(groups))
+
+
+def avg_std_worst_per_round(table: ArrayLike, last: int = 5) -> Fairness:
+    """AVG, STD and worst group of every round, then averaged over the last rounds.
+
+    The other order of `avg_std_worst`: the same AVG, a STD that is never smaller, a worst that is never larger.
+
+    Parameters
+    ----------
+    table
+        Accuracies in [0, 1], shape [R, D], or [D] for one round.
+    last
+        How many of the last rounds to average, at least 1.
+
+    Raises
+    ------
+    ValueError
+        The table has another number of dimensions, or `last` is below 1.
+    """
+    rows = _rows(table, last)
+    avg, std_, worst_ = (mean([metric(row).value for row in rows]) for metric in (mean, std, worst))
+    return Fairness(avg, std_, worst_)
+
+
+def _rows(table: ArrayLike, last: int) -> Vector:
+    rows = np.asarray(table, dtype=np.float64)
+    if rows.ndim not in (1, 2):
+        raise ValueError(
+            f"the table must hold accuracies by round and group: expected shape [R, D] or [D], found {rows.shape}."
+        )
+    if last < 1:
+        raise ValueError(f"last counts the rounds to average: expected at least 1, found {last}.")
+    return np.atleast_2d(rows)[-last:]
+
+
+def variance(accuracies: ArrayLike) -> Value:
+    """Variance over clients in percent^2, `mean_k (100 a_k - 100 mean)^2` (q-FFL, Ditto: ddof 0); shape [K]."""
+    return _measure(accuracies, lambda a: float(np.var(100 * a)))
+
+
+def worst_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
+    """Mean accuracy of the worst-off share of clients, `n = max(1, floor(share K))` of them (q-FFL, Table 1).
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].
+    share
+        The share of clients, in (0, 1].
+    """
+    return _measure(accuracies, lambda a: np.sort(a)[: _count(a.size, share)].mean())
+
+
+def best_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
+    """Mean accuracy of the best-off share of clients, `n = max(1, floor(share K))` of them (q-FFL, Table 1).
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].
+    share
+        The share of clients, in (0, 1].
+    """
+    return _measure(accuracies, lambda a: np.sort(a)[-_count(a.size, share) :].mean())
+
+
+def _count(k: int, share: float) -> int:
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be a share of the clients: expected a number in (0, 1], found {share}.")
+    return max(1, math.floor(share * k + 1e-9))  # 1e-9: 0.1 * 30 is 3 clients
+
+
+def gap(accuracies: ArrayLike) -> Value:
+    """Distance between the best-off and the worst-off client, `max_k a_k - min_k a_k`; shape [K]."""
+    return _measure(accuracies, np.ptp)
+
+
+def coefficient_of_variation(accuracies: ArrayLike) -> Value:
+    """Spread relative to the mean, `std(a, ddof=0) / mean(a)`; shape [K], undefined when the mean is 0."""
+    return _measure(accuracies, lambda a: np.std(a) / a.mean())
+
+
+def jain(accuracies: ArrayLike) -> Value:
+    """Jain's index, `(sum a)^2 / (K sum a^2)`, in [1/K, 1]; 1 when all are equal (Jain et al. 1984).
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].  Undefined when all are 0.
+    """
+    return _measure(accuracies, lambda a: np.minimum(a.sum() ** 2 / (a.size * (a @ a)), 1))
+
+
+def cosine(accuracies: ArrayLike) -> Value:
+    """Cosine between the accuracies and the all-ones vector, `sum a / (sqrt(K) |a|)` (q-FFL, appendix); shape [K]."""
+    return _measure(accuracies, lambda a: np.minimum(a.sum() / (math.sqrt(a.size) * np.linalg.norm(a)), 1))
+
+
+def angle(accuracies: ArrayLike) -> Value:
+    """Angle between the accuracies and the all-ones vector in degrees, the arc cosine of `cosine`; shape [K].
+
+    Computed as `atan2(|a - mean|, sqrt(K) mean)`, which stays exact for nearly equal clients.
+    """
+
+    def formula(a: Vector) -> float:
+        unequal = float(np.linalg.norm(a - a.mean()))
+        return math.degrees(math.atan2(unequal, math.sqrt(a.size) * a.mean())) if a.any() else math.nan
+
+    return _measure(accuracies, formula)
+
+
+def entropy(accuracies: ArrayLike) -> Value:
+    """Entropy of the normalised accuracies in nats, `-sum u ln u` with `u = a / sum a` (q-FFL, appendix).
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].  `0 ln 0 = 0`; undefined when all are 0.
+    """
+    return _measure(accuracies, lambda a: 0.0 - _log_sum(a / a.sum(), 1))
+
+
+def kl_uniform(accuracies: ArrayLike) -> Value:
+    """Divergence of the normalised accuracies from uniform in nats, `ln K - entropy` (q-FFL, appendix); shape [K]."""
+    return _measure(accuracies, lambda a: np.maximum(_log_sum(a / a.sum(), a.size), 0))
+
+
+def _log_sum(u: Vector, scale: float) -> float:
+    return float((u * np.log(np.where(u == 0, 1, scale * u))).sum())
+
+
+def gini(accuracies: ArrayLike) -> Value:
+    """Gini coefficient, `sum_ij |a_i - a_j| / (2 K^2 mean)`; 0 when all are equal.
+
+    Computed from the K - 1 gaps between the sorted accuracies, `sum_k k (K - k) gap_k / (K^2 mean)`.
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].  Undefined when all are 0.
+    """
+
+    def formula(a: Vector) -> float:
+        k = np.arange(1, a.size)
+        return float((k * (a.size - k) * np.diff(np.sort(a))).sum() / (a.size * a.sum()))
+
+    return _measure(accuracies, formula)
+
+
+def weighted_mean(accuracies: ArrayLike, sizes: ArrayLike) -> Value:
+    """Mean accuracy over all samples of all clients, `sum n_k a_k / sum n_k`: what FedAvg maximises.
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].
+    sizes
+        Samples per client, at least 0; shape [K].  Undefined when their sum is 0.
+
+    Raises
+    ------
+    ValueError
+        The two have different lengths, or a size is negative.
+    """
+    n = np.asarray(sizes, dtype=np.float64)
+    shape = np.shape(accuracies)
+    if n.shape != shape:
+        raise ValueError(f"sizes must hold one number per accuracy: expected shape {shape}, found {n.shape}.")
+    if (n < 0).any():
+        raise ValueError(f"sizes count samples: expected none below 0, found {n.min():g}.")
+    return _measure(accuracies, lambda a: n @ a / n.sum())
+
+
+# Name of each measure of spread over clients, its function, and what turns its value into the unit it is reported in.
+_SPREAD: Final[dict[str, tuple[Callable[[ArrayLike], Value], float]]] = {
+    "mean": (mean, 100),
+    "std": (lambda a: std(a, ddof=0), 100),
+    "variance": (variance, 1),
+    "worst10": (worst_share, 100),
+    "best10": (best_share, 100),
+    "min": (worst, 100),
+    "max": (best, 100),
+    "gap": (gap, 100),
+    "cov": (coefficient_of_variation, 1),
+    "jain": (jain, 1),
+    "cosine": (cosine, 1),
+    "angle": (angle, 1),
+    "entropy": (entropy, 1),
+    "kl": (kl_uniform, 1),
+    "gini": (gini, 1),
+}
+
+
+def spread(accuracies: ArrayLike) -> dict[str, Value]:
+    """Every measure of the spread over clients, in the unit it is usually reported in.
+
+    Percent: `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, `max`, `gap`.  Percent^2: `variance`.  Degrees:
+    `angle`.  Nats: `entropy`, `kl`.  No unit: `cov`, `jain`, `cosine`, `gini`.
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].
+    """
+    return {
+        name: Value(scale * value, defined)
+        for name, (measure, scale) in _SPREAD.items()
+        for value, defined in (measure(accuracies),)
+    }

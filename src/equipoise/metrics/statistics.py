@@ -1,0 +1,99 @@
+"""Statistics over seeds: what several runs of the same experiment can and cannot show."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class Summary(NamedTuple):
+    """Mean over seeds, standard deviation (ddof 1), half-width of the 95 % confidence interval, number of seeds."""
+
+    mean: float
+    std: float
+    ci95: float
+    n: int
+
+
+class Paired(NamedTuple):
+    """Mean difference over paired seeds, half-width of its 95 % interval, two-sided p-value, number of pairs."""
+
+    difference: float
+    ci95: float
+    p: float
+    n: int
+    defined: bool
+
+
+def summary_over_seeds(values: ArrayLike) -> Summary:
+    """Mean, standard deviation and 95 % confidence interval of one number measured once per seed.
+
+    `ci95 = t_{0.975, n-1} std / sqrt(n)` (Student 1908); NaN where it cannot be computed, so for one seed only the
+    mean is a number.
+
+    Parameters
+    ----------
+    values
+        One number per seed; shape [n].  A NaN makes every statistic NaN.
+
+    Raises
+    ------
+    ValueError
+        The values are not one-dimensional.
+    """
+    v = _seeds(values, "values")
+    return Summary(float(v.mean()) if v.size else math.nan, *_std_and_ci95(v), v.size)
+
+
+def paired(a: ArrayLike, b: ArrayLike) -> Paired:
+    """Paired t-test of two methods that ran with the same seeds.
+
+    With `d = a - b`: the mean of `d`, `ci95 = t_{0.975, n-1} std(d) / sqrt(n)`, and the two-sided p-value of
+    `t = mean(d) sqrt(n) / std(d)`.  Not defined (NaN interval and p-value) for fewer than two pairs, or when all
+    differences are the same up to rounding: there is then no spread to judge the difference by.
+
+    Parameters
+    ----------
+    a, b
+        One number per seed, in the same order of seeds; shape [n].
+
+    Raises
+    ------
+    ValueError
+        The lengths differ.
+    """
+    x, y = _seeds(a, "a"), _seeds(b, "b")
+    if x.size != y.size:
+        raise ValueError(
+            f"a paired test needs the same seeds on both sides: found {x.size} and {y.size} values. "
+            "Keep the seeds that both methods ran with."
+        )
+    d = x - y
+    difference = float(d.mean()) if d.size else math.nan
+    std, ci95 = _std_and_ci95(d)
+    rounding = 1e-12 * max(np.abs(x).max(initial=0), np.abs(y).max(initial=0))
+    if not math.isfinite(std) or std <= rounding:
+        return Paired(difference, math.nan, math.nan, d.size, False)
+
+    from scipy.special import stdtr
+
+    p = 2 * float(stdtr(d.size - 1, -abs(difference) * math.sqrt(d.size) / std))
+    return Paired(difference, ci95, p, d.size, True)
+
+
+def _seeds(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    v = np.asarray(values, dtype=np.float64)
+    if v.ndim != 1:
+        raise ValueError(f"{name} must hold one number per seed: expected shape [n], found {v.shape}.")
+    return v
+
+
+def _std_and_ci95(v: NDArray[np.float64]) -> tuple[float, float]:
+    if v.size < 2 or not np.isfinite(v).all():
+        return math.nan, math.nan
+
+    from scipy.special import stdtrit
+
+    std = float(v.std(ddof=1))
+    return std, float(stdtrit(v.size - 1, 0.975)) * std / math.sqrt(v.size)

@@ -1,0 +1,86 @@
+"""Networks by name: ``build("cnn", seed=0)``.
+
+In each of them the classifier is the last ``nn.Linear`` in registration order, and no operation works in place, so that
+``torch.func.vmap`` runs a stack of them.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from equipoise.networks.cnn import CNN
+from equipoise.networks.mlp import MLP
+from equipoise.networks.resnet import ResNet10
+
+__all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet10", "build"]
+
+
+@dataclass(frozen=True)
+class NetworkEntry:
+    """A line of the list of networks.
+
+    Parameters
+    ----------
+    summary : one line for the reader.
+    build : takes ``in_shape``, ``n_classes`` and the network's own options, which are its keyword-only parameters.
+    """
+
+    summary: str
+    build: Callable[..., nn.Module]
+
+
+NETWORKS: dict[str, NetworkEntry] = {
+    "mlp": NetworkEntry("Perceptron with two hidden layers of 200 (option: hidden).", MLP),
+    "cnn": NetworkEntry("Three convolutional blocks 16/32/64 with GroupNorm (options: norm, width).", CNN),
+    "resnet10": NetworkEntry("ResNet-10 with BatchNorm, 16 channels; 64 in the papers (option: width).", ResNet10),
+}
+
+
+def build(
+    name: str, in_shape: Sequence[int] = (3, 32, 32), n_classes: int = 10, seed: int = 0, **options: Any
+) -> nn.Module:
+    """Build a network by name, with PyTorch's default initialisation drawn from a seed.
+
+    The same seed gives the same weights, whatever random numbers were drawn before, and draws none that others see.
+
+    Parameters
+    ----------
+    name : a key of ``NETWORKS``.
+    in_shape : shape of one input, (channels, height, width) for images.
+    n_classes : >= 1, number of logits.
+    seed : decides the initial weights.
+    options : the network's own options, such as ``width=64``.
+
+    Returns
+    -------
+    The network in training mode on the CPU.
+
+    Raises
+    ------
+    ValueError if the name or an option is unknown, or a value is out of its range.
+    """
+    if name not in NETWORKS:
+        raise ValueError(_unknown("network", name, NETWORKS))
+    if n_classes < 1:
+        raise ValueError(f"{name}: n_classes must be >= 1; found {n_classes}.")
+    make = NETWORKS[name].build
+    known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise ValueError(_unknown(f"option of network '{name}':", option, known))
+    # On the CPU and its generator alone: torch.manual_seed would reseed every accelerator too.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        return make(in_shape, n_classes, **options)
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"Unknown {what} '{name}'.{hint} All: {', '.join(names)}."

@@ -1,0 +1,67 @@
+"""Small convolutional network for 32x32 images."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+Norm = Literal["none", "group", "batch"]
+GROUPS = 4
+
+
+class CNN(nn.Module):
+    """Three blocks of convolution, normalisation, pooling and ReLU, then a hidden layer of 64 and the classifier.
+
+    The blocks have ``width``, ``2 width`` and ``4 width`` channels, and each halves the image.
+
+    Parameters
+    ----------
+    in_shape : channels, height and width of an image, both sides >= 8 pixels.
+    n_classes : >= 1, number of logits.
+    norm : ``"group"`` (four groups of channels) sees one image at a time, so clients share no statistics;
+        ``"batch"`` is BatchNorm; ``"none"`` leaves normalisation out.
+    width : >= 1, channels of the first block; a multiple of 4 for ``"group"``.
+
+    Maps [B, C, H, W] to logits [B, n_classes].
+
+    Raises
+    ------
+    ValueError if the shape is not that of an image of at least 8x8 pixels, or ``norm`` or ``width`` is out of range.
+    """
+
+    def __init__(
+        self, in_shape: Sequence[int] = (3, 32, 32), n_classes: int = 10, *, norm: Norm = "group", width: int = 16
+    ) -> None:
+        super().__init__()
+        if len(in_shape) != 3 or min(in_shape[1:]) < 8:
+            raise ValueError(f"cnn: in_shape must be (channels, height >= 8, width >= 8); found {tuple(in_shape)}.")
+        if norm not in get_args(Norm):
+            raise ValueError(f"cnn: norm must be one of {', '.join(get_args(Norm))}; found '{norm}'.")
+        if width < 1 or (norm == "group" and width % GROUPS):
+            raise ValueError(f"cnn: width must be >= 1, and a multiple of {GROUPS} for norm 'group'; found {width}.")
+        channels, height, length = in_shape
+        layers: list[nn.Module] = []
+        for out in (width, 2 * width, 4 * width):
+            # A normalisation layer has a shift of its own, which makes a bias before it idle.
+            layers += [nn.Conv2d(channels, out, 3, padding=1, bias=norm == "none"), *_norm(norm, out)]
+            # Pooling before ReLU is the same function, and leaves ReLU a quarter of the values.
+            layers += [nn.MaxPool2d(2), nn.ReLU()]
+            channels = out
+        self.blocks = nn.Sequential(*layers)
+        self.hidden = nn.Linear(channels * (height // 8) * (length // 8), 64)
+        self.classifier = nn.Linear(64, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        out: Tensor = self.classifier(self.hidden(self.blocks(x).flatten(1)).relu())
+        return out
+
+
+def _norm(norm: Norm, channels: int) -> list[nn.Module]:
+    match norm:
+        case "group":
+            return [nn.GroupNorm(GROUPS, channels)]
+        case "batch":
+            return [nn.BatchNorm2d(channels)]
+        case "none":
+            return []

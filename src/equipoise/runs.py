@@ -1,0 +1,240 @@
+"""Runs as directories: a configuration that can be run again, a manifest, one line per round, a checkpoint, a summary."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from equipoise import checkpoint, networks, scenarios
+from equipoise.engines import ENGINES
+from equipoise.federation import Federation, Record
+from equipoise.history import History, write_atomically
+from equipoise.method import parse
+from equipoise.scenarios import Scenario
+from equipoise.solver import SGD, Adam, Solver
+
+PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors")
+
+
+class RunConfig(BaseModel):
+    """Everything a run depends on; ``config.toml`` holds it whole.
+
+    ``seed`` decides the data, the first model and every random choice; ``threads`` is the number of processor threads,
+    which changes the last bits of a result and is therefore fixed at the start.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    label: str
+    scenario: str
+    scenario_options: dict[str, Any] = {}
+    network: str
+    network_options: dict[str, Any] = {}
+    rounds: int = Field(ge=1)
+    seed: int = Field(ge=0, default=0)
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    participation: float = Field(gt=0, le=1, default=1.0)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(gt=0)
+    momentum: float = Field(ge=0, lt=1, default=0.0)
+    weight_decay: float = Field(ge=0, default=0.0)
+    clip: float | None = Field(gt=0, default=None)
+    engine: str = "auto"
+    quorum: float = Field(ge=0, le=1, default=0.5)
+    threads: int = Field(ge=1, default=1)
+    device: str = "cpu"
+    checkpoint_every: int = Field(ge=1, default=1)
+
+    @property
+    def solver(self) -> Solver:
+        """The local optimiser."""
+        if self.optimizer == "sgd":
+            return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
+        return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw")
+
+
+class RunError(RuntimeError):
+    """A run directory that cannot be used."""
+
+
+def configure(method: str, scenario: str = "digits", *, overrides: Mapping[str, Any] | None = None, **choices: Any) -> RunConfig:
+    """Complete a configuration with what the scenario recommends.
+
+    Parameters
+    ----------
+    method : text of the method; also its label.
+    scenario : name of the scenario.
+    overrides : hyper-parameters by part, ``{"fedheal.tau": 0.4}``.
+    choices : fields of :class:`RunConfig`; None means not chosen.
+
+    Raises
+    ------
+    ValueError : naming the field, what was expected and what was found.
+    """
+    chosen = {name: value for name, value in choices.items() if value is not None}
+    data = scenarios.load(scenario, int(chosen.get("seed", 0)), **chosen.get("scenario_options", {}))
+    made = parse(method, overrides)
+    if chosen.get("engine", "auto") not in ("auto", *ENGINES):
+        raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}.")
+    protocol = {name: getattr(data.protocol, name) for name in ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay")}
+    if chosen.get("optimizer", "sgd") != "sgd":
+        protocol |= {"momentum": 0.0, "lr": 0.001}
+        if chosen.get("momentum"):
+            raise ValueError(f"--momentum belongs to SGD; {chosen['optimizer']} has its own. Leave it out.")
+    label = method if not overrides else str(made)
+    fields = {"network": data.network, **protocol, **chosen, "method": str(made), "label": label, "scenario": scenario}
+    try:
+        config = RunConfig(**fields)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
+    networks.build(config.network, tuple(data.clients[0][0].shape[1:]), data.n_classes, **config.network_options)  # a wrong name or option
+    return config
+
+
+def _sentence(error: Any) -> str:
+    field = ".".join(str(part) for part in error["loc"]) or "configuration"
+    return f"{field}: {error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."
+
+
+def start(config: RunConfig, directory: Path) -> None:
+    """Make the directory of a new run, or accept that of the same run begun earlier.
+
+    Raises
+    ------
+    RunError : a directory that holds another run or something else.
+    """
+    path = directory / "config.toml"
+    if path.exists():
+        if load(directory) == config:
+            return
+        raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
+    if directory.exists() and any(directory.iterdir()):
+        raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, tomli_w.dumps(config.model_dump(exclude_none=True)))
+
+
+def load(directory: Path) -> RunConfig:
+    """Read the configuration of a run.
+
+    Raises
+    ------
+    RunError : no run there, or a configuration that cannot be read.
+    """
+    path = directory / "config.toml"
+    try:
+        return RunConfig(**tomllib.loads(path.read_text()))
+    except FileNotFoundError:
+        raise RunError(f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help.") from None
+    except (tomllib.TOMLDecodeError, ValidationError, TypeError) as error:
+        raise RunError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from None
+
+
+def finished(directory: Path) -> bool:
+    """Whether a run reached its last round."""
+    return (directory / "summary.json").exists()
+
+
+def federation(config: RunConfig) -> tuple[Federation, Scenario]:
+    """Build the federation a configuration describes."""
+    data = scenarios.load(config.scenario, config.seed, **config.scenario_options)
+    shape = tuple(data.clients[0][0].shape[1:])
+    net = networks.build(config.network, shape, data.n_classes, seed=config.seed, **config.network_options)
+    built = Federation(
+        net,
+        data.clients,
+        config.method,
+        config.solver,
+        tests=data.tests,
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        participation=config.participation,
+        seed=config.seed,
+        engine=config.engine,
+        transform=data.transform,
+        quorum=config.quorum,
+        names=data.client_names,
+        groups=data.client_groups,
+        device=config.device,
+    )
+    return built, data
+
+
+def execute(directory: Path, *, progress: bool = True, on_round: Callable[[Record], None] | None = None) -> History:
+    """Run to the end what a directory describes, from its last complete round on.
+
+    Raises
+    ------
+    RunError, CheckpointError, QuorumError : see there; what was reached is kept.
+    """
+    if finished(directory):
+        return History.from_run(directory)
+    config = load(directory)
+    torch.set_num_threads(config.threads)
+    fed, data = federation(config)
+    rest = fed.resume(directory) if checkpoint.exists(directory / "checkpoint") else config.rounds
+    header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
+    manifest = {
+        **_environment(),
+        "data": data.manifest,
+        "client_names": list(fed.names),
+        "client_groups": None if fed.groups is None else list(fed.groups),
+        "header": header,
+    }
+    write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
+    if rest > 0:
+        fed.fit(rest, directory=directory, progress=progress, on_round=on_round, checkpoint_every=config.checkpoint_every)
+    history = History.from_run(directory)
+    write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
+    return history
+
+
+def _environment() -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # running from a source tree that was never installed
+            continue
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "versions": versions,
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": torch.get_num_threads()},
+        "git": commit.stdout.strip() or None,
+    }
+
+
+def slug(text: str) -> str:
+    """A method's text as a directory name."""
+    return re.sub(r"[^A-Za-z0-9+._=-]+", "-", text).strip("-")
+
+
+def place(base: Path, name: str | None, default: str) -> Path:
+    """The directory of a run: ``base/name``, or a free one near ``default`` where no name is given.
+
+    Raises
+    ------
+    ValueError : a name that is not one plain folder name.
+    """
+    if name is not None:
+        if slug(name) != name or name in (".", ".."):
+            raise ValueError(f"--name {name!r}: a run's name may hold letters, digits and . _ + = - only, for example {slug(name) or 'my-run'!r}.")
+        return base / name
+    for number in range(1, 10_000):
+        path = base / (default if number == 1 else f"{default}-{number}")
+        if not path.exists():
+            return path
+    raise RunError(f"{base} is full of runs called {default}. Give one a --name.")

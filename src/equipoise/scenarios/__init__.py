@@ -1,0 +1,62 @@
+"""Named, seeded federations of data: ``load("digits", seed=0)``."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.scenarios import digits
+from equipoise.scenarios.scenario import Images, Protocol, Scenario
+
+__all__ = ["SCENARIOS", "Images", "Protocol", "Scenario", "ScenarioEntry", "load"]
+
+
+@dataclass(frozen=True)
+class ScenarioEntry:
+    """A line of the list of scenarios.
+
+    Parameters
+    ----------
+    summary : one line for the reader.
+    build : takes ``seed`` and the scenario's own options, which are its keyword-only parameters.
+    """
+
+    summary: str
+    build: Callable[..., Scenario]
+
+
+SCENARIOS: dict[str, ScenarioEntry] = {
+    "digits": ScenarioEntry(digits.SUMMARY, digits.by_domain),
+    "digits-iid": ScenarioEntry(digits.SUMMARY_IID, digits.iid),
+}
+
+
+def load(name: str, seed: int = 0, **options: Any) -> Scenario:
+    """Build a scenario by name.
+
+    Parameters
+    ----------
+    name : a key of ``SCENARIOS``.
+    seed : >= 0; decides every random choice in the data and the partition.
+    options : the scenario's own options, such as ``clients=8``.
+
+    Raises
+    ------
+    ValueError if the name or an option is unknown, or an option is out of its range.
+    """
+    if name not in SCENARIOS:
+        raise ValueError(_unknown("scenario", name, SCENARIOS))
+    build = SCENARIOS[name].build
+    known = [p.name for p in inspect.signature(build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise ValueError(_unknown(f"option of scenario '{name}':", option, known))
+    return build(seed, **options)
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"Unknown {what} '{name}'.{hint} All: {', '.join(names)}."

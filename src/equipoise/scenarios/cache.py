@@ -1,0 +1,90 @@
+"""Keep generated tensors in files that can be trusted: named by their recipe, written whole, verified when read."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+def directory() -> Path:
+    """Folder of the cache: ``$EQUIPOISE_CACHE``, or ``~/.cache/equipoise``."""
+    chosen = os.environ.get("EQUIPOISE_CACHE")
+    return Path(chosen) if chosen else Path("~/.cache/equipoise").expanduser()
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Sha256, in hexadecimal, of names, types, shapes and bytes, whatever the order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        total.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def recall(stem: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the tensors kept under a name, or make and keep them.
+
+    A missing, damaged or unreadable file only costs the time to make the tensors again, and so does a folder that
+    cannot be written.
+
+    Parameters
+    ----------
+    stem : file name without extension; it must name everything that ``make`` depends on.
+    make : makes the tensors.
+
+    Returns
+    -------
+    Tensors by name, equal to ``make()``.
+    """
+    path = directory() / f"{stem}.safetensors"
+    kept = _read(path)
+    if kept is not None:
+        return kept
+    made = make()
+    _write(path, made)
+    return made
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    try:
+        with safe_open(path, framework="pt") as file:
+            expected = (file.metadata() or {}).get("sha256")
+            # Copies: a tensor mapped to the file would change, or crash, with it.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError) as error:
+        log.info("%s cannot be read (%s): making its contents again.", path, error)
+        return None
+    if digest(tensors) != expected:
+        log.info("%s is damaged: making its contents again.", path)
+        return None
+    return tensors
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write beside the target, then rename: another process sees the old file or the new one, never a part."""
+    data = save(tensors, metadata={"sha256": digest(tensors)})
+    part = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".part", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(part).replace(path)
+    except OSError as error:
+        log.info("%s cannot be written (%s): going on without it.", path, error)
+        if part is not None:
+            with contextlib.suppress(OSError):
+                Path(part).unlink()
