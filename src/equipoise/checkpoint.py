@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from equipoise.files import sweep, write_atomically
+
 POINTER = "checkpoint.json"
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that is missing, damaged, or of another experiment."""
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that it is either the old one or the new one, never half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write(directory: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -43,12 +31,13 @@ def write(directory: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any
     directory.mkdir(parents=True, exist_ok=True)
     content = save({name: t.detach().contiguous().cpu() for name, t in tensors.items()})
     name = f"state-{meta['t']:06d}.safetensors"
-    write_bytes(directory / name, content)
+    write_atomically(directory / name, content)
     pointer = {**meta, "tensors": name, "sha256": hashlib.sha256(content).hexdigest()}
-    write_bytes(directory / POINTER, json.dumps(pointer, indent=1).encode())
+    write_atomically(directory / POINTER, json.dumps(pointer, indent=1).encode())
     for old in directory.glob("state-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)
+    sweep(directory)
 
 
 def exists(directory: Path) -> bool:
@@ -64,15 +53,23 @@ def read(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     CheckpointError : missing or damaged, naming the file.
     """
     try:
-        meta: dict[str, Any] = json.loads((directory / POINTER).read_text())
-        path = directory / str(meta["tensors"])
+        meta: dict[str, Any] = json.loads((directory / POINTER).read_bytes())
+        path, digest = directory / str(meta["tensors"]), meta["sha256"]
+        if not all(isinstance(meta[key], int) for key in ("t", "rounds")) or not isinstance(meta["fingerprint"], dict):
+            raise ValueError("t, rounds or fingerprint is not what was written")
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise CheckpointError(f"No complete checkpoint in {directory}: {Path(error.filename).name} is missing. Start the run again.") from None
-    except (ValueError, KeyError) as error:
-        raise CheckpointError(f"{directory / POINTER} is damaged ({error}). Delete {directory} to start the run again.") from None
-    if hashlib.sha256(content).hexdigest() != meta["sha256"]:
-        raise CheckpointError(f"{path} is damaged: its content is not what was written. Delete {directory} to start the run again.")
+        raise CheckpointError(
+            f"No complete checkpoint in {directory}: {Path(error.filename).name} is missing. Delete {directory} to start the run again."
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{directory / POINTER} is damaged ({error}). Delete {directory} to start the run again."
+        ) from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(
+            f"{path} is damaged: its content is not what was written. Delete {directory} to start the run again."
+        )
     try:
         return load(content), meta
     except SafetensorError as error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -36,10 +40,30 @@ app = typer.Typer(
 out = Console()
 err = Console(stderr=True)
 
-Scenario = Annotated[str, typer.Option("--scenario", "-s", help="Data and its partition; see `equipoise scenarios`.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", "-r", min=1, help="Communication rounds [default: the scenario's].")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="PART.NAME=VALUE", help="A hyper-parameter, for example `fedheal.tau=0.4`. Repeatable.")]
-Network = Annotated[str | None, typer.Option("--network", help="mlp, cnn or resnet10, with options in brackets: `resnet10(width=64)` [default: the scenario's].")]
+Scenario = Annotated[
+    str,
+    typer.Option(
+        "--scenario",
+        "-s",
+        help="Data and its partition, with options in brackets: `digits(clients=8)`; see `equipoise scenarios`.",
+    ),
+]
+Rounds = Annotated[
+    int | None, typer.Option("--rounds", "-r", min=1, help="Communication rounds [default: the scenario's].")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PART.NAME=VALUE", help="A hyper-parameter, for example `fedheal.tau=0.4`. Repeatable."
+    ),
+]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        help="mlp, cnn or resnet10, with options in brackets: `resnet10(width=64)` [default: the scenario's].",
+    ),
+]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Local epochs [default: the scenario's].")]
 Batch = Annotated[int | None, typer.Option("--batch-size", min=1, help="Local batch size [default: the scenario's].")]
 Lr = Annotated[float | None, typer.Option(help="Local learning rate [default: the scenario's].")]
@@ -47,10 +71,17 @@ Momentum = Annotated[float | None, typer.Option(help="Momentum of SGD [default: 
 Decay = Annotated[float | None, typer.Option("--weight-decay", help="Weight decay [default: the scenario's].")]
 Optimizer = Annotated[str | None, typer.Option(help="sgd, adam or adamw [default: sgd].")]
 Clip = Annotated[float | None, typer.Option(help="Largest norm of a local gradient (SGD).")]
-Participation = Annotated[float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: 1].")]
+Participation = Annotated[
+    float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: 1].")
+]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, sequential or stacked [default: auto].")]
-Quorum = Annotated[float | None, typer.Option(help="Least share of clients that must answer well, in [0, 1] [default: 0.5].")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads of a run [default: 1, which gives the same bits everywhere].")]
+Quorum = Annotated[
+    float | None, typer.Option(help="Least share of clients that must answer well, in [0, 1] [default: 0.5].")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processor threads of a run [default: 1, which gives the same bits everywhere]."),
+]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")]
 Name = Annotated[str | None, typer.Option(help="Write to RUNS/NAME. The same command again goes on where it stopped.")]
 Base = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
@@ -61,7 +92,9 @@ Figures = Annotated[bool, typer.Option("--figures", help="Also write every figur
 
 @app.command(epilog="Example: `equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4`")
 def run(
-    method: Annotated[str, typer.Option("--method", "-m", help="One method or a sum of parts; see `equipoise methods`.")] = "fedavg",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="One method or a sum of parts; see `equipoise methods`.")
+    ] = "fedavg",
     scenario: Scenario = "digits",
     rounds: Rounds = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides data, first model and every random choice.")] = 0,
@@ -87,11 +120,11 @@ def run(
 ) -> None:
     """Train one method and show how fair it is."""
     choices = _choices(
-        network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        scenario, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
         clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
-    config = runs.configure(method, scenario, overrides=_overrides(set_), seed=seed, **choices)
-    directory = runs.place(base, name, f"{runs.slug(config.label)}-{scenario}-seed{seed}")
+    config = runs.configure(method, overrides=_overrides(set_), seed=seed, **choices)
+    directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{seed}")
     runs.start(config, directory)
     _finish([_execute(directory, quiet=json_)], directory, json_, report, figures)
 
@@ -102,7 +135,9 @@ def compare(
     scenario: Scenario = "digits",
     rounds: Rounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time. The results do not depend on it.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Runs at a time. The results do not depend on it.")
+    ] = 1,
     set_: Set = None,
     network: Network = None,
     epochs: Epochs = None,
@@ -125,22 +160,30 @@ def compare(
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     choices = _choices(
-        network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        scenario, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
         clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     overrides = _overrides(set_)
     configs = []
     for method in methods:
         own = {k: v for k, v in overrides.items() if k.split(".", 1)[0] in _parts(method)}
-        configs += [runs.configure(method, scenario, overrides=own, seed=seed, **choices) for seed in range(seeds)]
+        configs += [runs.configure(method, overrides=own, seed=seed, **choices) for seed in range(seeds)]
     for key in overrides:
         if not any(key.split(".", 1)[0] in _parts(method) for method in methods):
             raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
-    directory = runs.place(base, name, f"compare-{scenario}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeRemainingColumn())
+    directory = runs.place(base, name, f"compare-{configs[0].scenario}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=err, disable=json_ or not err.is_terminal) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
-        histories = run_all(configs, directory, jobs=jobs, on_progress=lambda done, total: bar.update(task, completed=done, total=total))
+        histories = run_all(
+            configs, directory, jobs=jobs, on_progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
     _finish(histories, directory, json_, report, figures)
 
 
@@ -153,19 +196,27 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
     history = _execute(directory, quiet=quiet or json_)
-    if not quiet:
-        _finish([history], directory, json_, report, False)
+    if json_ or not quiet:
+        _finish([history], directory, json_, report and not quiet, False)
 
 
 @app.command(name="report", epilog="Example: `equipoise report runs/quickstart/*/ --output report.html --figures`")
 def report_(
-    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.")],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     figures: Figures = False,
     json_: Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
-    found = [run for path in directories for run in (sorted(p.parent for p in path.glob("*/config.toml")) if not (path / "config.toml").exists() else [path])]
+    found = [
+        run
+        for path in directories
+        for run in (
+            sorted(p.parent for p in path.glob("*/config.toml")) if not (path / "config.toml").exists() else [path]
+        )
+    ]
     histories = [History.from_run(path) for path in found]
     if not histories:
         raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
@@ -201,9 +252,16 @@ def methods_(
     for n in METHODS:
         d = _described(n)
         main = [p for p in d["hyper_parameters"] if p["main"]]
-        table.add_row(f"[bold]{n}[/]", d["summary"], " ".join(f"{p['name']}={p['default']}" for p in main), d["citation"].split(":")[0])
+        table.add_row(
+            f"[bold]{n}[/]",
+            d["summary"],
+            " ".join(f"{p['name']}={p['default']}" for p in main),
+            d["citation"].split(":")[0],
+        )
     out.print(table)
-    out.print("\nSums combine them: [bold]fedproto+fedheal[/], [bold]moon+afl[/]. One in full, with its presets: [bold]equipoise methods fedheal[/].")
+    out.print(
+        "\nSums combine them: [bold]fedproto+fedheal[/], [bold]moon+afl[/]. One in full, with its presets: [bold]equipoise methods fedheal[/]."
+    )
 
 
 def _show_method(name: str) -> None:
@@ -219,17 +277,37 @@ def _show_method(name: str) -> None:
         shown = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"
         out.print(f"{name}:{preset}  {shown}", highlight=False)
     for rule in METHODS[name].rules:
-        out.print("\n" + escape("\n".join(line.removeprefix("    ") for line in (rule.__doc__ or "").splitlines())), highlight=False)
+        out.print(
+            "\n" + escape("\n".join(line.removeprefix("    ") for line in (rule.__doc__ or "").splitlines())),
+            highlight=False,
+        )
 
 
 def _described(name: str) -> dict[str, Any]:
     entry = METHODS[name]
     parameters = [
-        {"name": f.name, "default": f.default, "values": hyper.describe(f), "part": rule.__name__, "main": "low" in f.metadata}
+        {
+            "name": f.name,
+            "default": f.default,
+            "values": hyper.describe(f),
+            "part": rule.__name__,
+            "main": "low" in f.metadata,
+        }
         for rule in entry.rules
-        for f in fields(rule)  # type: ignore[arg-type]
+        for f in fields(rule)
     ]
-    hooks = [h for h in ("private", "begin", "loss", "correction", "gradient", "finish", "aggregate", "reward", "deploy", "publish")]
+    hooks = (
+        "private",
+        "begin",
+        "loss",
+        "correction",
+        "gradient",
+        "finish",
+        "aggregate",
+        "reward",
+        "deploy",
+        "publish",
+    )
     return {
         "summary": entry.summary,
         "citation": entry.citation,
@@ -267,19 +345,27 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-def _choices(network: str | None, **values: Any) -> dict[str, Any]:
-    if network is None:
-        return values
-    name, bracket, inside = network.partition("(")
-    if bracket and not inside.endswith(")"):
-        raise ValueError(f"--network {network}: the bracket is not closed; write for example resnet10(width=64).")
-    options = {}
-    for piece in filter(None, (p.strip() for p in inside.removesuffix(")").split(","))):
-        key, equals, value = piece.partition("=")
-        if not equals:
-            raise ValueError(f"--network {network}: write NAME=VALUE in the brackets, for example resnet10(width=64).")
-        options[key.strip()] = read_value(value)
-    return {**values, "network": name.strip(), "network_options": options}
+def _choices(scenario: str, network: str | None, **values: Any) -> dict[str, Any]:
+    name, options = _called("--scenario", scenario, "digits(clients=8)")
+    values |= {"scenario": name, "scenario_options": options}
+    if network is not None:
+        name, options = _called("--network", network, "resnet10(width=64)")
+        values |= {"network": name, "network_options": options}
+    return values
+
+
+def _called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
+    """Read ``name`` or ``name(key=value, ...)``."""
+    name, bracket, inside = text.partition("(")
+    if not bracket:
+        return name.strip(), {}
+    try:
+        call = ast.parse(f"_({inside}", mode="eval").body
+    except SyntaxError:
+        call = None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
+    return name.strip(), {str(pair.arg): read_value(ast.unparse(pair.value)) for pair in call.keywords}
 
 
 def _overrides(pairs: Sequence[str] | None) -> dict[str, Any]:
@@ -315,7 +401,10 @@ def _finish(histories: list[History], directory: Path, json_: bool, report: bool
     out.print(rich_table(found))
     for history in histories:
         for number, reason in _quarantined(history).items():
-            out.print(f"[yellow]quarantined[/] {escape(history.label)} seed {history.seed}: {escape(number)}: {escape(reason)}", highlight=False)
+            out.print(
+                f"[yellow]quarantined[/] {escape(history.label)} seed {history.seed}: {escape(number)}: {escape(reason)}",
+                highlight=False,
+            )
     out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
 
 
@@ -324,26 +413,50 @@ def _quarantined(history: History) -> dict[str, str]:
     for record in history.records:
         for q in record.get("quarantined", []):
             found.setdefault(f"{q['name']}|{q['reason']}", []).append(record["round"])
-    return {key.split("|")[0]: f"{key.split('|', 1)[1]} ({len(rounds)} rounds, first in round {rounds[0]})" for key, rounds in found.items()}
+    return {
+        key.split("|")[0]: f"{key.split('|', 1)[1]} ({len(rounds)} rounds, first in round {rounds[0]})"
+        for key, rounds in found.items()
+    }
+
+
+class Stopped(BaseException):
+    """Ctrl-C or a polite kill; not a KeyboardInterrupt, on which Typer ends without a word."""
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise Stopped(number)
 
 
 def main() -> NoReturn:
-    """Run the command line; user errors exit with 2, failures with 1, both with one line."""
+    """Run the command line; user errors exit with 2, failures with 1, a stop with 130 or 143, all with one line."""
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         app(arguments, prog_name="equipoise", standalone_mode=True)
     except (QuorumError, CheckpointError, runs.RunError) as error:
         _fail(str(error), 1, debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}. What was complete is kept; mend this, then give the same command again.", 1, debug)
+        _fail(
+            f"{where}{error.strerror or error}. What was complete is kept; mend this, then give the same command again.",
+            1,
+            debug,
+        )
     except (ValueError, TypeError) as error:
         _fail(str(error), 2, debug)
-    except KeyboardInterrupt:
-        _fail("Stopped. The same command (or equipoise resume) goes on from the last complete round.", 130, debug)
+    except Stopped as stop:
+        message = "Stopped. The same command (or equipoise resume) goes on from the last complete round."
+        _fail(message, 128 + int(stop.args[0]), debug)
     except Exception as error:
         _fail(f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where.", 1, debug)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
 

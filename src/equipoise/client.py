@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 from torch import Tensor
 
@@ -44,11 +46,13 @@ def visit_client(
     with_gradient = [(r, v) for r, v in paired if overrides(r, "gradient")]
 
     def terms(out: Out) -> Tensor:
-        return sum((r.loss(out, v) for r, v in with_loss), out.cross_entropy)
+        total = out.cross_entropy
+        for r, v in with_loss:
+            total = total + r.loss(out, v)
+        return total
 
-    def correction(theta: Tensor) -> Tensor | None:
-        first, *rest = (r.correction(theta, v) for r, v in with_correction)
-        return sum(rest, first)  # type: ignore[return-value]
+    def correction(theta: Tensor) -> Tensor | float:
+        return reduce(add, (r.correction(theta, v) for r, v in with_correction))
 
     def wrap(grad: Gradient, theta: Tensor) -> Tensor:
         for r, v in with_gradient:

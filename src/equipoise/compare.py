@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from equipoise import runs
 from equipoise.history import History
@@ -49,32 +51,46 @@ def compare(
         runs.start(config, path)
     total = sum(c.rounds for c in configs)
     waiting = [path for path in paths if not runs.finished(path)]
-    running: dict[Path, subprocess.Popen[str]] = {}
+    running: dict[Path, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
     failed: dict[Path, str] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 path = waiting.pop(0)
-                command = [sys.executable, "-m", "equipoise", "resume", str(path), "--quiet"]
-                running[path] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                # -P: what lies in the current directory must not be imported in place of a module.
+                command = [sys.executable, "-P", "-m", "equipoise", "resume", "--quiet", "--", str(path)]
+                errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the child when full)
+                running[path] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors), errors
             time.sleep(POLL)
-            for path, process in list(running.items()):
+            for path, (process, said) in list(running.items()):
                 if process.poll() is not None:
-                    errors = process.communicate()[1]
                     del running[path]
-                    if process.returncode:
-                        failed[path] = errors.strip().splitlines()[-1] if errors.strip() else f"ended with status {process.returncode}"
+                    with said:
+                        if process.returncode:
+                            failed[path] = _reason(process.returncode, said)
             if on_progress is not None:
                 on_progress(sum(_rounds(path) for path in paths), total)
     finally:
-        for process in running.values():
+        for process, _ in running.values():
             process.terminate()
-        for process in running.values():
+        for process, said in running.values():
             process.wait()
+            said.close()
     if failed:
         named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
-        raise RunError(f"{len(failed)} of {len(paths)} runs failed. {named}. The others are complete; the same command goes on from there.")
+        raise RunError(
+            f"{len(failed)} of {len(paths)} runs failed. {named}. The others are complete; the same command goes on from there."
+        )
     return [History.from_run(path) for path in paths]
+
+
+def _reason(status: int, errors: IO[bytes]) -> str:
+    """What a child process said last."""
+    errors.seek(0)
+    said = errors.read().decode(errors="replace").strip().splitlines()
+    if status < 0:
+        return f"killed by signal {-status}"
+    return said[-1].removeprefix("error: ").rstrip(".") if said else f"ended with status {status}"
 
 
 def _rounds(path: Path) -> int:

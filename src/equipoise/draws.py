@@ -59,7 +59,15 @@ class Plan:
 
 
 def plan(
-    seed: int, t: int, ids: Sequence[int], sizes: Sequence[int], epochs: int, batch_size: int, *, crop: int, drop_single: bool
+    seed: int,
+    t: int,
+    ids: Sequence[int],
+    sizes: Sequence[int],
+    epochs: int,
+    batch_size: int,
+    *,
+    crop: int,
+    drop_single: bool,
 ) -> Plan:
     """Shuffle the samples of each client once per epoch and cut them into batches.
 

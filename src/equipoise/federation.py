@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-import equipoise.checkpoint as files
-from equipoise import draws, guard
+from equipoise import checkpoint, draws, guard
 from equipoise.data.samples import Samples, Stream, Transform, read
 from equipoise.engines import ENGINES, Choice, Engine, Job, choose
-from equipoise.history import History
+from equipoise.files import write_atomically
+from equipoise.history import History, line
 from equipoise.method import Method
 from equipoise.model import Bound, Model
 from equipoise.oracle import Oracle
@@ -50,7 +51,13 @@ class Progression:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its path."""
-        tree = {"vector": self.vector, "clients": self.clients, "server": self.server, "given": self.given, "own": self.own}
+        tree = {
+            "vector": self.vector,
+            "clients": self.clients,
+            "server": self.server,
+            "given": self.given,
+            "own": self.own,
+        }
         return flatten({name: part for name, part in tree.items() if part is not None})
 
     def restored(self, tensors: Mapping[str, Tensor], t: int) -> Progression:
@@ -111,13 +118,25 @@ class Federation:
         _whole("batch_size", batch_size, 1)
         _whole("seed", seed, 0)
         if not 0 < participation <= 1:
-            raise ValueError(f"participation must be in (0, 1], the share of clients that train in a round; found {participation:g}.")
+            raise ValueError(
+                f"participation must be in (0, 1], the share of clients that train in a round; found {participation:g}."
+            )
         if not 0 <= quorum <= 1:
             raise ValueError(f"quorum must be in [0, 1], a share of the clients asked; found {quorum:g}.")
         self.method = Method.of(method)
         self.solver = solver or SGD()
-        self.epochs, self.batch_size, self.participation, self.seed, self.quorum = epochs, batch_size, participation, seed, quorum
+        self.epochs, self.batch_size, self.participation, self.seed, self.quorum = (
+            epochs,
+            batch_size,
+            participation,
+            seed,
+            quorum,
+        )
         self.device = torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                f"device {str(device)!r} needs a CUDA build of PyTorch and a GPU; found none. Use device='cpu'."
+            )
         self.model = Model(net, head)
         self.model.net.to(self.device)
         self.model.initial = self.model.initial.to(self.device)
@@ -130,16 +149,22 @@ class Federation:
         self.transform = transform
         dtype = self.model.initial.dtype
         self.data = [read(c, name, dtype, self.device, transform) for c, name in zip(clients, self.names, strict=True)]
-        self.tests = {name: read(t, f"test set {name!r}", dtype, self.device, transform) for name, t in (tests or {}).items()}
+        self.tests = {
+            name: read(t, f"test set {name!r}", dtype, self.device, transform) for name, t in (tests or {}).items()
+        }
         self.groups = tuple(groups) if groups is not None else None
         if self.groups is not None and (len(self.groups) != len(self.data) or not set(self.groups) <= set(self.tests)):
             strange = sorted(set(self.groups) - set(self.tests))
             found = f"unknown {', '.join(strange)}" if strange else f"{len(self.groups)} entries"
-            raise ValueError(f"groups must name one test set per client ({len(self.data)} clients; test sets: {', '.join(self.tests) or 'none'}); found {found}.")
+            raise ValueError(
+                f"groups must name one test set per client ({len(self.data)} clients; test sets: {', '.join(self.tests) or 'none'}); found {found}."
+            )
         self._bound = Bound(self.model)
         n_classes, n_features = self._probe()
         asked = max(1, round(participation * len(self.data)))
-        self.engine_choice = choose(self.model, self.data, asked) if engine == "auto" else Choice(str(engine), "asked for")
+        self.engine_choice = (
+            choose(self.model, self.data, asked) if engine == "auto" else Choice(str(engine), "asked for")
+        )
         if isinstance(engine, str) and self.engine_choice.engine not in ENGINES:
             raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
         self.engine: Engine = ENGINES[self.engine_choice.engine] if isinstance(engine, str) else engine
@@ -159,7 +184,9 @@ class Federation:
         try:
             logits, features = self._bound.forward(self.model.initial[:P], self.model.initial[P:].clone(), x)
         except Exception as error:
-            raise ValueError(f"The network does not take the data of {self.names[0]}: an input of shape {list(x.shape)} gives {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"The network does not take the data of {self.names[0]}: an input of shape {list(x.shape)} gives {type(error).__name__}: {error}"
+            ) from error
         if logits.dim() != 2:
             raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
         n_classes = logits.shape[1]
@@ -168,10 +195,14 @@ class Federation:
             if not isinstance(d, Samples):
                 continue
             if isinstance(first, Samples) and d.x.shape[1:] != first.x.shape[1:]:
-                raise ValueError(f"{name}: samples have shape {list(d.x.shape[1:])}, those of {self.names[0]} have {list(first.x.shape[1:])}. All must agree.")
+                raise ValueError(
+                    f"{name}: samples have shape {list(d.x.shape[1:])}, those of {self.names[0]} have {list(first.x.shape[1:])}. All must agree."
+                )
             low, high = int(d.y.min()), int(d.y.max())
             if low < 0 or high >= n_classes:
-                raise ValueError(f"{name}: labels must be in 0..{n_classes - 1}, because the network has {n_classes} outputs; found {low}..{high}.")
+                raise ValueError(
+                    f"{name}: labels must be in 0..{n_classes - 1}, because the network has {n_classes} outputs; found {low}..{high}."
+                )
         return n_classes, features.shape[1]
 
     def _begin(self) -> Progression:
@@ -186,16 +217,17 @@ class Federation:
     def header(self) -> list[str]:
         """What a reader of the results must know about how they were made."""
         m = self.model
-        lines = [
-            f"method {self.method} · {len(self.data)} clients, {max(1, round(self.participation * len(self.data)))} a round · {self.epochs} local epochs of batch {self.batch_size} · {self.solver}",
+        asked = max(1, round(self.participation * len(self.data)))
+        local = f"{self.epochs} local epochs of batch {self.batch_size}"
+        norm = "none in this network"
+        if m.batch_norm:
+            norm = f"{m.size - m.n_params:,} running statistics, averaged by client weight and not masked; a last batch of one sample is left out"
+        return [
+            f"method {self.method} · {len(self.data)} clients, {asked} a round · {local} · {self.solver}",
             f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')})",
             f"engine {self.engine_choice.engine}: {self.engine_choice.why}",
+            f"BatchNorm: {norm}",
         ]
-        if m.batch_norm:
-            lines.append(f"BatchNorm: {m.size - m.n_params:,} running statistics, averaged by client weight and never masked (unless a rule says so); a last batch of one sample is left out")
-        else:
-            lines.append("BatchNorm: none in this network")
-        return lines
 
     # training
     def fit(
@@ -227,25 +259,43 @@ class Federation:
         total = self.progress.t + rounds
         path = Path(directory) if directory is not None else None
         if path is not None:
-            path.mkdir(parents=True, exist_ok=True)
-            if self.progress.t == 0:
-                self.save(path, total)
+            self._settle(path, total)
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[accuracy]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+        )
         with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bar:
             task = bar.add_task(str(self.method), total=total, completed=self.progress.t, accuracy="")
             while self.progress.t < total:
                 self.progress, record = self._round(total)
                 self.records.append(record)
                 if path is not None:
-                    with (path / "metrics.jsonl").open("a") as file:
-                        file.write(json.dumps(record) + "\n")
+                    with (path / "metrics.jsonl").open("ab") as file:
+                        file.write(line(record).encode())
+                        file.flush()
+                        os.fsync(file.fileno())  # before the checkpoint that counts on it
                     if self.progress.t % checkpoint_every == 0 or self.progress.t == total:
                         self.save(path, total)
                 bar.update(task, advance=1, accuracy=_live(record))
                 if on_round is not None:
                     on_round(record)
         return self.history
+
+    def _settle(self, path: Path, rounds: int) -> None:
+        """Make sure that the directory holds this run and no other."""
+        if checkpoint.exists(path / "checkpoint"):
+            _, meta = checkpoint.read(path / "checkpoint")
+            if meta["t"] != self.progress.t:
+                raise ValueError(
+                    f"{path} holds a run after {meta['t']} rounds, and this federation is at {self.progress.t}. "
+                    "Call resume() to go on with it, or choose another directory."
+                )
+        trim(path / "metrics.jsonl", self.progress.t)
+        self.save(path, rounds)
 
     def _round(self, rounds: int) -> tuple[Progression, Record]:
         began = time.perf_counter()
@@ -291,9 +341,17 @@ class Federation:
         vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
 
         following = self._following(now, cohort, vector, server, states, own)
-        record: Record = {"round": t, "ids": cohort.ids.tolist(), "weights": [float(w) for w in cohort.weights], **cohort.notes}
+        counted = cohort.weights if cohort.coefficients is None else cohort.coefficients / cohort.coefficients.sum()
+        record: Record = {
+            "round": t,
+            "ids": cohort.ids.tolist(),
+            "weights": [float(w) for w in counted],
+            **cohort.notes,
+        }
         if bad:
-            record["quarantined"] = [{"client": q.client, "name": self.names[q.client], "reason": q.reason} for q in sorted(bad)]
+            record["quarantined"] = [
+                {"client": q.client, "name": self.names[q.client], "reason": q.reason} for q in sorted(bad)
+            ]
         if self.tests:
             record |= self._evaluate(following, rounds)
         record["seconds"] = round(time.perf_counter() - began, 4)
@@ -305,10 +363,27 @@ class Federation:
             updates = updates.masked_fill(self.private, 0)
         sizes = self.setup.sizes[ids]
         theta = self.progress.vector[:P]
-        return Cohort(t, rounds, len(self.data), theta, updates[:, :P], ids, sizes, sizes / sizes.sum(), self.model.layout, updates[:, P:])
+        return Cohort(
+            t,
+            rounds,
+            len(self.data),
+            theta,
+            updates[:, :P],
+            ids,
+            sizes,
+            sizes / sizes.sum(),
+            self.model.layout,
+            updates[:, P:],
+        )
 
     def _following(
-        self, now: Progression, cohort: Cohort, vector: Tensor, server: list[State], states: list[State], own: Tensor | None
+        self,
+        now: Progression,
+        cohort: Cohort,
+        vector: Tensor,
+        server: list[State],
+        states: list[State],
+        own: Tensor | None,
     ) -> Progression:
         """What is remembered after the round: rewards and client states."""
         shared = vector.expand(len(cohort.ids), -1)
@@ -360,7 +435,9 @@ class Federation:
         else:
             sizes = {name: data.size for name, data in self.tests.items()}
             everywhere = sum(groups[n]["accuracy"] * sizes[n] for n in sizes) / sum(sizes.values())
-            scores = [everywhere if self.groups is None else groups[self.groups[m]]["accuracy"] for m in range(len(self.data))]
+            scores = [
+                everywhere if self.groups is None else groups[self.groups[m]]["accuracy"] for m in range(len(self.data))
+            ]
         record["clients"] = {"accuracy": scores}
         return record
 
@@ -374,7 +451,12 @@ class Federation:
         vector = self._vector(client)
         if x is None:
             return {name: self._score(vector, data) for name, data in self.tests.items()}
-        return self._score(vector, read((x, y) if y is not None else x, "evaluation data", self.model.initial.dtype, self.device, self.transform))
+        return self._score(
+            vector,
+            read(
+                (x, y) if y is not None else x, "evaluation data", self.model.initial.dtype, self.device, self.transform
+            ),
+        )
 
     def predict(self, x: Any, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with."""
@@ -383,10 +465,18 @@ class Federation:
     def logits(self, x: Any, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape]."""
         inputs = torch.as_tensor(x)
-        data = read((inputs, torch.zeros(len(inputs), dtype=torch.int64)), "x", self.model.initial.dtype, self.device, self.transform)
+        data = read(
+            (inputs, torch.zeros(len(inputs), dtype=torch.int64)),
+            "x",
+            self.model.initial.dtype,
+            self.device,
+            self.transform,
+        )
         vector, P = self._vector(client), self.model.n_params
         parts = torch.arange(len(inputs), device=self.device).split(512)
-        return torch.cat([self._bound.forward(vector[:P], vector[P:].clone(), data.batch(rows, None)[0])[0] for rows in parts])
+        return torch.cat(
+            [self._bound.forward(vector[:P], vector[P:].clone(), data.batch(rows, None)[0])[0] for rows in parts]
+        )
 
     def _vector(self, client: int | None) -> Tensor:
         if client is None:
@@ -433,7 +523,7 @@ class Federation:
     def save(self, directory: str | Path, rounds: int | None = None) -> None:
         """Write a checkpoint into ``directory``/checkpoint, atomically."""
         meta = {"t": self.progress.t, "rounds": rounds or self.progress.t, "fingerprint": self._fingerprint()}
-        files.write(Path(directory) / "checkpoint", self.progress.tensors(), meta)
+        checkpoint.write(Path(directory) / "checkpoint", self.progress.tensors(), meta)
 
     def resume(self, directory: str | Path) -> int:
         """Go back to the checkpoint in a directory; returns the rounds still planned.
@@ -443,33 +533,47 @@ class Federation:
         CheckpointError : missing, damaged, or of a federation with other settings, naming the first that differs.
         """
         path = Path(directory)
-        tensors, meta = files.read(path / "checkpoint")
+        tensors, meta = checkpoint.read(path / "checkpoint")
         for key, now in self._fingerprint().items():
             then = meta.get("fingerprint", {}).get(key)
             if then != now:
-                raise files.CheckpointError(f"The checkpoint in {path} is of another experiment: its {key} is {_short(then)}, here it is {_short(now)}.")
+                raise checkpoint.CheckpointError(
+                    f"The checkpoint in {path} is of another experiment: its {key} is {_short(then)}, here it is {_short(now)}."
+                )
         try:
             self.progress = self.progress.restored(tensors, int(meta["t"]))
         except KeyError as error:
-            raise files.CheckpointError(f"The checkpoint in {path} lacks {error}. Delete it to start the run again.") from None
+            raise checkpoint.CheckpointError(
+                f"The checkpoint in {path} lacks {error}. Delete it to start the run again."
+            ) from None
         self.records = trim(path / "metrics.jsonl", self.progress.t)
         return int(meta["rounds"]) - self.progress.t
 
 
 def trim(path: Path, t: int) -> list[Record]:
-    """Drop what a killed run wrote to ``metrics.jsonl`` after its last checkpoint, and return the rest."""
+    """Drop what a killed run wrote to ``metrics.jsonl`` after its last checkpoint, and return the rest.
+
+    Raises
+    ------
+    CheckpointError : a damaged line before that, which no kill explains; the file stays as it is.
+    """
     if not path.exists():
         return []
     records: list[Record] = []
-    for line in path.read_text().splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            break  # torn by the kill
-        if record["round"] >= t:
+    lines = path.read_bytes().decode(errors="replace").split("\n")  # what follows the last newline is empty, or torn
+    for number, text in enumerate(lines[:-1], start=1):
+        if len(records) == t or (records and records[-1]["round"] >= t - 1):
             break
+        try:
+            record = json.loads(text)
+            if record["round"] >= t:
+                break
+        except (ValueError, KeyError, TypeError):
+            raise checkpoint.CheckpointError(
+                f"{path}: line {number} is damaged. Put the file back, or delete {path.parent / 'checkpoint'} to start the run again."
+            ) from None
         records.append(record)
-    files.write_bytes(path, "".join(json.dumps(r) + "\n" for r in records).encode())
+    write_atomically(path, "".join(map(line, records)))
     return records
 
 
@@ -498,5 +602,3 @@ def _short(value: Any) -> str:
 def _whole(name: str, value: Any, low: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise ValueError(f"{name} must be a whole number >= {low}; found {value!r}.")
-
-

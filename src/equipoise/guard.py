@@ -37,17 +37,28 @@ def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, 
         return dict.fromkeys(answer.rows, answer.error)
     m = len(answer.rows)
     expected = (m, *like.shape)
-    if not isinstance(answer.trained, Tensor) or answer.trained.shape != expected or answer.trained.dtype != like.dtype:
-        found = f"{list(answer.trained.shape)} of {answer.trained.dtype}" if isinstance(answer.trained, Tensor) else type(answer.trained).__name__
-        return dict.fromkeys(answer.rows, f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {found}")
+    if answer.trained.shape != expected or answer.trained.dtype != like.dtype:
+        found = f"{list(answer.trained.shape)} of {answer.trained.dtype}"
+        return dict.fromkeys(
+            answer.rows, f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {found}"
+        )
     after, before = flatten(answer.states), flatten(list(states))
-    if after.keys() != before.keys() or any(after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after):
+    if after.keys() != before.keys() or any(
+        after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after
+    ):
         return dict.fromkeys(answer.rows, "the client's state changed its shape")
-    values = {"update": answer.trained, **{f"report {k!r}": v for k, v in flatten(answer.reports).items()}}
+    values = {"update": answer.trained}
+    values |= {
+        f"{what} {k.split('/')[-1]!r}": v
+        for what, tree in (("report", answer.reports), ("state", answer.states))
+        for k, v in flatten(tree).items()
+    }
     problems: dict[int, str] = {}
     for what, value in values.items():
         if value.dim() == 0 or len(value) != m:
-            return dict.fromkeys(answer.rows, f"the {what} has no row per client: expected {m}, found shape {list(value.shape)}")
+            return dict.fromkeys(
+                answer.rows, f"the {what} has no row per client: expected {m}, found shape {list(value.shape)}"
+            )
         if not value.is_floating_point():
             continue
         bad = ~torch.isfinite(value.reshape(m, -1)).all(1)

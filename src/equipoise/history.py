@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.files import write_atomically
 from equipoise.metrics.performance import Value, avg_std_worst, last_rounds, spread
 
 if TYPE_CHECKING:
@@ -311,30 +312,6 @@ def line(record: Record) -> str:
         The record of one round, see `History`; NumPy and torch numbers are written as plain numbers.
     """
     return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
-
-
-def write_atomically(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text file so that a reader sees the old or the new content, never a part; return the path.
-
-    Parameters
-    ----------
-    path
-        The file to write; missing parent directories are made.
-    text
-        Its whole content, written as UTF-8.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
 
 
 def _check(record: Any) -> None:

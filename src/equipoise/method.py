@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -16,13 +15,14 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddyn import FedDyn
 from equipoise.methods.fedfv import FedFV
 from equipoise.methods.fedproc import FedProc
-from equipoise.methods.fedprox import FedProx
 from equipoise.methods.fedproto import FedProto
+from equipoise.methods.fedprox import FedProx
 from equipoise.methods.fphl import FPHL
 from equipoise.methods.moon import Moon
 from equipoise.methods.qffl import QFFL
 from equipoise.methods.scaffold import Scaffold
 from equipoise.rule import Rule, overrides
+from equipoise.words import near
 
 
 class MethodError(ValueError):
@@ -47,21 +47,64 @@ RELEASED_FPHL = {"history": "exclusive", "strict": True, "zero": "down", "mask_b
 RELEASED_FAEL = {"distance": "norms", "init": "uniform", "carry": "raw"}
 
 METHODS: dict[str, Entry] = {
-    "fedavg": Entry((FedAvg,), "the mean of the clients' models, by samples", "McMahan et al., AISTATS 2017", {"uniform": {"weights": "uniform"}}),
+    "fedavg": Entry(
+        (FedAvg,),
+        "the mean of the clients' models, by samples",
+        "McMahan et al., AISTATS 2017",
+        {"uniform": {"weights": "uniform"}},
+    ),
     "fedprox": Entry((FedProx,), "stay near the model handed out", "Li et al., MLSys 2020", {"marsfl": {"mu": 1e-4}}),
-    "scaffold": Entry((Scaffold,), "control variates against client drift", "Karimireddy et al., ICML 2020", {"marsfl": {"eta": 0.25, "absent": False}}),
-    "moon": Entry((Moon,), "contrast features with the global and the previous model", "Li, He, Song, CVPR 2021", {"cifar10": {"mu": 5.0}}),
-    "feddyn": Entry((FedDyn,), "dynamic regularisation aligns stationary points", "Acar et al., ICLR 2021", {"no-server-state": {"server": False}}),
-    "fedproc": Entry((FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}),
-    "fedproto": Entry((FedProto,), "pull features to shared class prototypes", "Tan et al., AAAI 2022", {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}}),
+    "scaffold": Entry(
+        (Scaffold,),
+        "control variates against client drift",
+        "Karimireddy et al., ICML 2020",
+        {"marsfl": {"eta": 0.25, "absent": False}},
+    ),
+    "moon": Entry(
+        (Moon,),
+        "contrast features with the global and the previous model",
+        "Li, He, Song, CVPR 2021",
+        {"cifar10": {"mu": 5.0}},
+    ),
+    "feddyn": Entry(
+        (FedDyn,),
+        "dynamic regularisation aligns stationary points",
+        "Acar et al., ICLR 2021",
+        {"no-server-state": {"server": False}},
+    ),
+    "fedproc": Entry(
+        (FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}
+    ),
+    "fedproto": Entry(
+        (FedProto,),
+        "pull features to shared class prototypes",
+        "Tan et al., AAAI 2022",
+        {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}},
+    ),
     "ditto": Entry((Ditto,), "personal models, averaged into the global one", "Li et al., ICML 2021, as in " + HEAL),
     "ditto-personal": Entry((DittoPersonal,), "a personal model beside the global one", "Li et al., ICML 2021"),
     "afl": Entry((AFL,), "weights that climb on the clients' losses (agnostic FL)", "Mohri et al., ICML 2019"),
-    "qffl": Entry((QFFL,), "losses to the power q + 1 (q-FedAvg)", "Li et al., ICLR 2020", {"weights": {"form": "weights"}}, "weights"),
-    "fedfv": Entry((FedFV,), "project conflicting updates on each other", "Wang et al., IJCAI 2021", {"released": {"lags": "released"}}),
+    "qffl": Entry(
+        (QFFL,),
+        "losses to the power q + 1 (q-FedAvg)",
+        "Li et al., ICLR 2020",
+        {"weights": {"form": "weights"}},
+        "weights",
+    ),
+    "fedfv": Entry(
+        (FedFV,),
+        "project conflicting updates on each other",
+        "Wang et al., IJCAI 2021",
+        {"released": {"lags": "released"}},
+    ),
     "fphl": Entry((FPHL,), "drop updates whose direction is inconsistent", HEAL, {"released": RELEASED_FPHL}),
     "fael": Entry((FAEL,), "weigh clients by how far they moved", HEAL, {"released": RELEASED_FAEL}),
-    "fedheal": Entry((FPHL, FAEL), "FPHL and FAEL: equal accuracy across domains", HEAL, {"released": {**RELEASED_FPHL, **RELEASED_FAEL}, "office": {"tau": 0.4}}),
+    "fedheal": Entry(
+        (FPHL, FAEL),
+        "FPHL and FAEL: equal accuracy across domains",
+        HEAL,
+        {"released": {**RELEASED_FPHL, **RELEASED_FAEL}, "office": {"tau": 0.4}},
+    ),
     "fedheal-exact": Entry((FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", HEAL),
 }
 ORDER = ("start", "mask", "weights")  # rules that own nothing come first, those that set the weights last
@@ -98,9 +141,15 @@ class Method:
         for k, (rule, part) in enumerate(paired):
             for other, elsewhere in paired[:k]:
                 if type(rule) is type(other):
-                    raise MethodError(f"{part!r} appears twice in the method (as {type(rule).__name__}). Keep one of them.")
+                    raise MethodError(
+                        f"{part!r} appears twice in the method (as {type(rule).__name__}). Keep one of them."
+                    )
                 if both := rule.owns & other.owns:
-                    what = {"weights": "the weights of the clients", "mask": "which parameters count", "start": "where training starts"}
+                    what = {
+                        "weights": "the weights of the clients",
+                        "mask": "which parameters count",
+                        "start": "where training starts",
+                    }
                     raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
 
     def __str__(self) -> str:
@@ -131,10 +180,10 @@ def _rank(rule: Rule) -> int:
     return max((ORDER.index(what) + 1 for what in rule.owns), default=0)
 
 
-def _text(rule: Rule, also: Iterable[str] = ()) -> str:
+def _text(rule: Rule) -> str:
     """A rule as text, with what differs from its defaults."""
     names = [n for n, e in METHODS.items() if e.rules == (type(rule),)]
-    values = {f.name: getattr(rule, f.name) for f in fields(rule) if getattr(rule, f.name) != f.default or f.name in also}  # type: ignore[arg-type]
+    values = {f.name: getattr(rule, f.name) for f in fields(rule) if getattr(rule, f.name) != f.default}
     inside = ", ".join(f"{k}={v}" for k, v in values.items())
     return (names[0] if names else type(rule).__name__) + (f"({inside})" if inside else "")
 
@@ -161,12 +210,16 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
         entry = METHODS[name]
         summed = entry.summed if len(pieces) > 1 else None
         values = {**(entry.presets[summed] if summed else {}), **_preset(name, preset), **given}
-        values |= {key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key}
-        known = {f.name: f for rule in entry.rules for f in fields(rule)}  # type: ignore[arg-type]
+        values |= {
+            key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
+        }
+        known = {f.name: f for rule in entry.rules for f in fields(rule)}
         for key in values:
             if key not in known:
-                raise MethodError(f"{name} has no hyper-parameter {key!r}.{_near(key, known)} It has: {', '.join(known) or 'none'}.")
-        made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]  # type: ignore[arg-type]
+                raise MethodError(
+                    f"{name} has no hyper-parameter {key!r}.{near(key, known)} It has: {', '.join(known) or 'none'}."
+                )
+        made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
         rules += made
         parts += [name] * len(made)
         shown = {k: v for k, v in values.items() if v != known[k].default or (summed and k in entry.presets[summed])}
@@ -175,8 +228,11 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
     if rest:
         key = next(iter(rest))
         names = [name for name, _, _ in pieces]
-        example = f"{names[0]}.{next(iter(f.name for f in fields(METHODS[names[0]].rules[0])), 'x')}"  # type: ignore[arg-type]
-        raise MethodError(f"--set {key}={rest[key]}: {key.split('.', 1)[0]!r} is not part of {text!r}; write PART.NAME=VALUE with a part out of {', '.join(names)}, for example {example}.")
+        example = f"{names[0]}.{next(iter(f.name for f in fields(METHODS[names[0]].rules[0])), 'x')}"
+        raise MethodError(
+            f"--set {key}={rest[key]}: {key.split('.', 1)[0]!r} is not part of {text!r}; "
+            f"write PART.NAME=VALUE with a part out of {', '.join(names)}, for example {example}."
+        )
     return Method(tuple(rules), "+".join(texts), tuple(parts))
 
 
@@ -185,13 +241,8 @@ def _preset(name: str, preset: str | None) -> Mapping[str, Any]:
     if preset is None:
         return {}
     if preset not in presets:
-        raise MethodError(f"{name} has no preset {preset!r}.{_near(preset, presets)} It has: {', '.join(presets)}.")
+        raise MethodError(f"{name} has no preset {preset!r}.{near(preset, presets)} It has: {', '.join(presets)}.")
     return presets[preset]
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
@@ -204,7 +255,9 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
         name = next((n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(")), None)
         if name is None:
             word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
-            raise MethodError(f"Unknown method {word!r} in {text!r}.{_near(word, METHODS)} All names: equipoise methods.")
+            raise MethodError(
+                f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods."
+            )
         rest = rest[len(name) :]
         preset = None
         if rest.startswith(":"):

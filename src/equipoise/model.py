@@ -49,10 +49,14 @@ class Model:
         buffers = {n: b for n, b in self.net.named_buffers() if b.is_floating_point()}
         dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
         if len(dtypes) > 1:
-            raise ValueError(f"The network mixes dtypes ({', '.join(map(str, dtypes))}); convert it to one, for example net.float().")
+            raise ValueError(
+                f"The network mixes dtypes ({', '.join(map(str, dtypes))}); convert it to one, for example net.float()."
+            )
         for name, module in self.net.named_modules():
             if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
-                raise ValueError(f"BatchNorm {name!r} has momentum=None, which counts batches; give it a momentum, for example 0.1.")
+                raise ValueError(
+                    f"BatchNorm {name!r} has momentum=None, which counts batches; give it a momentum, for example 0.1."
+                )
         self.names = tuple(parameters)
         self.buffer_names = tuple(buffers)
         self.shapes = tuple(p.shape for p in parameters.values())
@@ -65,7 +69,9 @@ class Model:
         self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
         linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
         if head is not None and head not in dict(self.net.named_modules()):
-            raise ValueError(f"The network has no module {head!r} to take features from. It has: {', '.join(linear) or 'no nn.Linear'}.")
+            raise ValueError(
+                f"The network has no module {head!r} to take features from. It has: {', '.join(linear) or 'no nn.Linear'}."
+            )
         self.head_name = head if head is not None else (linear[-1] if linear else None)
         norms = [n for n, m in self.net.named_modules() if isinstance(m, (_BatchNorm, nn.GroupNorm, nn.LayerNorm))]
         self.norm = self._within(norms)
@@ -99,7 +105,10 @@ class Model:
         state = {n: t.detach().clone() for n, t in self.net.state_dict().items()}
         parts = self.parts(vector[: self.n_params].detach(), vector[self.n_params :].detach())
         shared = {id(p): n for n, p in self.net.named_parameters()} | {id(b): n for n, b in self.net.named_buffers()}
-        for name, tensor in (*self.net.named_parameters(remove_duplicate=False), *self.net.named_buffers(remove_duplicate=False)):
+        for name, tensor in (
+            *self.net.named_parameters(remove_duplicate=False),
+            *self.net.named_buffers(remove_duplicate=False),
+        ):
             if (first := shared[id(tensor)]) in parts and name in state:
                 state[name] = parts[first].clone().to(state[name].device)
         return state
@@ -118,7 +127,9 @@ class Evaluator(Protocol):
         """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""
         ...
 
-    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True) -> Tensor:
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+    ) -> Tensor:
         """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
         ...
 
@@ -155,7 +166,9 @@ class Bound:
         """Logits [B, C] and features [B, D] in eval mode, without gradient."""
         return self.looking(theta, buffers, x, train=False)
 
-    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True) -> Tensor:
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+    ) -> Tensor:
         """Gradient [P]. The result is overwritten by the next call."""
         self.flat.zero_()
         objective(*self.training(theta, buffers, x, train=train)).backward()  # type: ignore[no-untyped-call]
@@ -201,7 +214,11 @@ class Stacked:
             return logits, self.features.take(logits)
 
         constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
-        out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(self.model.parts(theta, buffers), constants, x)
+        parts = self.model.parts(theta, buffers)
+        parts |= {n: parts[n].contiguous() for n in self.model.buffer_names}  # vmap would update a copy of a strided one
+        out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, x)
+        if self.net.training and self.model.buffer_names:
+            buffers.copy_(torch.cat([parts[n].flatten(1) for n in self.model.buffer_names], -1))
         return out
 
     @torch.no_grad()
@@ -210,7 +227,9 @@ class Stacked:
         self.net.eval()
         return self._call(theta, buffers, x)
 
-    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True) -> Tensor:
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+    ) -> Tensor:
         """Gradients [m, P]."""
         self.net.train(train)
         at = theta.detach().requires_grad_()

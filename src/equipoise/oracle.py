@@ -19,7 +19,7 @@ from equipoise.solver import Solver
 EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
 
 Terms = Callable[[Out], Tensor]  # what is minimised on a batch: [...]
-Corrections = Callable[[Tensor], Tensor | None]
+Corrections = Callable[[Tensor], Tensor | float]
 Wrap = Callable[[Gradient, Tensor], Tensor]
 
 
@@ -118,7 +118,9 @@ class Oracle:
         """How far these steps along a constant unit gradient move the parameters [..., 1]."""
         return self.solver.travel(self.steps)
 
-    def solve(self, start: Tensor, terms: Terms | None = None, correction: Corrections | None = None, wrap: Wrap | None = None) -> Tensor:
+    def solve(
+        self, start: Tensor, terms: Terms | None = None, correction: Corrections | None = None, wrap: Wrap | None = None
+    ) -> Tensor:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
         ``terms`` is minimised on every batch (default: cross-entropy), ``correction`` is added to its gradient, and
@@ -137,10 +139,12 @@ class Oracle:
                 ok = rows >= 0
                 rows, live = rows.clamp(min=0), ok.any(-1, keepdim=True)
             shift = None if self.plan.shift is None else self.plan.shift[..., k, :width, :]
-            before = None if live is None else (theta.clone(), buffers.clone(), {n: s.clone() for n, s in slots.items()})
+            before = (
+                None if live is None else (theta.clone(), buffers.clone(), {n: s.clone() for n, s in slots.items()})
+            )
             gradient = self._batch_gradient(theta, buffers, rows, shift, ok, terms, wrap)
-            if correction is not None and (extra := correction(theta)) is not None:
-                gradient = gradient + extra
+            if correction is not None:
+                gradient = gradient + correction(theta)
             theta, slots = self.solver.step(theta, gradient, slots)
             if live is not None and before is not None:
                 theta, buffers = torch.where(live, theta, before[0]), torch.where(live, buffers, before[1])
@@ -148,7 +152,14 @@ class Oracle:
         return torch.cat([theta, buffers], -1)
 
     def _batch_gradient(
-        self, theta: Tensor, buffers: Tensor, rows: Tensor, shift: Tensor | None, ok: Tensor | None, terms: Terms | None, wrap: Wrap | None
+        self,
+        theta: Tensor,
+        buffers: Tensor,
+        rows: Tensor,
+        shift: Tensor | None,
+        ok: Tensor | None,
+        terms: Terms | None,
+        wrap: Wrap | None,
     ) -> Tensor:
         x, y = self.source.batch(rows, shift)
 
@@ -165,7 +176,9 @@ class Oracle:
 
         def grad(at: Tensor) -> Tensor:
             nonlocal first
-            statistics = buffers if first else buffers.clone()  # a second look must not move the BatchNorm statistics twice
+            statistics = (
+                buffers if first else buffers.clone()
+            )  # a second look must not move the BatchNorm statistics twice
             first = False
             return self.evaluator.gradient(at, statistics, x, objective).clone()
 

@@ -176,6 +176,7 @@ class Cohort:
         return maths.combine(self.buffer_updates, maths.simplex(self.weights), self.buffer_mask)
 
 
+@dataclass(frozen=True)
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import platform
 import re
 import subprocess
@@ -19,11 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from equipoise import checkpoint, networks, scenarios
 from equipoise.engines import ENGINES
 from equipoise.federation import Federation, Record
-from equipoise.history import History, write_atomically
+from equipoise.files import PART, held, sweep, write_atomically
+from equipoise.history import History
 from equipoise.method import parse
 from equipoise.scenarios import Scenario
 from equipoise.solver import SGD, Adam, Solver
 
+LONGEST = 120  # characters of a method's text in the name of a directory
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors")
 
 
@@ -34,7 +38,7 @@ class RunConfig(BaseModel):
     which changes the last bits of a result and is therefore fixed at the start.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     method: str
     label: str
@@ -70,7 +74,9 @@ class RunError(RuntimeError):
     """A run directory that cannot be used."""
 
 
-def configure(method: str, scenario: str = "digits", *, overrides: Mapping[str, Any] | None = None, **choices: Any) -> RunConfig:
+def configure(
+    method: str, scenario: str = "digits", *, overrides: Mapping[str, Any] | None = None, **choices: Any
+) -> RunConfig:
     """Complete a configuration with what the scenario recommends.
 
     Parameters
@@ -85,11 +91,18 @@ def configure(method: str, scenario: str = "digits", *, overrides: Mapping[str, 
     ValueError : naming the field, what was expected and what was found.
     """
     chosen = {name: value for name, value in choices.items() if value is not None}
-    data = scenarios.load(scenario, int(chosen.get("seed", 0)), **chosen.get("scenario_options", {}))
     made = parse(method, overrides)
+    options = chosen.get("scenario_options", {})
+    try:
+        data = scenarios.load(scenario, int(chosen.get("seed", 0)), **options)
+    except TypeError as error:
+        raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
     if chosen.get("engine", "auto") not in ("auto", *ENGINES):
         raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}.")
-    protocol = {name: getattr(data.protocol, name) for name in ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay")}
+    protocol = {
+        name: getattr(data.protocol, name)
+        for name in ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay")
+    }
     if chosen.get("optimizer", "sgd") != "sgd":
         protocol |= {"momentum": 0.0, "lr": 0.001}
         if chosen.get("momentum"):
@@ -100,8 +113,31 @@ def configure(method: str, scenario: str = "digits", *, overrides: Mapping[str, 
         config = RunConfig(**fields)
     except ValidationError as error:
         raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
-    networks.build(config.network, tuple(data.clients[0][0].shape[1:]), data.n_classes, **config.network_options)  # a wrong name or option
+    shape = tuple(data.clients[0][0].shape[1:])
+    try:
+        networks.build(config.network, shape, data.n_classes, **config.network_options)  # a wrong name or option
+    except TypeError as error:
+        told = _listed(config.network_options)
+        raise ValueError(
+            f"network {config.network} cannot be made with {told}: {str(error).splitlines()[0]}."
+        ) from None
+    _check_device(config.device)
     return config
+
+
+def _listed(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"Unknown device {device!r}. Choose cpu or cuda.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use cpu.")
 
 
 def _sentence(error: Any) -> str:
@@ -117,14 +153,15 @@ def start(config: RunConfig, directory: Path) -> None:
     RunError : a directory that holds another run or something else.
     """
     path = directory / "config.toml"
+    text = tomli_w.dumps(config.model_dump(exclude_none=True))
     if path.exists():
-        if load(directory) == config:
+        if load(directory) == RunConfig(**tomllib.loads(text)):  # as it reads back: lists for tuples
             return
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
-    if directory.exists() and any(directory.iterdir()):
+    if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
         raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, tomli_w.dumps(config.model_dump(exclude_none=True)))
+    write_atomically(path, text)
 
 
 def load(directory: Path) -> RunConfig:
@@ -136,11 +173,15 @@ def load(directory: Path) -> RunConfig:
     """
     path = directory / "config.toml"
     try:
-        return RunConfig(**tomllib.loads(path.read_text()))
-    except FileNotFoundError:
-        raise RunError(f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help.") from None
-    except (tomllib.TOMLDecodeError, ValidationError, TypeError) as error:
-        raise RunError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from None
+        return RunConfig(**tomllib.loads(path.read_bytes().decode()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help."
+        ) from None
+    except ValidationError as error:
+        raise RunError(f"{path} cannot be used: {'; '.join(map(_sentence, error.errors()))}") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}. Mend it, or delete {directory}.") from None
 
 
 def finished(directory: Path) -> bool:
@@ -178,14 +219,27 @@ def execute(directory: Path, *, progress: bool = True, on_round: Callable[[Recor
 
     Raises
     ------
-    RunError, CheckpointError, QuorumError : see there; what was reached is kept.
+    RunError : no run, one that another process is at, or one whose files contradict each other.
+    CheckpointError, QuorumError : see there; what was reached is kept.
     """
     if finished(directory):
         return History.from_run(directory)
     config = load(directory)
+    try:
+        with held(directory / ".lock"):
+            return _execute(config, directory, progress, on_round)
+    except BlockingIOError as error:
+        raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
+
+
+def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Callable[[Record], None] | None) -> History:
+    sweep(directory)
     torch.set_num_threads(config.threads)
     fed, data = federation(config)
-    rest = fed.resume(directory) if checkpoint.exists(directory / "checkpoint") else config.rounds
+    rest = config.rounds
+    if checkpoint.exists(directory / "checkpoint"):
+        rest = fed.resume(directory)
+        _check_agreement(config, directory, fed, rest)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     manifest = {
         **_environment(),
@@ -196,10 +250,27 @@ def execute(directory: Path, *, progress: bool = True, on_round: Callable[[Recor
     }
     write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
     if rest > 0:
-        fed.fit(rest, directory=directory, progress=progress, on_round=on_round, checkpoint_every=config.checkpoint_every)
+        fed.fit(
+            rest, directory=directory, progress=progress, on_round=on_round, checkpoint_every=config.checkpoint_every
+        )
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
     return history
+
+
+def _check_agreement(config: RunConfig, directory: Path, fed: Federation, rest: int) -> None:
+    t = fed.progress.t
+    if t + rest != config.rounds:
+        raise RunError(
+            f"{directory / 'config.toml'} plans {config.rounds} rounds, and the run was begun with {t + rest}. "
+            "Set it back, or start another run."
+        )
+    found = [record["round"] for record in fed.records]
+    if missing := sorted(set(range(t)) - set(found)):
+        raise RunError(
+            f"{directory / 'metrics.jsonl'} lacks round {missing[0]}, and the checkpoint is after round {t - 1}. "
+            f"Put the file back, or delete {directory / 'checkpoint'} to start the run again."
+        )
 
 
 def _environment() -> dict[str, Any]:
@@ -209,17 +280,21 @@ def _environment() -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:  # running from a source tree that was never installed
             continue
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
+    except OSError:  # no git here
+        commit = ""
     return {
         "versions": versions,
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": torch.get_num_threads()},
-        "git": commit.stdout.strip() or None,
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "git": commit.strip() or None,
     }
 
 
 def slug(text: str) -> str:
-    """A method's text as a directory name."""
-    return re.sub(r"[^A-Za-z0-9+._=-]+", "-", text).strip("-")
+    """A method's text as a directory name; where that is too long, its beginning and a hash of all."""
+    name = re.sub(r"[^A-Za-z0-9+._=-]+", "-", text).strip("-")
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def place(base: Path, name: str | None, default: str) -> Path:
@@ -230,8 +305,10 @@ def place(base: Path, name: str | None, default: str) -> Path:
     ValueError : a name that is not one plain folder name.
     """
     if name is not None:
-        if slug(name) != name or name in (".", ".."):
-            raise ValueError(f"--name {name!r}: a run's name may hold letters, digits and . _ + = - only, for example {slug(name) or 'my-run'!r}.")
+        if slug(name) != name or not name.strip("."):
+            raise ValueError(
+                f"--name {name!r}: a run's name may hold up to {LONGEST} letters, digits and . _ + = - only, for example {slug(name) or 'my-run'!r}."
+            )
         return base / name
     for number in range(1, 10_000):
         path = base / (default if number == 1 else f"{default}-{number}")

@@ -45,7 +45,8 @@ def _check(solver: str, **values: tuple[float, float, float]) -> None:
 def _clipped(gradient: Tensor, clip: float | None) -> Tensor:
     if clip is None:
         return gradient
-    return gradient * (clip / (gradient.norm(dim=-1, keepdim=True) + 1e-6)).clamp(max=1)
+    norm: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+    return gradient * (clip / (norm + 1e-6)).clamp(max=1)
 
 
 @dataclass(frozen=True)
@@ -138,4 +139,6 @@ class Adam:
 
     def travel(self, steps: Tensor) -> Tensor:
         """Adam has none: its steps do not grow with the gradient."""
-        raise TypeError("SCAFFOLD needs a solver whose steps are proportional to the gradient; Adam's are not. Use SGD.")
+        raise TypeError(
+            "SCAFFOLD needs a solver whose steps are proportional to the gradient; Adam's are not. Use SGD."
+        )

@@ -37,6 +37,4 @@ def unflatten(like: Tree, leaves: dict[str, Tensor], name: str = "") -> Tree:
         return leaves[name]
     if isinstance(like, dict):
         return {key: unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in like.items()}
-    return type(like)(
-        unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in enumerate(like)
-    )
+    return type(like)(unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in enumerate(like))

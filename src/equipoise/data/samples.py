@@ -77,7 +77,12 @@ def stack(clients: Sequence[Samples]) -> Samples:
 
 
 def read(
-    data: Any, who: str, dtype: torch.dtype, device: torch.device, transform: Transform | None = None, memory: int = MEMORY
+    data: Any,
+    who: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    transform: Transform | None = None,
+    memory: int = MEMORY,
 ) -> Samples | Stream:
     """Take a client's data as the user has it: ``(x, y)`` arrays or tensors, or a ``torch.utils.data.Dataset``.
 
@@ -116,8 +121,10 @@ def read(
         raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")
     if len(y) == 0:
         raise ValueError(f"{who} has no training sample. Give it at least one, or leave it out.")
-    if y.dim() != 1 or y.is_floating_point() and not torch.equal(y, y.round()):
-        raise ValueError(f"{who}: y must be one integer label per sample, of shape [n]; found {list(y.shape)} of {y.dtype}.")
+    if y.dim() != 1 or (y.is_floating_point() and not torch.equal(y, y.round())):
+        raise ValueError(
+            f"{who}: y must be one integer label per sample, of shape [n]; found {list(y.shape)} of {y.dtype}."
+        )
     return Samples(x.to(device), y.to(device, torch.int64), torch.tensor(len(y), device=device), dtype, transform)
 
 
@@ -127,7 +134,9 @@ def _tensor(values: Any, who: str, what: str) -> Tensor:
     try:
         return torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__} ({error}).") from None
+        raise TypeError(
+            f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__} ({error})."
+        ) from None
 
 
 def _sample(dataset: Dataset[Any], row: int) -> tuple[Tensor, int]:

@@ -37,7 +37,13 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
         if draws:
             torch.manual_seed(seed)
         trained, reports, states = visit_client(
-            job.rules, oracle, job.t, job.rounds, job.received[row], job.take(job.states, row), job.take(job.messages, row)
+            job.rules,
+            oracle,
+            job.t,
+            job.rounds,
+            job.received[row],
+            job.take(job.states, row),
+            job.take(job.messages, row),
         )
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
     return Answer((row,), trained[None], reports, states)

@@ -26,9 +26,13 @@ def stacked(job: Job) -> Iterator[Answer]:
     ValueError : a network with dropout, whose random numbers cannot be those of the sequential engine, or streamed data.
     """
     if job.model.random:
-        raise ValueError("The stacked engine cannot draw the dropout of this network as one client alone would. Use engine='sequential'.")
+        raise ValueError(
+            "The stacked engine cannot draw the dropout of this network as one client alone would. Use engine='sequential'."
+        )
     if not all(isinstance(d, Samples) for d in job.data):
-        raise ValueError("The stacked engine needs every client's data in memory, and some is streamed. Use engine='sequential'.")
+        raise ValueError(
+            "The stacked engine needs every client's data in memory, and some is streamed. Use engine='sequential'."
+        )
     together = Stacked(job.model)
     for rows in stacks(job):
         try:
@@ -64,7 +68,13 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
     data = stack([d for r in rows if isinstance(d := job.data[r], Samples)])
     oracle = Oracle(together, data, job.solver, job.plan(rows), job.model.n_params)
     trained, reports, states = visit_client(
-        job.rules, oracle, job.t, job.rounds, job.received[index], job.take(job.states, index), job.take(job.messages, index)
+        job.rules,
+        oracle,
+        job.t,
+        job.rounds,
+        job.received[index],
+        job.take(job.states, index),
+        job.take(job.messages, index),
     )
     return Answer(rows, trained, reports, states)
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.maths import project_to_simplex, simplex
 from equipoise.hyper import number
+from equipoise.maths import project_to_simplex, simplex
 from equipoise.rule import Cohort, Rule, Setup, State, Visit
 
 

@@ -10,8 +10,8 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from equipoise.maths import gram, simplex
 from equipoise.hyper import number
+from equipoise.maths import gram, simplex
 from equipoise.rule import Cohort, Rule, Setup, State
 
 RIDGE = 1e-10  # picks the solution nearest to the sample weights where there are many

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from equipoise.maths import gram
 from equipoise.hyper import choice, number
+from equipoise.maths import gram
 from equipoise.rule import Cohort, Rule, Setup, State, Visit
 
 
@@ -71,7 +71,9 @@ class FedFV(Rule):
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         updates = state["last_update"].index_copy(0, cohort.ids, cohort.updates)
         last = state["last_round"].index_fill(0, cohort.ids, cohort.t)
-        recent = (last >= max(0, cohort.t - self.tau)) & ~torch.isin(torch.arange(len(last), device=last.device), cohort.ids)
+        recent = (last >= max(0, cohort.t - self.tau)) & ~torch.isin(
+            torch.arange(len(last), device=last.device), cohort.ids
+        )
         rows = torch.cat([cohort.ids, recent.nonzero().flatten()])  # those present first
         M = len(cohort.ids)
         K = gram(updates[rows])

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from equipoise import maths
 from equipoise.hyper import choice, number
 from equipoise.rule import Cohort, Rule, Setup, State
 
@@ -52,7 +51,10 @@ class FPHL(Rule):
     def server_state(self, setup: Setup) -> State:
         columns = setup.n_params + self.mask_buffers * setup.n_buffers
         new = setup.initial.new_zeros
-        return {"ups": new(setup.n_clients, columns, dtype=torch.int16), "rounds": new(setup.n_clients, dtype=torch.int16)}
+        return {
+            "ups": new(setup.n_clients, columns, dtype=torch.int16),
+            "rounds": new(setup.n_clients, dtype=torch.int16),
+        }
 
     def needed(self, rounds: Tensor) -> Tensor:
         """Smallest agreement [M] that reaches the threshold; the slack absorbs the rounding of tau n."""
@@ -69,10 +71,15 @@ class FPHL(Rule):
         past, n = (ups, rounds) if self.history == "inclusive" else (before, seen)
         agree = agreement(up, past, n)
         mask = agree >= self.needed(n)[:, None]
-        state = {"ups": state["ups"].index_copy(0, cohort.ids, ups), "rounds": state["rounds"].index_copy(0, cohort.ids, rounds)}
+        state = {
+            "ups": state["ups"].index_copy(0, cohort.ids, ups),
+            "rounds": state["rounds"].index_copy(0, cohort.ids, rounds),
+        }
         P = cohort.updates.shape[1]
         notes = {**cohort.notes, "kept": float(mask.float().mean()), "consistency": histogram(agree, n)}
-        return state, replace(cohort, mask=mask[:, :P], buffer_mask=mask[:, P:] if self.mask_buffers else None, notes=notes)
+        return state, replace(
+            cohort, mask=mask[:, :P], buffer_mask=mask[:, P:] if self.mask_buffers else None, notes=notes
+        )
 
 
 def histogram(agree: Tensor, rounds: Tensor) -> list[int]:

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from equipoise.maths import simplex, square_norms
 from equipoise.hyper import choice, number
+from equipoise.maths import simplex, square_norms
 from equipoise.rule import Cohort, Rule, Setup, State, Visit
 
 

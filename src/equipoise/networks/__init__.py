@@ -4,9 +4,8 @@ In each of them the classifier is the last ``nn.Linear`` in registration order, 
 ``torch.func.vmap`` runs a stack of them.
 """
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import nn
 from equipoise.networks.cnn import CNN
 from equipoise.networks.mlp import MLP
 from equipoise.networks.resnet import ResNet10
+from equipoise.words import unknown
 
 __all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet10", "build"]
 
@@ -65,22 +65,15 @@ def build(
     ValueError if the name or an option is unknown, or a value is out of its range.
     """
     if name not in NETWORKS:
-        raise ValueError(_unknown("network", name, NETWORKS))
+        raise ValueError(unknown("network", name, NETWORKS))
     if n_classes < 1:
         raise ValueError(f"{name}: n_classes must be >= 1; found {n_classes}.")
     make = NETWORKS[name].build
     known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option in options:
         if option not in known:
-            raise ValueError(_unknown(f"option of network '{name}':", option, known))
+            raise ValueError(unknown(f"option of network '{name}':", option, known))
     # On the CPU and its generator alone: torch.manual_seed would reseed every accelerator too.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         return make(in_shape, n_classes, **options)
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return f"Unknown {what} '{name}'.{hint} All: {', '.join(names)}."

@@ -11,7 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from equipoise.history import History, write_atomically
+from equipoise.files import write_atomically
+from equipoise.history import History
 from equipoise.report import figures as drawings
 from equipoise.report.table import STATISTICS, by_label, caption, client_grid, comparison, grid, verdict
 

@@ -1,13 +1,13 @@
 """Named, seeded federations of data: ``load("digits", seed=0)``."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from equipoise.scenarios import digits
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
+from equipoise.words import unknown
 
 __all__ = ["SCENARIOS", "Images", "Protocol", "Scenario", "ScenarioEntry", "load"]
 
@@ -46,17 +46,10 @@ def load(name: str, seed: int = 0, **options: Any) -> Scenario:
     ValueError if the name or an option is unknown, or an option is out of its range.
     """
     if name not in SCENARIOS:
-        raise ValueError(_unknown("scenario", name, SCENARIOS))
+        raise ValueError(unknown("scenario", name, SCENARIOS))
     build = SCENARIOS[name].build
     known = [p.name for p in inspect.signature(build).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option in options:
         if option not in known:
-            raise ValueError(_unknown(f"option of scenario '{name}':", option, known))
+            raise ValueError(unknown(f"option of scenario '{name}':", option, known))
     return build(seed, **options)
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return f"Unknown {what} '{name}'.{hint} All: {', '.join(names)}."

@@ -49,7 +49,7 @@ class Images:
 
         Returns
         -------
-        Tensor [..., C, H, W] in contiguous memory: on a CPU the crop and the channel means are several times faster
+        Tensor [..., C, H, W] in contiguous memory: on a CPU the crop and the normalisation run faster
         there than in channels-last order, and a convolution whose weights are channels-last converts on its own.
 
         Raises
@@ -76,7 +76,7 @@ class Images:
         return pixels.to(dtype).mul_(scale).sub_(offset)
 
     def _cropped(self, x: Tensor, shift: Tensor) -> Tensor:
-        # One gather of bytes over flat pixel numbers: measured two to five times faster than padding or slicing.
+        # One gather of bytes over flat pixel numbers: measured 1.4 to 5 times as fast as padding and slicing.
         channels, height, width = x.shape[-3:]
         dy, dx = (shift.reshape(-1, 2) - self.crop).unbind(1)  # [n] each
         rows = (torch.arange(height, device=x.device) + dy[:, None]).clamp_(0, height - 1) * width  # [n, H]

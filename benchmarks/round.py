@@ -1,0 +1,274 @@
+"""Speed of a round: Equipoise beside a plain PyTorch loop, as ratios.
+
+Both sides train the same clients from the same weights on the same batches, and average what comes back. The plain loop
+is what one would write by hand; its batches are drawn before the clock starts. Equipoise's side is a whole round, with
+drawing, checks and records. The two take turns, so that what else the machine does touches both.
+
+    python benchmarks/round.py            # print the table
+    python benchmarks/round.py --write    # and keep it in benchmarks/RESULTS.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional
+
+import equipoise as eq
+from equipoise import draws
+from equipoise.networks import build
+
+SOLVER = eq.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4)
+CLASSES = 10
+TOLERANCE = 1e-9  # largest difference of the weights after a float64 round, relative to what the round changed
+SHORTEST = 0.2  # seconds: shorter rounds are repeated until the clock has run that long
+
+Weights = dict[str, Tensor]
+Data = list[tuple[Tensor, Tensor]]
+
+
+class TwoConvolutions(nn.Module):
+    """The usual small network of federated papers: two 5x5 convolutions and two dense layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)
+        self.hidden, self.classifier = nn.Linear(64 * 8 * 8, 128), nn.Linear(128, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, 10] of images [B, 3, 32, 32]."""
+        x = functional.max_pool2d(self.conv1(x).relu(), 2)
+        x = functional.max_pool2d(self.conv2(x).relu(), 2)
+        logits: Tensor = self.classifier(self.hidden(x.flatten(1)).relu())
+        return logits
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network, its clients, and the speed-up this library promises."""
+
+    name: str
+    engine: str
+    target: float
+    network: Callable[[], nn.Module]
+    clients: int
+    samples: int
+    batch: int
+    shape: tuple[int, ...] = (3, 32, 32)
+
+    def data(self) -> Data:
+        """Random samples of every client."""
+        draw = torch.Generator().manual_seed(1)
+        sizes = (self.clients, self.samples)
+        x = torch.randn(*sizes, *self.shape, generator=draw)
+        y = torch.randint(CLASSES, sizes, generator=draw)
+        return list(zip(x, y, strict=True))
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.clients:,} x {self.samples}, batch {self.batch}"
+
+
+def _mlp(shape: tuple[int, ...], *hidden: int) -> Callable[[], nn.Module]:
+    return lambda: build("mlp", shape, CLASSES, hidden=hidden)
+
+
+IMAGE, ROW = (3, 32, 32), (60,)
+WORKLOADS = (
+    Workload("MLP 3072-200-200-10", "sequential", 1, _mlp(IMAGE, 200, 200), 10, 500, 32),
+    Workload("CNN, 3 convolutions", "sequential", 1, lambda: build("cnn"), 20, 128, 64),
+    Workload("CNN, 2 convolutions", "sequential", 1, TwoConvolutions, 20, 128, 64),
+    Workload("ResNet-10, width 16", "sequential", 1, lambda: build("resnet10"), 4, 128, 64),
+    Workload("ResNet-10, width 64", "sequential", 1, lambda: build("resnet10", width=64), 4, 64, 64),
+    Workload("logistic regression 60-10", "stacked", 20, _mlp(ROW), 1000, 20, 10, ROW),
+    Workload("MLP 60-32-10", "stacked", 20, _mlp(ROW, 32), 1000, 20, 10, ROW),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a workload went: ``ratio`` > 1 means that Equipoise is faster by that factor."""
+
+    workload: str
+    engine: str
+    target: float
+    ratio: float
+    low: float
+    high: float
+    difference: float
+
+
+def plain_round(net: nn.Module, weights: Weights, data: Data, batches: list[list[Tensor]]) -> Weights:
+    """One round of FedAvg as one would write it by hand: the new weights."""
+    total = sum(len(y) for _, y in data)
+    average = {name: torch.zeros_like(value) for name, value in weights.items()}
+    net.train()
+    for (x, y), order in zip(data, batches, strict=True):
+        net.load_state_dict(weights)
+        optimiser = torch.optim.SGD(net.parameters(), SOLVER.lr, SOLVER.momentum, weight_decay=SOLVER.weight_decay)
+        for rows in order:
+            optimiser.zero_grad(set_to_none=True)
+            functional.cross_entropy(net(x[rows]), y[rows]).backward()
+            optimiser.step()
+        for name, value in net.state_dict().items():
+            if value.is_floating_point():
+                average[name].add_(value, alpha=len(y) / total)
+    return average
+
+
+@dataclass(frozen=True)
+class Sides:
+    """One workload set up on both sides; each call trains the same round from the same weights."""
+
+    plain: Callable[[], Weights]
+    equipoise: Callable[[], Weights]
+    start: Weights
+
+
+def sides(work: Workload, dtype: torch.dtype) -> Sides:
+    net = work.network().to(dtype)
+    data = [(x.to(dtype), y) for x, y in work.data()]
+    federation = eq.Federation(net, data, "fedavg", SOLVER, batch_size=work.batch, engine=work.engine)
+    start = {name: value.clone() for name, value in net.state_dict().items()}
+    ids, sizes, drop = range(len(data)), [len(y) for _, y in data], federation.model.batch_norm
+    index = draws.plan(federation.seed, 0, ids, sizes, 1, work.batch, crop=0, drop_single=drop).index  # [M, K, B]
+    batches = [[rows[rows >= 0] for rows in client] for client in index]
+
+    def equipoise() -> Weights:
+        after, _ = federation._round(1)
+        return federation.model.state_dict(after.vector)
+
+    return Sides(lambda: plain_round(net, start, data, batches), equipoise, start)
+
+
+def difference(work: Workload) -> float:
+    """Largest difference of the weights after a round in float64, relative to the largest change of the round."""
+    both = sides(work, torch.float64)
+    plain, ours = both.plain(), both.equipoise()
+    names = [name for name, value in plain.items() if value.is_floating_point()]
+    change = max(float((plain[n] - both.start[n]).abs().max()) for n in names)
+    return max(float((plain[n] - ours[n]).abs().max()) for n in names) / change
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Time of one call, the mean of several where one is short."""
+    began, calls = time.perf_counter(), 0
+    while not calls or time.perf_counter() - began < SHORTEST:
+        run()
+        calls += 1
+    return (time.perf_counter() - began) / calls
+
+
+def measure(work: Workload, alternations: int) -> Result:
+    """Check that both sides end at the same weights, then let them take turns."""
+    found = difference(work)
+    if not found < TOLERANCE:
+        raise SystemExit(
+            f"{work}: the sides end at different weights: {found:.1e} of the change, expected < {TOLERANCE}."
+        )
+    both = sides(work, torch.float32)
+    both.plain(), both.equipoise()  # warm up
+    pairs = [(seconds(both.plain), seconds(both.equipoise)) for _ in range(alternations)]
+    plain, ours = zip(*pairs, strict=True)
+    ratios = [a / b for a, b in pairs]
+    ratio = statistics.median(plain) / statistics.median(ours)
+    return Result(str(work), work.engine, work.target, ratio, min(ratios), max(ratios), found)
+
+
+def machine() -> str:
+    """Processor, cores, and versions."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    model = next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, equipoise {eq.__version__}"
+    return f"{model or platform.machine()}, {os.cpu_count()} cores; {platform.system()}; {versions}"
+
+
+COLUMNS = ("workload", "engine", "times as fast", "range", "target", "difference")
+
+
+def row(result: Result) -> tuple[str, ...]:
+    digits = 2 if result.ratio < 10 else 1
+    ratio, low, high = (f"{value:.{digits}f}" for value in (result.ratio, result.low, result.high))
+    return result.workload, result.engine, ratio, f"{low} to {high}", f"{result.target:g}", f"{result.difference:.0e}"
+
+
+def table(results: list[Result]) -> Table:
+    grid = Table(*COLUMNS, title="FedAvg round: Equipoise beside a plain PyTorch loop")
+    for column in grid.columns[2:]:
+        column.justify = "right"
+    for result in results:
+        grid.add_row(*row(result), style=None if result.ratio >= result.target else "red")
+    return grid
+
+
+def markdown(results: list[Result], arguments: argparse.Namespace) -> str:
+    lines = [COLUMNS, ("---", "---", "---:", "---:", "---:", "---:"), *(row(r) for r in results)]
+    grid = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return RESULTS.format(
+        command=f"python benchmarks/round.py --alternations {arguments.alternations} --threads {arguments.threads} --write",
+        machine=machine(),
+        threads=arguments.threads,
+        alternations=arguments.alternations,
+        table=grid,
+    )
+
+
+RESULTS = """# Speed of a round
+
+Made by `{command}`; do not edit.
+
+{machine}.
+
+{table}
+
+**times as fast**: median seconds of a FedAvg round by a plain sequential PyTorch loop over those by Equipoise, in
+{alternations} alternations, both with {threads} threads inside operations; **range**: the same for single alternations.
+The plain loop holds its data in memory, uses `torch.optim.SGD` and has its batches drawn before the clock starts;
+Equipoise's side is the whole round, with drawing, checks and records. **difference**: largest difference of the weights
+the two end at, in float64, relative to the largest change in the round.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time a FedAvg round beside a plain PyTorch loop, as ratios.")
+    parser.add_argument("--alternations", type=int, default=5, help="turns that each side takes (5)")
+    parser.add_argument("--threads", type=int, default=2, help="threads inside operations, for both sides (2)")
+    parser.add_argument("--only", default="", help="workloads whose name contains this text")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the clients and three alternations")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/RESULTS.md")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    works = [w for w in WORKLOADS if arguments.only.lower() in str(w).lower()]
+    if arguments.quick:
+        arguments.alternations = min(3, arguments.alternations)
+        works = [replace(w, clients=max(2, w.clients // 5)) for w in works]
+    results = []
+    for work in works:
+        print(f"{work} ...", file=sys.stderr)
+        results.append(measure(work, arguments.alternations))
+    if arguments.json:
+        print(json.dumps({"machine": machine(), "results": [asdict(r) for r in results]}, indent=2))
+    else:
+        Console().print(table(results))
+    if arguments.write:
+        Path(__file__).with_name("RESULTS.md").write_text(markdown(results, arguments))
+
+
+if __name__ == "__main__":
+    main()

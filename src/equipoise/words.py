@@ -1,0 +1,18 @@
+"""How errors speak."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'fedheal'?"``, or nothing where no known word is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """One sentence about a name that does not exist, with the nearest one and all of them."""
+    names = list(known)
+    return f"Unknown {what} '{name}'.{near(name, names)} All: {', '.join(names)}."

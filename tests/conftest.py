@@ -1,0 +1,8 @@
+"""One thread for every test, so that times and the order of sums are the same everywhere."""
+
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("equipoise", deadline=None, max_examples=40)
+settings.load_profile("equipoise")

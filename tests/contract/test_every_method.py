@@ -1,0 +1,483 @@
+"""The contract of every method and of every base method under every method that weighs clients."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import pickle
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from helpers import (
+    UNEQUAL,
+    KeepHead,
+    KeepNorm,
+    Portion,
+    clients,
+    difference,
+    federation,
+    fitted,
+    identical,
+    network,
+    samples,
+    scripted,
+    told,
+)
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import sequential
+from equipoise.method import METHODS, Method, parse
+from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit, overrides
+
+BASES = ("fedavg", "fedprox", "scaffold", "moon", "feddyn", "fedproc", "fedproto")
+SUMS = [f"{base}+{over}" for base in BASES for over in ("afl", "qffl", "fedheal")]
+MORE = ["ditto+fedheal", "ditto-personal+fedfv", "moon+scaffold+fedheal-exact", "feddyn+fedfv", "fedprox+fphl", "fedproto+fael:released"]
+NAMES = [*METHODS, *SUMS, *MORE]
+BATCH_NORM = [*METHODS, "scaffold+fedheal", "feddyn+afl", "moon+qffl", "fedproto+fedheal:released"]
+CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
+ROUNDS = 4
+
+every_case = pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
+every_name = pytest.mark.parametrize("name", NAMES)
+stacked_engine = importlib.import_module("equipoise.engines.stacked")
+
+
+@cache
+def run(name: str, kind: str = "mlp", engine: str = "sequential") -> eq.Federation:
+    """Four rounds with unequal clients, of which four of five take part. Not to be trained further."""
+    return fitted(name, ROUNDS, kind=kind, engine=engine, tests={"a": samples(40, 1), "b": samples(20, 3)})
+
+
+def moved(fed: eq.Federation) -> bool:
+    """Whether training changed the global model by more than rounding."""
+    return float((fed.progress.vector - fed.model.initial).abs().max()) > 1e-3
+
+
+# (a) engines
+@every_case
+def test_engines_agree(name: str, kind: str) -> None:
+    assert moved(run(name, kind))
+    assert difference(run(name, kind), run(name, kind, "stacked")) < 1e-10
+
+
+@every_case
+def test_result_does_not_depend_on_who_stands_beside_whom(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks of at most two clients, of which the sizes give other padding and other neighbours."""
+    size = run(name, kind).model.size
+    monkeypatch.setattr(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8)
+    seen: list[int] = []
+
+    def spy(job: Job) -> Iterator[Answer]:
+        for answer in stacked_engine.stacked(job):
+            seen.append(len(answer.rows))
+            yield answer
+
+    small = fitted(name, ROUNDS, kind=kind, engine=spy)
+    assert max(seen) == (2 if kind == "mlp" else 1)  # BatchNorm forbids padding, and all sizes differ
+    assert difference(run(name, kind), small) < 1e-10
+
+
+def test_stacks_hold_several_clients() -> None:
+    """Otherwise the comparison of the engines would say nothing."""
+    seen: list[int] = []
+
+    def spy(job: Job) -> Iterator[Answer]:
+        for answer in stacked_engine.stacked(job):
+            seen.append(len(answer.rows))
+            yield answer
+
+    fitted("scaffold", 2, engine=spy)
+    assert max(seen) >= 3
+    seen.clear()
+    alike = [samples(16, m) for m in range(4)]
+    a = fitted("scaffold", 2, kind="batchnorm", data=alike, engine=spy, participation=1.0)
+    assert seen == [4, 4]
+    assert difference(a, fitted("scaffold", 2, kind="batchnorm", data=alike, participation=1.0)) < 1e-10
+
+
+# (b) stop and resume
+class Stopped(Exception):
+    """The run is killed here."""
+
+
+def stopped_and_resumed(directory: Path, make: Callable[[], eq.Federation], rounds: int, at: int) -> eq.Federation:
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == at - 1:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        make().fit(rounds, directory=directory, progress=False, on_round=stop)
+    fresh = make()
+    rest = fresh.resume(directory)
+    assert (fresh.progress.t, rest) == (at, rounds - at)
+    fresh.fit(rest, directory=directory, progress=False)
+    return fresh
+
+
+@every_case
+def test_resumed_run_is_the_same_bit_for_bit(name: str, kind: str, tmp_path: Path) -> None:
+    tests = {"a": samples(40, 1), "b": samples(20, 3)}
+    again = stopped_and_resumed(tmp_path, lambda: federation(name, kind=kind, tests=tests), ROUNDS, 2)
+    never = run(name, kind)
+    assert identical(never, again)
+    assert told(never) == told(again)
+
+
+# (c) purity
+def leaves(value: Any, name: str = "") -> dict[str, Tensor]:
+    """Every tensor a hook is given or gives back, by its path."""
+    if isinstance(value, Tensor):
+        return {name: value}
+    if isinstance(value, dict):
+        return {k: t for key, part in value.items() for k, t in leaves(part, f"{name}/{key}").items()}
+    if isinstance(value, (list, tuple)):
+        return {k: t for key, part in enumerate(value) for k, t in leaves(part, f"{name}/{key}").items()}
+    if isinstance(value, (Visit, Cohort, Out, Setup)):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "oracle"}
+        return leaves(parts, name)
+    return {}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
+
+
+def copied(value: Any) -> dict[str, Tensor]:
+    return {k: t.detach().clone() for k, t in leaves(value).items()}
+
+
+def shape(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {k: (t.shape, t.dtype) for k, t in state.items()}
+
+
+HOOKS = ("client_state", "server_state", "message", "private", "begin", "loss", "correction", "gradient", "finish", "aggregate", "reward", "deploy", "publish")  # fmt: skip
+
+
+def supervised(cls: type[Rule], hook: str, called: set[str]) -> Callable[..., Any]:
+    """The hook, called twice on the same arguments and watched."""
+    original = getattr(cls, hook)
+
+    def checked(self: Rule, *args: Any) -> Any:
+        where = f"{cls.__name__}.{hook}"
+        called.add(where)
+        itself, before = repr(self), copied(args)
+        first = original(self, *args)
+        assert same(before, copied(args)), f"{where} changed its arguments"
+        kept = copied(first)
+        second = original(self, *args)
+        assert same(kept, copied(second)), f"{where} gave another result the second time"
+        assert same(kept, copied(first)), f"{where} changed what it gave before"
+        assert same(before, copied(args)), f"{where} changed its arguments the second time"
+        assert repr(self) == itself
+        if hook == "finish":
+            assert shape(first[1]) == shape(args[1].state), f"{where}: the client's state changed its shape"
+        if hook in ("aggregate", "reward"):
+            assert shape(first[0]) == shape(args[0]), f"{where}: the server's state changed its shape"
+        return second
+
+    return checked
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@every_name
+def test_hooks_are_pure(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = {"a": samples(40, 1), "b": samples(20, 3)}
+    called: set[str] = set()
+    rules = parse(name).rules
+    expected = {f"{type(r).__name__}.{hook}" for r in rules for hook in HOOKS if overrides(r, hook)}
+    for cls, hook in {(type(r), hook) for r in rules for hook in HOOKS if overrides(r, hook)}:
+        monkeypatch.setattr(cls, hook, supervised(cls, hook, called))
+    fed = fitted(name, 3, engine=engine, tests=tests)
+    assert called == expected
+    monkeypatch.undo()
+    assert identical(fed, fitted(name, 3, engine=engine, tests=tests))
+
+
+def test_the_supervision_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Careless(Rule):
+        def server_state(self, setup: Setup) -> State:
+            return {"x": torch.zeros(1)}
+
+        def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+            state["x"] += 1
+            return state, cohort
+
+    monkeypatch.setattr(Careless, "aggregate", supervised(Careless, "aggregate", set()))
+    with pytest.raises(AssertionError, match=r"Careless\.aggregate changed its arguments"):
+        fitted(Careless(), 1)
+
+
+# (d) renumbering
+@every_case
+def test_renumbering_clients_renumbers_the_result(name: str, kind: str) -> None:
+    """Full batches and full participation: what is left of a client's number is the order of sums."""
+    order = [3, 0, 4, 2, 1]
+    data = clients()
+    whole = {"batch_size": 64, "participation": 1.0, "epochs": 3, "solver": eq.SGD(0.1)}
+    a, b = (fitted(name, 3, kind=kind, data=d, **whole) for d in (data, [data[m] for m in order]))
+    assert moved(a)
+    one, two = a.progress.tensors(), b.progress.tensors()
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        per_client = value.shape[:1] == (len(data),)  # no other dimension here is five
+        assert torch.allclose(value[order] if per_client else value, two[key], rtol=0, atol=1e-9), key
+    for r, s in zip(a.records, b.records, strict=True):
+        assert [r["weights"][m] for m in order] == pytest.approx(s["weights"], abs=1e-9)
+
+
+# (e) text
+PRESETS = [f"{name}:{preset}" for name, entry in METHODS.items() for preset in ("paper", *entry.presets)]
+ODD = ["fedprox(mu=0.125)", "fedfv(alpha=0.25, tau=3)", "scaffold(eta=0.5, option=1)+fedheal(tau=0.45)", "qffl(form=weights, lipschitz=3.5)", "afl(averaged=true)"]
+ALONE = {entry.rules for entry in METHODS.values()}  # a rule that has a name of its own can be written alone
+CLASSES = {cls.__name__: cls for entry in METHODS.values() for cls in entry.rules}
+
+
+@pytest.mark.parametrize("text", [*NAMES, *PRESETS, *ODD])
+def test_a_method_reads_back(text: str) -> None:
+    method = parse(text)
+    assert parse(str(method)) == method
+    assert str(parse(str(method))) == str(method)
+    for rule in method.rules:
+        assert eval(repr(rule), dict(CLASSES)) == rule
+        assert hash(rule) == hash(copy.deepcopy(rule))
+    for twin in (copy.copy(method), copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
+        assert twin == method
+        assert parse(str(twin)) == method
+    again = Method(method.rules)  # without the text it was read from
+    assert again == method
+    if all((type(rule),) in ALONE for rule in method.rules):
+        assert parse(str(again)) == method
+
+
+def test_methods_that_differ_are_not_equal() -> None:
+    assert parse("fedprox(mu=0.5)") != parse("fedprox")
+    assert parse("fedheal") != parse("fedheal:released")
+    assert parse("fedprox") != parse("scaffold")
+
+
+# (f) neutral hyper-parameters
+class Neutral(NamedTuple):
+    """``text`` gives the same models as ``reference`` for ``rounds`` rounds; ``why`` where that is not a neutral value."""
+
+    text: str
+    reference: str
+    rounds: int = 3
+    within: float = 1e-12
+    why: str = ""
+
+
+FIRST = "no neutral value: it differs from its reference from the second round on"
+NEUTRAL: dict[str, Neutral] = {
+    "fedavg": Neutral("fedavg:uniform", "fedavg", 1, why="itself; with clients of one size, uniform is by samples"),
+    "fedprox": Neutral("fedprox(mu=0)", "fedavg"),
+    "scaffold": Neutral("scaffold", "fedavg:uniform", 1, why=FIRST),
+    "moon": Neutral("moon(mu=0)", "fedavg"),
+    "feddyn": Neutral("feddyn(alpha=1e-14, server=false)", "fedavg:uniform", why="alpha > 0, and the server's h does not depend on it"),
+    "fedproc": Neutral("fedproc", "fedavg", 1, why=FIRST),
+    "fedproto": Neutral("fedproto(lam=0)", "fedavg"),
+    "ditto": Neutral("ditto(lam=0.5)", "fedprox(mu=0.5)", 1, why="no neutral value: v is never reset; in the first round it is FedProx"),
+    "ditto-personal": Neutral("ditto-personal(lam=0.7)", "fedavg", within=0),
+    "afl": Neutral("afl(gamma=0)", "fedavg:uniform"),
+    "qffl": Neutral("qffl(q=0)", "fedavg:uniform"),
+    "fedfv": Neutral("fedfv(alpha=1, tau=0)", "fedavg:uniform"),
+    "fphl": Neutral("fphl(tau=0)", "fedavg"),
+    "fael": Neutral("fael(beta=0)", "fedavg"),
+    "fedheal": Neutral("fedheal(tau=0, beta=0)", "fedavg"),
+    "fedheal-exact": Neutral("fedheal-exact(tau=0, beta=1e-14)", "fedavg", why="beta > 0: without Eq. 10 nothing is left of it"),
+}
+MORE_NEUTRAL = [
+    Neutral("qffl(q=0, form=weights)", "fedavg"),
+    Neutral("ditto(lam=0)", "fedavg", 1),
+    Neutral("fedheal:released(tau=0, beta=0)", "fedavg:uniform", 1),
+    Neutral("fedprox(mu=0)+fedheal(tau=0, beta=0)", "fedavg"),
+    Neutral("moon(mu=0)+qffl(q=0)", "fedavg"),
+    Neutral("fedproto(lam=0)+afl(gamma=0)", "fedavg:uniform"),
+]
+
+
+def vectors(method: str, rounds: int, kind: str, sizes: tuple[int, ...], **settings: Any) -> list[Tensor]:
+    fed, seen = federation(method, kind=kind, sizes=sizes, participation=1.0, **settings), []
+    fed.fit(rounds, progress=False, on_round=lambda _: seen.append(fed.progress.vector))
+    return seen
+
+
+def neutral_gap(case: Neutral, kind: str) -> float:
+    sizes = (16, 16, 16) if case.text == "fedavg:uniform" else UNEQUAL
+    a, b = (vectors(text, case.rounds, kind, sizes) for text in (case.text, case.reference))
+    return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("case", [*NEUTRAL.values(), *MORE_NEUTRAL], ids=lambda case: case.text)
+def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
+    assert neutral_gap(case, kind) <= case.within
+
+
+@pytest.mark.parametrize("name", ["fedprox(mu=2)", "scaffold", "moon(mu=5)", "feddyn", "fedproc", "fedproto", "ditto", "afl", "qffl", "fedfv", "fphl(tau=0.5)", "fael", "fedheal-exact"])  # fmt: skip
+def test_without_the_neutral_value_it_is_another_method(name: str) -> None:
+    """Five rounds move every method away from both kinds of FedAvg, so that the comparison above can fail."""
+    for reference in ("fedavg", "fedavg:uniform"):
+        assert neutral_gap(Neutral(name, reference, 5), "mlp") > 1e-5
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert NEUTRAL.keys() == METHODS.keys()
+
+
+def test_first_round_of_feddyn_is_twice_the_uniform_step() -> None:
+    """g = 0, and one full-batch step starts where the regulariser has no gradient: -h / alpha doubles the mean update."""
+    one = {"batch_size": 64, "epochs": 1}
+    (dyn,), (avg,) = vectors("feddyn", 1, "mlp", UNEQUAL, **one), vectors("fedavg:uniform", 1, "mlp", UNEQUAL, **one)
+    start = federation().model.initial
+    assert torch.allclose(dyn - start, 2 * (avg - start), rtol=0, atol=1e-14)
+
+
+# (g) what stays at home, and what is handed out
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize(("rule", "kind", "over"), [(KeepHead(), "mlp", "fedavg"), (KeepNorm(), "batchnorm", "fedavg"), (KeepHead(), "batchnorm", "fedheal"), (KeepHead(), "mlp", "scaffold")])  # fmt: skip
+def test_private_coordinates_never_leave(rule: Rule, kind: str, over: str, engine: str) -> None:
+    seen: list[Cohort] = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Spy(Rule):
+        def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+            seen.append(cohort)
+            return state, cohort
+
+    method = Method((Spy(), rule, *parse(over).rules))
+    fed = federation(method, kind=kind, engine=engine, participation=0.6)
+    private = rule.private(fed.model)
+    P = fed.model.n_params
+    assert 0 < int(private.sum()) < fed.model.size
+    visited: set[int] = set()
+    for _ in range(3):
+        before = fed.progress.own
+        fed.fit(1, progress=False)
+        cohort = seen[-1]
+        sent = torch.cat([cohort.updates, cohort.buffer_updates], 1)
+        assert not sent[:, private].any()
+        assert sent[:, ~private].any()
+        ids = set(cohort.ids.tolist())
+        visited |= ids
+        for m in range(len(UNEQUAL)):
+            kept = torch.equal(fed.progress.own[m, private], before[m, private])
+            assert kept == (m not in ids)
+    assert torch.equal(fed.progress.vector[private], fed.model.initial[private])
+    assert not torch.equal(fed.progress.vector[:P], fed.model.initial[:P])
+    x, _ = samples(9, 1)
+    a, b = sorted(visited)[:2]
+    assert not torch.equal(fed.progress.own[a, private], fed.progress.own[b, private])
+    for m in (a, b):
+        mine = fed.model.network(torch.where(private, fed.progress.own[m], fed.progress.vector))
+        assert torch.equal(fed.logits(x, client=m), mine(x).detach())
+
+
+def test_a_client_starts_from_its_own_private_part() -> None:
+    jobs: list[Job] = []
+
+    def spy(job: Job) -> Iterator[Answer]:
+        jobs.append(job)
+        yield from sequential(job)
+
+    fed = fitted(KeepHead(), 1, participation=1.0, engine=spy)
+    own, vector = fed.progress.own.clone(), fed.progress.vector.clone()
+    fed.fit(1, progress=False)
+    head = fed.model.head
+    assert torch.equal(jobs[1].received[:, head], own[:, head])
+    assert torch.equal(jobs[1].received[:, ~head], vector[~head].expand(len(own), -1))
+
+
+def test_a_share_of_the_step_is_handed_out() -> None:
+    """Client m gets (m + 1) / 3 of the step; next round it starts there, and its update is counted from there."""
+    G = federation(sizes=(5, 5, 5)).model.size
+    updates = [torch.randn(3, G, generator=torch.Generator().manual_seed(k), dtype=torch.float64) for k in range(2)]
+    received: list[Tensor] = []
+    answer = scripted(updates)
+
+    def engine(job: Job) -> Iterator[Answer]:
+        received.append(job.received)
+        yield from answer(job)
+
+    fed = federation(Portion(), sizes=(5, 5, 5), engine=engine, participation=1.0)
+    fed.fit(1, progress=False)
+    start, first = fed.model.initial, fed.progress.vector
+    expected = [start + (m + 1) / 3 * updates[0].mean(0) for m in range(3)]
+    assert torch.allclose(first, start + updates[0].mean(0), rtol=0, atol=1e-14)
+    for m in range(3):
+        assert torch.allclose(fed.progress.given[m], expected[m], rtol=0, atol=1e-14)
+    fed.fit(1, progress=False)
+    assert torch.equal(received[0], start.expand(3, -1))
+    assert torch.allclose(received[1], torch.stack(expected), rtol=0, atol=1e-14)
+    assert torch.allclose(fed.progress.vector, first + updates[1].mean(0), rtol=0, atol=1e-13)
+    assert fed.personal
+
+
+@pytest.mark.parametrize("method", [(Portion(),), (KeepHead(),), (Portion(), KeepNorm())], ids=["portion", "head", "both"])
+def test_what_is_handed_out_and_kept_survives_a_stop(method: tuple[Rule, ...], tmp_path: Path) -> None:
+    tests = {"a": samples(40, 1)}
+    kind = "batchnorm" if KeepNorm() in method else "mlp"
+    make = lambda: federation(method, kind=kind, tests=tests, participation=0.6)  # noqa: E731
+    never = make()
+    never.fit(5, progress=False)
+    again = stopped_and_resumed(tmp_path, make, 5, 2)
+    assert identical(never, again)
+    assert told(never) == told(again)
+    assert (never.progress.given is not None) == (Portion() in method)
+    x, _ = samples(9, 1)
+    outputs = [never.logits(x, client=m) for m in range(5)]
+    assert all(torch.equal(o, again.logits(x, client=m)) for m, o in enumerate(outputs))
+    assert not torch.equal(outputs[0], outputs[1])
+
+
+# (h) the small and the uneven
+@every_name
+def test_one_client(name: str, tmp_path: Path) -> None:
+    """A federation of one trains on that client, and its checkpoint holds together."""
+    make = lambda: federation(name, sizes=(13,), participation=1.0)  # noqa: E731
+    fed = make()
+    fed.fit(3, progress=False)
+    assert moved(fed)
+    assert all(r["weights"] == [1.0] for r in fed.records)
+    assert identical(fed, stopped_and_resumed(tmp_path, make, 3, 1))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("name", [*METHODS, "scaffold+fedheal", "feddyn+afl", "moon+qffl"])
+def test_a_client_of_one_sample(name: str, kind: str) -> None:
+    """It takes part like the others; BatchNorm, which cannot train on one sample, costs only that client."""
+    settings = {"sizes": (1, 9, 17, 12), "participation": 1.0, "kind": kind}
+    a, b = (fitted(name, 3, engine=e, **settings) for e in ("sequential", "stacked"))
+    assert all(bool(t.isfinite().all()) for t in a.progress.tensors().values() if t.is_floating_point())
+    assert moved(a)
+    assert difference(a, b) < 1e-10
+    for record in a.records:
+        assert record["ids"] == ([0, 1, 2, 3] if kind == "mlp" else [1, 2, 3])
+        assert [q["client"] for q in record.get("quarantined", [])] == ([] if kind == "mlp" else [0])
+
+
+@every_name
+def test_uneven_cohorts_and_batches(name: str) -> None:
+    """Two of five clients a round, batches of 7 that divide none of them: deterministic, and the seed matters."""
+    settings = {"participation": 0.34, "batch_size": 7, "epochs": 1, "tests": {"a": samples(40, 1)}}
+    a, b, c = (fitted(name, 3, seed=seed, **settings) for seed in (11, 11, 12))
+    assert identical(a, b)
+    assert told(a) == told(b)
+    assert float((a.progress.vector - c.progress.vector).abs().max()) > 1e-6
+    assert all(len(r["ids"]) == 2 for r in a.records)
+    assert difference(a, fitted(name, 3, seed=11, **settings, engine="stacked")) < 1e-10
+
+
+def test_the_network_given_is_never_changed() -> None:
+    net = network("batchnorm")
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    fitted("scaffold+fedheal", 2, net=net)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert all(p.grad is None for p in net.parameters())

@@ -1,0 +1,301 @@
+"""Small federations with known answers, a server without clients, and rules that only tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise import draws, maths
+from equipoise.client import visit_client
+from equipoise.data.samples import read
+from equipoise.engines.job import Answer, Job
+from equipoise.method import Method
+from equipoise.model import Bound, Model
+from equipoise.oracle import Oracle
+from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit
+
+N_INPUTS, N_CLASSES = 6, 3
+UNEQUAL = (13, 21, 9, 17, 30)  # samples of five clients: no two have the same number of batches of 8 and of rests
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float64)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+# networks and data
+class BatchNormNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(N_INPUTS, 7, bias=False)  # before BatchNorm a bias has no gradient but rounding
+        self.norm = nn.BatchNorm1d(7)
+        self.head = nn.Linear(7, N_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.norm(self.a(x))))
+
+
+def network(kind: str = "mlp") -> nn.Module:
+    """A float64 network whose first values are always the same; ``kind`` is mlp or batchnorm."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        net = BatchNormNet() if kind == "batchnorm" else nn.Sequential(nn.Linear(N_INPUTS, 7), nn.Tanh(), nn.Linear(7, N_CLASSES))
+        return net.double()
+
+
+def samples(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs [n, 6] and labels [n] of one client, shifted by its seed so that clients differ."""
+    x = normal(n, N_INPUTS, seed=seed) + 0.2 * seed
+    y = (x[:, 0] + x[:, 1] > 0.3 * seed).long() + (x[:, 2] > 0.7).long()
+    return x, y
+
+
+def clients(sizes: Sequence[int] = UNEQUAL) -> list[tuple[Tensor, Tensor]]:
+    return [samples(n, seed) for seed, n in enumerate(sizes)]
+
+
+def federation(method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any) -> eq.Federation:
+    given = {
+        "solver": eq.SGD(0.05, 0.9, 1e-4),
+        "epochs": 2,
+        "batch_size": 8,
+        "participation": 0.7,
+        "seed": 3,
+        "engine": "sequential",
+    } | settings
+    data = given.pop("data", None) or clients(sizes)
+    return eq.Federation(given.pop("net", None) or network(kind), data, method, given.pop("solver"), **given)
+
+
+def fitted(method: Any, rounds: int = 4, **settings: Any) -> eq.Federation:
+    fed = federation(method, **settings)
+    fed.fit(rounds, progress=False)
+    return fed
+
+
+def difference(a: eq.Federation, b: eq.Federation) -> float:
+    """Largest difference between the states of two federations, which must have the same entries."""
+    one, two = a.progress.tensors(), b.progress.tensors()
+    assert one.keys() == two.keys()
+    assert all(one[k].shape == two[k].shape and one[k].dtype == two[k].dtype for k in one)
+    return max(float((one[k].double() - two[k].double()).abs().max()) for k in one if one[k].numel())
+
+
+def identical(a: eq.Federation, b: eq.Federation) -> bool:
+    one, two = a.progress.tensors(), b.progress.tensors()
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def told(fed: eq.Federation) -> list[dict[str, Any]]:
+    """The records of a run without their times."""
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in fed.records]
+
+
+# a server without clients
+class Server:
+    """The server side of a round: the rules' ``aggregate`` in order, the step, and ``reward``.
+
+    ``theta`` and ``buffers`` are the global model; ``state`` has one entry per rule.
+    """
+
+    def __init__(
+        self,
+        method: Any,
+        theta: Tensor,
+        sizes: Sequence[float] | Tensor,
+        layout: Sequence[int] | None = None,
+        buffers: Tensor | None = None,
+        solver: Any = None,
+        n_classes: int = 0,
+        n_features: int = 0,
+    ) -> None:
+        self.rules = Method.of(method).rules
+        self.theta, self.sizes = theta, tensor(sizes)
+        self.buffers = theta.new_zeros(0) if buffers is None else buffers
+        self.layout = tuple(layout or (len(theta),))
+        self.setup = Setup(torch.cat([theta, self.buffers]), self.layout, self.sizes, solver, n_classes, n_features)
+        self.state = [rule.server_state(self.setup) for rule in self.rules]
+        self.t = 0
+
+    def position(self, kind: type[Rule]) -> int:
+        return next(k for k, rule in enumerate(self.rules) if type(rule) is kind)
+
+    def cohort(self, updates: Tensor, ids: Sequence[int] | None = None, buffer_updates: Tensor | None = None) -> Cohort:
+        i = torch.arange(len(updates)) if ids is None else torch.tensor(ids)
+        sizes = self.sizes[i]
+        n = len(self.sizes)
+        rest = updates.new_zeros(len(updates), 0) if buffer_updates is None else buffer_updates
+        return Cohort(self.t, 10**6, n, self.theta, updates, i, sizes, maths.simplex(sizes), self.layout, rest)
+
+    def round(
+        self,
+        updates: Tensor,
+        ids: Sequence[int] | None = None,
+        reports: Sequence[State] | None = None,
+        buffer_updates: Tensor | None = None,
+    ) -> Cohort:
+        """One round; ``updates`` [M, P] and ``reports`` (one per rule) are those of the clients ``ids``."""
+        cohort = self.cohort(updates, ids, buffer_updates)
+        after = []
+        for k, (rule, state) in enumerate(zip(self.rules, self.state, strict=True)):
+            state, cohort = rule.aggregate(state, replace(cohort, reports={} if reports is None else reports[k]))
+            after.append(state)
+        self.theta = self.theta + cohort.step()
+        self.buffers = self.buffers + cohort.buffer_step()
+        given = torch.cat([self.theta, self.buffers]).expand(len(cohort.ids), -1)
+        done = replace(cohort, theta=self.theta)
+        for k, rule in enumerate(self.rules):
+            after[k], given = rule.reward(after[k], done, given)
+        self.state = after
+        self.t += 1
+        return cohort
+
+
+def setup_of(model: Model, n_clients: int = 1, n_classes: int = 0, n_features: int = 0) -> Setup:
+    return Setup(model.initial, model.layout, torch.ones(n_clients, dtype=torch.float64), None, n_classes, n_features)
+
+
+# one client
+def full_batches(n: int, steps: int) -> draws.Plan:
+    """``steps`` steps, each on all ``n`` samples in their order; without steps one empty batch, as padding is."""
+    return draws.Plan(torch.arange(n).repeat(steps, 1) if steps else torch.full((1, n), -1), None)
+
+
+def oracle_of(net: nn.Module, x: Tensor, y: Tensor, solver: Any, steps: int = 1, head: str | None = None) -> Oracle:
+    """One client's oracle that takes full-batch steps in the order of the samples."""
+    model = Model(net, head)
+    data = read((x, y), "client", model.initial.dtype, torch.device("cpu"))
+    return Oracle(Bound(model), data, solver, full_batches(len(y), steps), model.n_params)
+
+
+def visit_of(
+    oracle: Oracle, received: Tensor, state: State | None = None, message: State | None = None, t: int = 0, rounds: int = 10
+) -> Visit:
+    return Visit(received, oracle.n_params, state or {}, message or {}, oracle, t, rounds)
+
+
+def out_of(oracle: Oracle, theta: Tensor) -> Out:
+    """The whole data set of a client as one batch, in eval mode at ``theta`` [G]."""
+    P = oracle.n_params
+    x, y = oracle.source.batch(torch.arange(int(oracle.source.sizes)), None)
+
+    def ask(vector: Tensor) -> Tensor:
+        return oracle.evaluator.forward(vector[:P], vector[P:].clone(), x)[1]
+
+    logits, features = oracle.evaluator.forward(theta[:P], theta[P:].clone(), x)
+    return Out(logits, features, y, None, ask)
+
+
+def one_step_gradient(
+    rules: Sequence[Rule],
+    oracle: Oracle,
+    at: Tensor,
+    received: Tensor,
+    states: Sequence[State],
+    messages: Sequence[State],
+    t: int = 0,
+    rounds: int = 10,
+) -> Tensor:
+    """The gradient the local training uses at ``at``: what one full-batch step of length 1 subtracts."""
+    assert oracle.solver == eq.SGD(1.0)
+    begin = {"at": at}
+    trained, _, _ = visit_client([StartAt(), *rules], oracle, t, rounds, received, [begin, *states], [{}, *messages])
+    return (at - trained)[: oracle.n_params]
+
+
+class Quadratic:
+    r"""The network and data of a client whose loss is :math:`\tfrac12 y^T A y - b^T y`, so that its gradient is A y - b."""
+
+    def __init__(self, A: Tensor, b: Tensor) -> None:
+        self.A, self.b = A, b
+
+    @property
+    def sizes(self) -> Tensor:
+        return torch.tensor(1)
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        return torch.zeros(len(rows), 1, dtype=torch.float64), torch.zeros(len(rows), dtype=torch.int64)
+
+    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        raise AssertionError("a quadratic client has no logits")
+
+    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Callable[..., Tensor], *, train: bool = True) -> Tensor:
+        return self.A @ theta - self.b
+
+    def oracle(self, solver: Any, steps: int) -> Oracle:
+        return Oracle(self, self, solver, full_batches(1, steps), len(self.b))
+
+
+# rules and engines for tests
+@dataclass(frozen=True)
+class StartAt(Rule):
+    """Start local training from the vector in the client's state."""
+
+    owns: ClassVar[frozenset[str]] = frozenset({"start"})
+
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        return visit.state["at"]
+
+
+@dataclass(frozen=True)
+class KeepHead(Rule):
+    """The classifier never leaves the client (as FedPer)."""
+
+    def private(self, model: Model) -> Tensor:
+        return model.head
+
+
+@dataclass(frozen=True)
+class KeepNorm(Rule):
+    """Normalisation layers never leave the client (as FedBN)."""
+
+    def private(self, model: Model) -> Tensor:
+        return model.norm
+
+
+@dataclass(frozen=True)
+class Portion(Rule):
+    """Hand client m only the share ``(m + 1) / N`` of the round's step."""
+
+    def server_state(self, setup: Setup) -> State:
+        return {"before": setup.theta.clone()}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        return {"before": cohort.theta}, cohort
+
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        P = cohort.theta.numel()
+        share = (cohort.ids + 1).to(given.dtype)[:, None] / cohort.n_clients
+        theta = state["before"] + share * (given[:, :P] - state["before"])
+        return state, torch.cat([theta, given[:, P:]], 1)
+
+
+@dataclass(frozen=True)
+class Unstable(Rule):
+    """A rule whose report is not finite where the client's data is not."""
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+
+def scripted(updates: Iterable[Tensor], reports: Callable[[Job], list[State]] | None = None) -> Callable[[Job], Iterator[Answer]]:
+    """An engine whose clients answer with given updates [M, G], one matrix per round."""
+    rounds = iter(updates)
+
+    def engine(job: Job) -> Iterator[Answer]:
+        told = [{} for _ in job.rules] if reports is None else reports(job)
+        yield Answer(tuple(range(len(job.ids))), job.received + next(rounds), told, job.states)
+
+    return engine

@@ -1,0 +1,279 @@
+"""A history: what it holds, what it reads back, what it says when something is wrong."""
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.history import History, line, write_atomically
+
+RECORDS = (
+    {
+        "round": 0,
+        "seconds": 1.5,
+        "groups": {"photo": {"accuracy": 0.5, "loss": 1.5}, "sketch": {"accuracy": 0.3, "loss": 2.0}},
+        "clients": {"accuracy": [0.5, 0.25, 0.75]},
+        "ids": [0, 2],
+        "weights": [0.75, 0.25],
+    },
+    {"round": 1, "seconds": 1.0, "ids": [1, 2], "weights": [0.5, 0.5]},  # no evaluation
+    {
+        "round": 2,
+        "groups": {"photo": {"accuracy": 0.7, "loss": 1.0}, "sketch": {"accuracy": 0.4, "loss": 1.9}},
+        "clients": {"accuracy": [0.7, 0.35, None]},
+        "ids": [0, 1, 2],
+        "weights": [0.2, 0.3, 0.5],
+    },
+)
+META = {
+    "method": "fedheal",
+    "scenario": "toy",
+    "seed": 3,
+    "rounds": 3,
+    "client_names": ["a", "b", "c"],
+    "client_groups": ["photo", "sketch", "photo"],
+}
+
+
+@pytest.fixture
+def history():
+    return History(RECORDS, META)
+
+
+def test_frame(history):
+    frame = history.frame()
+    assert list(frame.columns) == ["round", "group", "accuracy", "loss"]
+    assert frame.values.tolist() == [
+        [0, "photo", 0.5, 1.5],
+        [0, "sketch", 0.3, 2.0],
+        [2, "photo", 0.7, 1.0],
+        [2, "sketch", 0.4, 1.9],
+    ]
+
+
+def test_clients(history):
+    frame = history.clients()
+    assert list(frame.columns) == ["round", "client", "name", "group", "accuracy"]
+    assert frame.iloc[:4].values.tolist() == [
+        [0, 0, "a", "photo", 0.5],
+        [0, 1, "b", "sketch", 0.25],
+        [0, 2, "c", "photo", 0.75],
+        [2, 0, "a", "photo", 0.7],
+    ]
+    assert math.isnan(frame.accuracy.iloc[-1])
+
+
+def test_weights_are_missing_where_a_client_was_away(history):
+    frame = history.weights()
+    assert frame.index.tolist() == [0, 1, 2]
+    assert frame.columns.tolist() == [0, 1, 2]
+    expected = [[0.75, math.nan, 0.25], [math.nan, 0.5, 0.5], [0.2, 0.3, 0.5]]
+    np.testing.assert_array_equal(frame.to_numpy(), expected)
+
+
+def test_summary_averages_rounds_before_groups(history):
+    found = history.summary()
+    photo, sketch = 60.0, 35.0
+    assert found["groups"] == pytest.approx({"photo": photo, "sketch": sketch})
+    assert found["avg"] == pytest.approx(47.5)
+    assert found["std"] == pytest.approx(statistics.stdev([photo, sketch]))
+    assert (found["worst"], found["worst_group"]) == (pytest.approx(35), "sketch")
+    assert (found["rounds"], found["averaged"]) == (3, [0, 2])
+    assert history.summary(last=1)["groups"] == pytest.approx({"photo": 70, "sketch": 40})
+    assert history.summary(last=1)["averaged"] == [2]
+
+
+def test_summary_of_clients():
+    found = History(RECORDS[:1], META).summary()["clients"]
+    assert found["mean"] == pytest.approx(50)
+    assert found["gap"] == pytest.approx(50)
+    assert found["variance"] == pytest.approx((0 + 625 + 625) / 3)
+    assert found["jain"] == pytest.approx(1.5**2 / (3 * (0.25 + 0.0625 + 0.5625)))
+
+
+def test_summary_says_none_where_nothing_is_defined(history):
+    found = history.summary()
+    assert found["clients"]["mean"] is None  # one client was not evaluated
+    one = History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"}).summary()
+    assert (one["avg"], one["std"], one["worst_group"]) == (50, None, "all")
+    empty = History([], {"method": "m"}).summary()
+    expected = {"avg": None, "std": None, "worst": None, "worst_group": None, "groups": {}, "clients": {}}
+    assert empty == {**expected, "rounds": 0, "averaged": []}
+    json.dumps([found, one, empty], allow_nan=False)
+
+
+def test_empty_frames_keep_their_columns():
+    history = History([], {"method": "m"})
+    assert list(history.frame().columns) == ["round", "group", "accuracy", "loss"]
+    assert history.clients().empty
+    assert history.weights().empty
+
+
+def test_repr(history):
+    assert repr(history) == "History(fedheal on toy, seed 3, 3 rounds: avg 47.5, std 17.7, worst 35.0 (sketch))"
+    assert repr(History([{"round": 0}], {"method": "m"})) == "History(m, seed 0, 1 round: not evaluated)"
+
+
+def test_names_of_unnamed_clients():
+    history = History([{"round": 0, "ids": [0, 2], "weights": [0.5, 0.5]}], {"method": "m", "client_names": ["a"]})
+    assert history.client_names == ("a", "1", "2")
+    assert history.client_groups == ("", "", "")
+
+
+def test_history_is_frozen(history):
+    with pytest.raises(AttributeError):
+        history.records = ()
+
+
+def make_run(tmp_path, records=RECORDS, config='method = "fedheal"\nscenario = "toy"\nseed = 3\nrounds = 3\n'):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text(config, encoding="utf-8")
+    History(records, META).to_jsonl(run / "metrics.jsonl")
+    return run
+
+
+def test_from_run_reads_what_to_jsonl_wrote(tmp_path, history):
+    run = make_run(tmp_path)
+    (run / "manifest.json").write_text(json.dumps({"client_names": ["a", "b", "c"], "versions": {"torch": "2.6"}}))
+    (run / "summary.json").write_text(json.dumps({"header": ["engine: stacked"], "rounds": 99}))
+    found = History.from_run(run)
+    assert found.records == history.records
+    assert found.meta["config"]["seed"] == 3
+    assert {k: found.meta[k] for k in ("method", "scenario", "seed", "rounds")} == {
+        "method": "fedheal",
+        "scenario": "toy",
+        "seed": 3,
+        "rounds": 3,  # the configuration has the last word
+    }
+    assert found.client_names == ("a", "b", "c")
+    assert found.meta["versions"] == {"torch": "2.6"}
+    assert found.meta["header"] == ["engine: stacked"]
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60])
+def test_from_run_ignores_a_torn_last_line(tmp_path, history, cut):
+    run = make_run(tmp_path)
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[: -1 - cut])
+    assert History.from_run(run).records == history.records[:2]
+
+
+def test_from_run_accepts_a_complete_last_line_without_newline(tmp_path, history):
+    run = make_run(tmp_path)
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert History.from_run(run).records == history.records
+
+
+def test_from_run_takes_the_later_record_of_a_resumed_run(tmp_path):
+    run = make_run(tmp_path)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(line({"round": 1, "train_loss": 0.1}) + line({"round": 2, "train_loss": 0.2}))
+    found = History.from_run(run)
+    assert [record["round"] for record in found.records] == [0, 1, 2]
+    assert [record.get("train_loss") for record in found.records] == [None, 0.1, 0.2]
+
+
+def test_from_run_keeps_strange_names_in_one_line(tmp_path):
+    record = {"round": 0, "quarantined": [{"client": 0, "name": "a\u2028b\n\x85é", "reason": "x"}]}
+    assert History.from_run(make_run(tmp_path, [record])).records == (record,)
+
+
+def test_from_run_without_a_run(tmp_path):
+    with pytest.raises(ValueError, match=r"config\.toml does not exist\. This is not the directory of a run"):
+        History.from_run(tmp_path / "nowhere")
+    run = make_run(tmp_path)
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl does not exist\. The run has not finished"):
+        History.from_run(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.toml", "seed = 3\n", r"config\.toml: expected a line such as method.*found the keys seed"),
+        ("config.toml", "method = \n", r"config\.toml: "),
+        ("metrics.jsonl", '{"round":0}\n{"rou\n{"round":2}\n', r"metrics\.jsonl: line 2 is damaged"),
+        ("metrics.jsonl", '{"round":0}\n{"loss":1}\n{"round":2}\n', r"line 2 is damaged: a record needs its round"),
+        ("metrics.jsonl", '{"round":0,"ids":[1],"weights":[]}\n', "1 ids, 0 weights"),
+        ("manifest.json", "[1]", r"manifest\.json: expected a JSON object, found \[1\]"),
+    ],
+)
+def test_from_run_names_the_file_and_the_fault(tmp_path, name, content, message):
+    run = make_run(tmp_path)
+    (run / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        History.from_run(run)
+
+
+@pytest.mark.parametrize(
+    ("records", "meta", "message"),
+    [
+        ([], {}, 'meta\\["method"\\]'),
+        ([{"round": 1}, {"round": 0}], {"method": "m"}, r"must increase from record to record: found \[1, 0\]"),
+        ([{"loss": 1}], {"method": "m"}, "needs its round"),
+        ([{"round": 0, "groups": {"a": 0.5}}], {"method": "m"}, "round 0: expected groups as"),
+        ([{"round": 0, "clients": [0.5]}], {"method": "m"}, "round 0: expected clients as"),
+        (
+            [{"round": 0, "clients": {"accuracy": [1]}}, {"round": 1, "clients": {"accuracy": [1, 1]}}],
+            {"method": "m"},
+            r"found \[1, 2\] accuracies",
+        ),
+    ],
+)
+def test_malformed_records(records, meta, message):
+    with pytest.raises(ValueError, match=message):
+        History(records, meta)
+
+
+def test_line_is_one_line_of_strict_json():
+    record = {"round": 1, "groups": {"a\n": {"accuracy": math.nan}}, "weights": np.array([0.5, np.inf]), "ids": (1, 2)}
+    text = line(record)
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    expected = {"round": 1, "groups": {"a\n": {"accuracy": None}}, "weights": [0.5, None], "ids": [1, 2]}
+    assert json.loads(text, parse_constant=pytest.fail) == expected
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"groups": st.dictionaries(st.text(), st.fixed_dictionaries({"accuracy": st.floats(0, 1)}))}
+        ),
+        max_size=5,
+    ),
+    st.integers(0, 400),
+)
+def test_any_prefix_of_the_file_gives_a_prefix_of_the_records(tmp_path_factory, bodies, cut):
+    records = [{"round": t, **body} for t, body in enumerate(bodies)]
+    run = make_run(tmp_path_factory.mktemp("runs"), records)
+    path = run / "metrics.jsonl"
+    content = path.read_bytes()[:cut]
+    path.write_bytes(content)
+    found = History.from_run(run).records
+    assert found == tuple(records[: len(found)])
+    assert len(found) >= content.count(b"\n")
+
+
+def test_write_atomically_keeps_the_old_file_when_it_fails(tmp_path):
+    path = write_atomically(tmp_path / "new" / "file.txt", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert path.read_text() == "old"
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_importing_is_light():
+    code = (
+        "import sys, equipoise.history, equipoise.report; "
+        "print(sorted({'matplotlib', 'pandas', 'jinja2'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

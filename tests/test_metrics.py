@@ -1,0 +1,309 @@
+"""Accuracy, spread and statistics against hand-computed values, naive loops, known answers and invariants."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from equipoise.metrics import (
+    avg_std_worst,
+    avg_std_worst_per_round,
+    paired,
+    performance,
+    spread,
+    summary_over_seeds,
+)
+
+accuracies = st.lists(st.floats(1e-3, 1, allow_subnormal=False), min_size=1, max_size=40)
+
+
+# Hand-computed: four clients at 0.2, 0.4, 0.4, 1.0; sum 2, mean 0.5, sum of squares 1.36.
+HAND = [0.4, 0.2, 1.0, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mean", 0.5),
+        ("worst", 0.2),
+        ("best", 1.0),
+        ("gap", 0.8),
+        ("std", math.sqrt((0.01 + 0.09 + 0.25 + 0.01) / 3)),
+        ("variance", 900.0),
+        ("worst_share", 0.2),
+        ("best_share", 1.0),
+        ("coefficient_of_variation", 0.6),
+        ("jain", 4 / (4 * 1.36)),
+        ("cosine", 2 / (2 * math.sqrt(1.36))),
+        ("angle", math.degrees(math.acos(1 / math.sqrt(1.36)))),
+        ("entropy", -(0.1 * math.log(0.1) + 0.4 * math.log(0.2) + 0.5 * math.log(0.5))),
+        ("kl_uniform", math.log(4) + 0.1 * math.log(0.1) + 0.4 * math.log(0.2) + 0.5 * math.log(0.5)),
+        ("gini", (0.2 + 0.2 + 0.6 + 0.6 + 0.8) * 2 / (2 * 16 * 0.5)),
+    ],
+)
+def test_value_by_hand(name, expected):
+    value, defined = getattr(performance, name)(HAND)
+    assert defined
+    assert value == pytest.approx(expected, abs=1e-12)
+
+
+def naive(a):
+    """Every formula as loops over single numbers."""
+    k = len(a)
+    mean = sum(a) / k
+    square = sum(x * x for x in a)
+    std = math.sqrt(sum((x - mean) ** 2 for x in a) / k)
+    shares = [x / sum(a) for x in a]
+    entropy = -sum(u * math.log(u) for u in shares if u > 0)
+    n = max(1, k // 10)
+    return {
+        "mean": 100 * mean,
+        "std": 100 * std,
+        "variance": sum((100 * x - 100 * mean) ** 2 for x in a) / k,
+        "worst10": 100 * sum(sorted(a)[:n]) / n,
+        "best10": 100 * sum(sorted(a, reverse=True)[:n]) / n,
+        "min": 100 * min(a),
+        "max": 100 * max(a),
+        "gap": 100 * (max(a) - min(a)),
+        "cov": std / mean,
+        "jain": sum(a) ** 2 / (k * square),
+        "cosine": sum(a) / math.sqrt(k * square),
+        "angle": math.degrees(math.acos(min(1.0, sum(a) / math.sqrt(k * square)))),
+        "entropy": entropy,
+        "kl": math.log(k) - entropy,
+        "gini": sum(abs(x - y) for x in a for y in a) / (2 * k * k * mean),
+    }
+
+
+@given(accuracies)
+def test_spread_equals_naive_loops(a):
+    found = spread(a)
+    expected = naive(a)
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        tolerance = 1e-5 if name == "angle" else 1e-8  # the arc cosine itself loses digits near 1
+        assert found[name].value == pytest.approx(value, rel=1e-8, abs=tolerance), name
+
+
+def test_known_answers_for_the_spread_over_clients():
+    """Golden `metric.uniformity`: the formulas of the q-FFL plot script on 20 clients."""
+    acc = [0.666, 0.776, 0.565, 0.52, 0.573, 0.664, 0.858, 0.57, 0.845, 0.375]
+    acc += [0.419, 0.742, 0.866, 0.676, 0.749, 0.845, 0.442, 0.93, 0.617, 0.542]
+    expected = {
+        "variance": 249.108,
+        "std": 15.78315557802051,
+        "worst10": 39.7,
+        "best10": 89.8,
+        "gap": 55.5,
+        "cov": 0.2384162474021225,
+        "jain": 0.9462149587999522,
+        "gini": 0.1363972809667674,
+        "cosine": 0.9727358114102472,
+        "angle": 13.409902251862004,
+        "entropy": 2.9665714504447918,
+        "kl": 0.029160823109199097,
+    }
+    found = {name: spread(acc)[name].value for name in expected}
+    assert found == pytest.approx(expected, abs=1e-10, rel=1e-10)
+
+
+DOMAINS = [  # golden metric.fedheal.avg_std: seven rounds, four domains, percent
+    [88.86, 93.43, 79.0, 42.66],
+    [90.42, 92.57, 80.26, 41.81],
+    [87.4, 93.77, 77.95, 40.33],
+    [89.21, 93.53, 80.92, 41.95],
+    [87.49, 93.11, 79.83, 42.01],
+    [89.59, 92.75, 80.62, 43.62],
+    [88.65, 92.8, 78.99, 44.1],
+]
+
+
+def test_known_answers_for_fedheal():
+    avg, std, worst = avg_std_worst(DOMAINS)
+    assert performance.last_rounds(DOMAINS) == pytest.approx([88.468, 93.192, 79.662, 42.402], abs=1e-10)
+    assert (avg.value, std.value) == pytest.approx((75.931, 23.045120177599426), abs=1e-10)
+    assert worst.value == pytest.approx(42.402, abs=1e-10)
+
+
+def test_known_answers_for_fedheal_per_round():
+    avg, std, _ = avg_std_worst_per_round(DOMAINS)
+    assert (avg.value, std.value) == pytest.approx((75.931, 23.05293812471218), abs=1e-10)
+
+
+def test_fedheal_reproduces_a_printed_row():
+    """FedAvg on Digits, FedHEAL Table 2: MNIST, USPS, SVHN, SYN, and the printed AVG and STD."""
+    avg, std, worst = avg_std_worst([89.84, 93.25, 79.54, 41.35])
+    assert avg.value == pytest.approx(76.00, abs=0.01)
+    assert std.value == pytest.approx(23.82, abs=0.01)
+    assert worst.value == 41.35
+
+
+@given(
+    st.integers(1, 8).flatmap(
+        lambda d: st.lists(st.lists(st.floats(0, 1), min_size=d, max_size=d), min_size=1, max_size=9)
+    ),
+    st.integers(1, 6),
+)
+def test_order_of_reduction(table, last):
+    first, per_round = avg_std_worst(table, last), avg_std_worst_per_round(table, last)
+    rows = table[-last:]
+    means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    assert first.avg.value == pytest.approx(sum(means) / len(means), abs=1e-12)
+    assert first.worst.value == pytest.approx(min(means), abs=1e-12)
+    assert per_round.avg.value == pytest.approx(first.avg.value, abs=1e-12)
+    assert per_round.worst.value <= first.worst.value + 1e-12
+    assert first.std.defined == per_round.std.defined == (len(table[0]) > 1)
+    if first.std.defined:
+        assert per_round.std.value >= first.std.value - 1e-12
+
+
+@given(accuracies)
+def test_ranges(a):
+    found = {name: value.value for name, value in spread(a).items()}
+    k = len(a)
+    assert 1 / k - 1e-12 <= found["jain"] <= 1
+    assert found["jain"] == pytest.approx(found["cosine"] ** 2)
+    assert found["jain"] == pytest.approx(1 / (1 + found["cov"] ** 2))
+    assert 0 <= found["gini"] <= 1 - 1 / k + 1e-12
+    assert 0 <= found["kl"] <= math.log(k) + 1e-12
+    assert 0 <= found["angle"] <= 90
+    assert found["min"] <= found["worst10"] <= found["mean"] + 1e-9
+    assert found["mean"] - 1e-9 <= found["best10"] <= found["max"]
+
+
+@given(accuracies, st.floats(0.1, 10))
+def test_scale_free_measures_do_not_see_the_scale(a, factor):
+    before, after = spread(a), spread([factor * x for x in a])
+    for name in ("cov", "jain", "cosine", "angle", "entropy", "kl", "gini"):
+        assert after[name].value == pytest.approx(before[name].value, rel=1e-6, abs=1e-5), name
+    assert after["variance"].value == pytest.approx(factor**2 * before["variance"].value, rel=1e-6, abs=1e-9)
+
+
+@given(accuracies, st.randoms(use_true_random=False))
+def test_order_of_clients_does_not_matter(a, random):
+    shuffled = random.sample(a, len(a))
+    for name, value in spread(a).items():
+        assert spread(shuffled)[name].value == pytest.approx(value.value, rel=1e-9, abs=1e-6), name
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 100])
+@pytest.mark.parametrize("value", [0.1, 0.3, 1.0])
+def test_equal_clients_are_perfectly_fair(k, value):
+    found = spread([value] * k)
+    for name in ("gap", "gini"):
+        assert found[name].value == 0, name
+    for name in ("std", "variance", "cov", "kl", "angle"):
+        assert found[name].value == pytest.approx(0, abs=1e-6), name
+    assert found["jain"].value == pytest.approx(1)
+    assert found["cosine"].value == pytest.approx(1)
+    assert found["entropy"].value == pytest.approx(math.log(k))
+
+
+def test_one_client_has_everything():
+    found = spread([0, 0, 0, 0.8])
+    assert found["jain"].value == pytest.approx(1 / 4)
+    assert found["gini"].value == pytest.approx(3 / 4)
+    assert found["entropy"].value == 0
+    assert found["angle"].value == pytest.approx(60)
+
+
+@pytest.mark.parametrize("a", [[], [0.5, math.nan], [math.inf, 0.1], [None, 0.3]])
+def test_nothing_to_measure_is_undefined_not_an_error(a):
+    assert all(not defined and math.isnan(value) for value, defined in spread(a).values())
+    assert not performance.std(a).defined
+    assert not performance.weighted_mean(a, [1] * len(a)).defined
+
+
+def test_undefined_where_the_formula_divides_by_zero():
+    found = spread([0, 0, 0])
+    undefined = {name for name, value in found.items() if not value.defined}
+    assert undefined == {"cov", "jain", "cosine", "angle", "entropy", "kl", "gini"}
+    assert not performance.std([0.5]).defined
+    assert not performance.weighted_mean([0.5], [0]).defined
+
+
+def test_a_group_missing_in_one_round_is_undefined():
+    assert not any(value.defined for value in avg_std_worst([[0.5, 0.6], [0.5, math.nan]]))
+    assert avg_std_worst([[0.5, math.nan], [0.5, 0.6]], last=1).avg.value == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (30, 3), (100, 10)])
+def test_worst_tenth_counts_clients(k, n):
+    a = [i / k for i in range(k)]
+    assert performance.worst_share(a).value == pytest.approx(sum(a[:n]) / n)
+    assert performance.best_share(a).value == pytest.approx(sum(a[-n:]) / n)
+
+
+def test_weighted_mean():
+    assert performance.weighted_mean([0.2, 0.8], [300, 100]).value == pytest.approx(0.35)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: performance.mean([[0.1, 0.2]]), r"expected shape \[K\], found \(1, 2\)"),
+        (lambda: avg_std_worst(np.zeros((2, 2, 2))), r"expected shape \[R, D\] or \[D\], found \(2, 2, 2\)"),
+        (lambda: avg_std_worst([0.1, 0.2], last=0), "at least 1, found 0"),
+        (lambda: performance.worst_share([0.1], share=0), r"\(0, 1\], found 0"),
+        (lambda: performance.weighted_mean([0.1, 0.2], [1]), r"expected shape \(2,\), found \(1,\)"),
+        (lambda: performance.weighted_mean([0.1], [-1]), "none below 0, found -1"),
+        (lambda: summary_over_seeds([[1.0]]), r"expected shape \[n\]"),
+        (lambda: paired([1.0, 2.0], [1.0]), "found 2 and 1"),
+    ],
+)
+def test_errors_say_what_was_found(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_summary_over_seeds_by_hand():
+    found = summary_over_seeds([80.0, 82.0, 84.0])
+    assert found == pytest.approx((82, 2, 4.302652729911275 * 2 / math.sqrt(3), 3))  # t_{0.975, 2} = 4.3027
+
+
+def test_one_seed_has_a_mean_and_nothing_else():
+    mean, std, ci95, n = summary_over_seeds([0.7])
+    assert (mean, n) == (0.7, 1)
+    assert math.isnan(std)
+    assert math.isnan(ci95)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=2, max_size=12))
+@settings(max_examples=60)
+def test_paired_equals_scipy(pairs):
+    a, b = (np.array(side) for side in zip(*pairs, strict=True))
+    if np.ptp(a - b) < 1e-6:
+        return
+    found = paired(a, b)
+    expected = stats.ttest_rel(a, b)
+    low, high = expected.confidence_interval(0.95)
+    assert found.defined
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert found.difference == pytest.approx((low + high) / 2, rel=1e-6, abs=1e-9)
+    assert found.ci95 == pytest.approx((high - low) / 2, rel=1e-6)
+    assert paired(b, a).difference == pytest.approx(-found.difference)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n"),
+    [
+        ([], [], 0),
+        ([0.5], [0.4], 1),
+        ([0.1, 0.2, 0.3], [0.2, 0.3, 0.4], 3),
+        ([1, 1], [1, 1], 2),
+        ([1, math.nan], [1, 2], 2),
+    ],
+)
+def test_paired_is_undefined_without_spread(a, b, n):
+    found = paired(a, b)
+    assert not found.defined
+    assert found.n == n
+    assert math.isnan(found.p)
+    assert math.isnan(found.ci95)
+
+
+def test_paired_keeps_the_difference_of_one_seed():
+    assert paired([0.5], [0.4]).difference == pytest.approx(0.1)

@@ -1,0 +1,551 @@
+"""Tables, figures and the HTML page, on histories made up here."""
+
+import io
+import json
+import math
+import re
+import statistics
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from equipoise.history import History
+from equipoise.report import (
+    comparison,
+    draw_all,
+    figures,
+    latex,
+    markdown,
+    render,
+    rich_table,
+    save_all,
+    verdict,
+    write,
+)
+
+GROUPS = {"mnist": 0.93, "usps": 0.88, "svhn": 0.72}
+
+
+def made_up(method="fedavg", seed=0, *, lift=0.0, rounds=8, clients=True, weights=True, consistency=False, **meta):
+    """A run that learns; `lift` moves every group towards 1, the worst most."""
+    rng = np.random.default_rng([seed, len(method)])
+    names = list(GROUPS) * 2
+    records = []
+    for t in range(rounds):
+        groups = {}
+        for group, final in GROUPS.items():
+            a = (final + lift * (1 - final)) * (1 - 0.5**t / 2) - 0.01 * rng.random()
+            groups[group] = {"accuracy": float(a), "loss": float(2 - 2 * a)}
+        record = {"round": t, "seconds": 0.1, "groups": groups, "ids": list(range(6))}
+        if clients:
+            record["clients"] = {"accuracy": [groups[g]["accuracy"] - 0.01 * m for m, g in enumerate(names)]}
+        if weights:
+            w = 1 + lift * t * rng.random(6)
+            record["weights"] = (w / w.sum()).tolist()
+        if consistency:
+            record["consistency"] = np.histogram(rng.beta(1 + t, 1, 500), 20, (0, 1))[0].tolist()
+            record["kept"] = 0.87
+        records.append(record)
+    meta = {"scenario": "digits", "rounds": rounds, "client_names": list("abcdef"), "client_groups": names, **meta}
+    return History(records, {"method": method, "seed": seed, **meta})
+
+
+def several(seeds=3, **options):
+    lifts = {"fedavg": 0.0, "afl": 0.2, "fedproto+fedheal": 0.5}
+    return [
+        made_up(method, seed, lift=lift, consistency="heal" in method, **options)
+        for seed in range(seeds)
+        for method, lift in lifts.items()
+    ]
+
+
+def unevaluated(method="fedavg", **meta):
+    """A run without anything to draw: its page is quick to make."""
+    return History([{"round": 0}], {"method": method, **meta})
+
+
+class Page(HTMLParser):
+    """Text, tables and attributes of a page; fails on a tag that is closed wrongly."""
+
+    VOID = ("meta", "wbr", "br", "link")
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.text, self.attributes, self.tables, self.tags = [], "", [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" in self.open:
+            return
+        self.text += data
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+
+
+# --- the comparison
+
+
+def test_comparison_against_numpy_and_scipy():
+    histories = several(3)
+    found = comparison(histories)
+    assert (found["scenario"], found["rounds"], found["averaged"], found["seeds"]) == ("digits", 8, 5, [0, 1, 2])
+    assert [m["method"] for m in found["methods"]] == ["fedavg", "afl", "fedproto+fedheal"]
+    tables = {(h.label, h.seed): 100 * h.group_table()[1][-5:].mean(0) for h in histories}
+    stds = {label: [statistics.stdev(tables[label, s]) for s in range(3)] for label in ("fedavg", "afl")}
+    afl = found["methods"][1]
+    assert afl["std"]["mean"] == pytest.approx(np.mean(stds["afl"]))
+    assert afl["std"]["std"] == pytest.approx(np.std(stds["afl"], ddof=1))
+    assert afl["groups"]["svhn"]["mean"] == pytest.approx(np.mean([tables["afl", s][2] for s in range(3)]))
+    test = stats.ttest_rel(stds["afl"], stds["fedavg"])
+    assert afl["versus"]["method"] == "fedavg"
+    assert afl["versus"]["seeds"] == 3
+    assert afl["versus"]["std"]["difference"] == pytest.approx(np.mean(stds["afl"]) - np.mean(stds["fedavg"]))
+    assert afl["versus"]["std"]["p"] == pytest.approx(test.pvalue)
+    assert found["methods"][0]["versus"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_comparison_pairs_by_seed_not_by_position():
+    a, b = several(3)[0::3], several(3)[1::3]
+    assert comparison([*a, *reversed(b)]) == comparison([*a, *b])
+
+
+def test_comparison_of_one_seed_has_no_spread():
+    found = comparison(several(1))
+    assert found["methods"][1]["avg"]["std"] is None
+    assert found["methods"][1]["avg"]["ci95"] is None
+    versus = found["methods"][1]["versus"]["avg"]
+    assert versus["difference"] == pytest.approx(
+        found["methods"][1]["avg"]["mean"] - found["methods"][0]["avg"]["mean"]
+    )
+    assert (versus["ci95"], versus["p"]) == (None, None)
+
+
+def test_comparison_uses_common_seeds_and_says_what_is_missing():
+    found = comparison([h for h in several(3) if (h.label, h.seed) != ("afl", 1)])
+    assert found["methods"][1]["versus"]["seeds"] == 2
+    assert found["notes"] == ["afl has no run with seed 1."]
+
+
+def test_comparison_notes_runs_that_stopped():
+    found = comparison([made_up(), made_up("afl", rounds=3)])
+    assert found["notes"] == ["afl, seed 0, stopped after 3 of 8 rounds."]
+
+
+def test_comparison_without_clients_or_groups():
+    found = comparison([made_up(clients=False), History([{"round": 0}], {"method": "afl", "scenario": "digits"})])
+    assert found["methods"][0]["clients"] == {}
+    assert found["methods"][1]["avg"]["mean"] is None
+    assert found["methods"][1]["groups"]["mnist"] == {"mean": None, "std": None, "ci95": None}
+    assert any("same groups" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("histories", "message"),
+    [
+        ([], "at least one history, found none"),
+        ([made_up(), made_up("afl", scenario="office")], "found digits, office"),
+        ([made_up(), made_up()], "fedavg with seed 0 is given twice"),
+    ],
+)
+def test_comparison_refuses_what_cannot_be_compared(histories, message):
+    with pytest.raises(ValueError, match=message):
+        comparison(histories)
+
+
+def test_labels_tell_variants_of_one_method_apart():
+    found = comparison([made_up(), made_up(label="fedavg, small step")])
+    assert [m["method"] for m in found["methods"]] == ["fedavg", "fedavg, small step"]
+
+
+# --- tables as text
+
+
+def shown(table, width=200):
+    file = io.StringIO()
+    Console(file=file, width=width, no_color=True).print(table)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_every_table_holds_the_numbers(seeds):
+    found = comparison(several(seeds))
+    for text in (shown(rich_table(found)), markdown(found), latex(found)):
+        for method in found["methods"]:
+            for cell in (*method["groups"].values(), method["avg"], method["std"], method["worst"]):
+                assert f"{cell['mean']:.2f}" in text
+        assert bool(re.search(r"p[=<]\.\d{3}", text)) == (seeds > 1)
+
+
+def test_best_values_are_bold():
+    found = comparison(several(1))
+    rows = [line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| ")]
+    assert all("**" not in cell for row in rows[:3] for cell in row)
+    assert all(re.fullmatch(r"\*\*[\d.]+\*\*( \|)?", cell) for cell in rows[3][1:])
+    assert latex(found).count(r"\textbf{") == 6
+
+
+def test_one_method_has_nothing_in_bold():
+    found = comparison([made_up()])
+    assert "**" not in markdown(found)
+
+
+def test_lower_std_is_better():
+    low, high = made_up("low", lift=0.5), made_up("high")
+    row = next(line for line in markdown(comparison([high, low])).splitlines() if line.startswith("| low"))
+    assert row.split(" | ")[5].startswith("**")
+
+
+def test_tables_escape_names():
+    history = made_up("a_b|c%", scenario="[red]x&y")
+    found = comparison([history])
+    assert r"a\_b\textbar{}c\%" in latex(found)
+    assert r"x\&y" in latex(found)
+    assert r"a_b\|c%" in markdown(found)
+    assert "a_b|c%" in shown(rich_table(found))
+    assert "[red]x&y" in shown(rich_table(found))
+
+
+def test_terminal_table_fits_eighty_columns():
+    text = shown(rich_table(comparison(several(3))), width=80)
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_latex_is_balanced():
+    text = latex(comparison(several(3)))
+    assert text.count("{") == text.count("}")
+    body = re.search(r"\\midrule\n(.*)\\bottomrule", text, re.DOTALL).group(1)
+    assert [line.count("&") for line in body.splitlines() if "&" in line] == [6, 6, 6]
+
+
+# --- the verdict
+
+
+def test_verdict_names_the_fairest_and_quotes_the_test():
+    text = verdict(comparison(several(3)))
+    assert text.startswith("fedproto+fedheal is the fairest: its accuracy varies least over 3 groups")
+    assert "It also serves the worst group best" in text
+    assert "Its average accuracy is higher" in text
+    assert text.count("paired difference") == 3
+    assert "one seed" not in text
+
+
+def test_verdict_of_one_seed_claims_nothing():
+    for histories in (several(1), [made_up()]):
+        text = verdict(comparison(histories))
+        assert "one seed proves nothing" in text
+        assert "paired" not in text
+
+
+def test_verdict_when_the_reference_wins():
+    text = verdict(comparison([made_up(lift=0.5), made_up("afl")]))
+    assert text.startswith("No method is fairer than fedavg")
+    assert "against" not in text
+
+
+def test_verdict_says_when_a_difference_may_be_chance():
+    noise = {"fedavg": [0.80, 0.84, 0.79], "afl": [0.81, 0.79, 0.84]}
+    histories = [
+        History([{"round": 0, "groups": {"x": {"accuracy": a}, "y": {"accuracy": 0.5}}}], {"method": m, "seed": s})
+        for m, accuracies in noise.items()
+        for s, a in enumerate(accuracies)
+    ]
+    assert "cannot be told from chance" in verdict(comparison(histories[::-1]))
+
+
+def test_verdict_of_two_seeds_asks_for_more():
+    assert "Two seeds are few" in verdict(comparison(several(2)))
+
+
+def test_verdict_of_one_group_does_not_speak_of_fairness():
+    runs = [
+        History([{"round": 0, "groups": {"all": {"accuracy": a}}}], {"method": m}) for m, a in (("a", 0.5), ("b", 0.6))
+    ]
+    text = verdict(comparison(runs))
+    assert "b is the most accurate" in text
+    assert "fair" not in text
+    assert "b reaches 60.00\u00a0% on average over 1 group." in verdict(comparison(runs[1:]))
+
+
+def test_verdict_without_an_evaluation():
+    assert "nothing to judge" in verdict(comparison([History([], {"method": "m"})]))
+
+
+# --- figures
+
+
+def test_draw_all_draws_what_the_data_allow():
+    assert list(draw_all(several(1))) == ["bars", "convergence", "spread", "weights", "consistency"]
+    assert list(draw_all([made_up(clients=False, weights=False)])) == ["bars", "convergence"]
+    assert draw_all([History([{"round": 0}], {"method": "m"})]) == {}
+
+
+def test_bars_show_the_means_and_the_std_over_seeds():
+    histories = several(3)
+    axes = figures.bars(histories).axes[0]
+    heights = [
+        [bar.get_height() for bar in container] for container in axes.containers if hasattr(container, "patches")
+    ]
+    found = comparison(histories)
+    for drawn, method in zip(heights, found["methods"], strict=True):
+        assert drawn == pytest.approx([cell["mean"] for cell in method["groups"].values()])
+    whiskers = axes.collections[0].get_segments()
+    expected = [2 * cell["std"] for cell in found["methods"][0]["groups"].values()]
+    assert [segment[1][1] - segment[0][1] for segment in whiskers] == pytest.approx(expected)
+    assert not figures.bars(several(1)).axes[0].collections
+
+
+def test_bars_lie_when_there_are_many():
+    groups = {f"a hospital with a long name {i}": {"accuracy": i / 10} for i in range(5)}
+    axes = figures.bars([History([{"round": 0, "groups": groups}], {"method": "m"})]).axes[0]
+    assert [bar.get_width() for bar in axes.containers[0]] == pytest.approx([0, 10, 20, 30, 40])
+    assert axes.get_xlim() == (0, 100)
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(groups)
+
+
+def test_convergence_shows_average_and_worst_group():
+    histories = several(1)
+    average, worst = figures.convergence(histories).axes
+    table = 100 * histories[2].group_table()[1]
+    np.testing.assert_allclose(average.lines[2].get_ydata(), table.mean(axis=1))
+    np.testing.assert_allclose(worst.lines[2].get_ydata(), table.min(axis=1))
+    assert len(figures.convergence(several(3)).axes[0].collections) == 3
+    assert not average.collections
+
+
+def test_weights_show_every_client_and_the_mean_of_its_group():
+    history = made_up(lift=0.5)
+    axes = figures.weights([history]).axes[0]
+    table = 100 * history.weights().to_numpy()
+    lines = {tuple(np.round(line.get_ydata(), 9)) for line in axes.lines}
+    assert {tuple(np.round(column, 9)) for column in table.T} <= lines
+    assert tuple(np.round(table[:, [0, 3]].mean(axis=1), 9)) in lines
+    assert len(axes.lines) == 6 + 3 + 1
+
+
+def test_weights_of_partial_participation():
+    records = [{"round": t, "ids": [t % 3], "weights": [1.0]} for t in range(6)]
+    axes = figures.weights([History(records, {"method": "m", "client_groups": ["x", "x", "y"]})]).axes[0]
+    assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 4, 2, 2, 6]
+
+
+def test_consistency_is_a_share_of_the_parameters():
+    histories = [made_up(consistency=True, rounds=12)]
+    axes = figures.consistency(histories).axes[0]
+    counts = np.array(histories[0].records[-1]["consistency"])
+    drawn = [patch.get_data().values for patch in axes.patches]
+    np.testing.assert_allclose(drawn[0], 100 * counts / counts.sum())
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["round 11", "round 9"]
+
+
+def test_spread_sorts_the_clients():
+    history = made_up()
+    line = figures.spread([history]).axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), np.sort(100 * history.client_table()[1][-5:].mean(axis=0)))
+
+
+@pytest.mark.parametrize(
+    "draw", [figures.bars, figures.spread, figures.weights, figures.consistency, figures.convergence]
+)
+def test_figures_without_data_say_so(draw):
+    with pytest.raises(ValueError, match=r"this figure shows .*, which no record of m holds"):
+        draw([History([{"round": 0}], {"method": "m"})])
+
+
+def test_figures_take_any_name():
+    strange = {"$x": {"accuracy": 0.5}, "_y $\\frac$": {"accuracy": 0.6}, "<b>&": {"accuracy": 0.4}}
+    histories = [History([{"round": 0, "groups": strange}], {"method": m}) for m in ("_a", "b$^$")]
+    for figure in draw_all(histories).values():
+        figure.savefig(io.BytesIO(), format="png")
+
+
+def test_save_all_writes_every_format(tmp_path):
+    paths = save_all([made_up(weights=False, clients=False)], tmp_path / "figures")
+    assert [path.name for path in paths] == ["bars.pdf", "bars.png", "convergence.pdf", "convergence.png"]
+    assert paths[0].read_bytes().startswith(b"%PDF")
+    assert paths[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_do_not_touch_pyplot():
+    draw_all(several(1))
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+# --- the page
+
+
+@pytest.fixture(scope="module")
+def html():
+    return render(several(1))
+
+
+def test_page_holds_the_numbers():
+    histories = several(3)
+    page = Page(render(histories))
+    found = comparison(histories)
+    table = page.tables[0]
+    assert table[0] == ["Method", "mnist", "usps", "svhn", "AVG", "STD", "worst"]
+    for row, method in zip(table[1:], found["methods"], strict=True):
+        assert row[0] == method["method"]
+        cells = [*method["groups"].values(), method["avg"], method["std"], method["worst"]]
+        assert row[1:] == [f"{cell['mean']:.2f} ±{cell['std']:.2f}" for cell in cells]
+    assert [row[0] for row in page.tables[1][1:]] == ["afl", "fedproto+fedheal"]
+    assert verdict(found) in page.text
+    assert page.tags.count("svg") == page.tags.count("figcaption") == 5
+    clients = page.tables[2]
+    assert f"{found['methods'][0]['clients']['jain']['mean']:.3f}" in clients[1][clients[0].index("Jain")]
+
+
+def test_page_needs_nothing_else(html):
+    page = Page(html)
+    assert not re.search(r"https?:|//[a-z]|@import|<script|<link|<img|\bsrc=|\bon\w+=", html)
+    references = [value for name, value in page.attributes if name in ("href", "src", "xlink:href")]
+    assert all(value.startswith("#") for value in references)
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    used = {value[1:] for value in references} | {
+        target for _, value in page.attributes for target in re.findall(r"url\(#([^)]+)\)", value or "")
+    }
+    assert used <= set(ids)
+
+
+def test_page_follows_the_colours_of_the_reader(html):
+    assert "prefers-color-scheme: dark" in html
+    svg = html[html.index("<svg") : html.rindex("</svg>")]
+    assert "currentColor" in svg
+    assert figures.INK not in svg
+
+
+def test_page_of_one_seed(html):
+    page = Page(html)
+    assert "one seed proves nothing" in page.text
+    assert "±" not in "".join(cell for row in page.tables[0] for cell in row)
+    assert "Difference to" not in page.text
+
+
+def test_page_without_clients_or_groups():
+    page = Page(render([made_up(clients=False, weights=False)]))
+    assert "Spread over the clients" not in page.text
+    assert page.tags.count("svg") == 2
+    empty = Page(render([unevaluated()]))
+    assert "nothing to judge" in empty.text
+    assert "svg" not in empty.tags
+
+
+def test_page_lists_quarantined_clients_by_name():
+    bad = {"client": 3, "name": "photo-3", "reason": "update holds NaN"}
+    records = [{"round": t, "quarantined": [bad] if t in (1, 2, 3, 6) else []} for t in range(8)]
+    page = Page(render([History(records, {"method": "fedavg"})]))
+    table = next(table for table in page.tables if table[0][0] == "Client")
+    assert table[1:] == [["photo-3", "update holds NaN", "fedavg", "0", "1–3, 6"]]
+    assert "None: every answer passed the check." in Page(render([unevaluated()])).text
+
+
+def test_page_shows_header_lines_once_when_all_runs_share_them():
+    shared = render([unevaluated(header=["engine: stacked"]), unevaluated("afl", header=["engine: stacked"])])
+    assert shared.count("engine: stacked") == 1
+    differing = render([unevaluated(header=["engine: workers"]), unevaluated("afl", header=["engine: stacked"])])
+    assert differing.index("fedavg</h3>") < differing.index("engine: workers") < differing.index("afl</h3>")
+
+
+def test_page_separates_shared_from_differing_settings():
+    page = Page(
+        render(
+            [
+                unevaluated(m, seed=s, config={"seed": s, "solver": {"lr": 0.1, "nesterov": True}, "rules": {"tau": t}})
+                for m, t in (("fedavg", 0.3), ("afl", 0.4))
+                for s in (0, 1)
+            ]
+        )
+    )
+    differing = next(table for table in page.tables if table[0][0] == "Setting")
+    assert differing == [["Setting", "fedavg", "afl"], ["rules.tau", "0.3", "0.4"]]
+    assert page.tables[-1] == [["seed", "0, 1"], ["solver.lr", "0.1"], ["solver.nesterov", "true"]]
+
+
+def test_page_shows_the_recorded_versions():
+    assert "torch 2.6.0, 2.7.0" in render(
+        [unevaluated(versions={"torch": "2.6.0"}), unevaluated("afl", versions={"torch": "2.7.0"})]
+    )
+
+
+def test_page_escapes_everything_a_user_can_write():
+    evil = "<script>alert(1)</script>"
+    history = History(
+        [
+            {
+                "round": 0,
+                "groups": {evil: {"accuracy": 0.5}, "b": {"accuracy": 0.6}},
+                "clients": {"accuracy": [0.5]},
+                "ids": [0],
+                "weights": [1.0],
+                "quarantined": [{"client": 0, "name": evil, "reason": evil}],
+                "consistency": [1] * 20,
+                "kept": 0.5,
+            }
+        ],
+        {
+            "method": evil,
+            "scenario": evil,
+            "header": [evil],
+            "client_groups": [evil],
+            "versions": {evil: evil},
+            "config": {evil: evil},
+        },
+    )
+    html = render([history, History(history.records, {**history.meta, "label": evil + "2"})])
+    page = Page(html)
+    assert "script" not in page.tags
+    assert "<script" not in html.lower()
+    assert page.text.count(evil) >= 10
+
+
+def test_write_is_atomic_and_writes_figures_only_when_asked(tmp_path):
+    path = write([unevaluated()], tmp_path / "deep" / "report.html")
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    made_up(clients=False, weights=False).report(path, figures=True)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["report-figures", "report.html"]
+    assert len(list((path.parent / "report-figures").iterdir())) == 4
+
+
+def test_write_keeps_the_old_report_when_it_fails(tmp_path):
+    path = write([unevaluated()], tmp_path / "report.html")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="given twice"):
+        write([unevaluated(), unevaluated()], path)
+    assert path.read_bytes() == before
+
+
+def test_page_survives_numbers_that_are_not_defined():
+    records = [
+        {"round": 0, "groups": {"a": {"accuracy": None}, "b": {"accuracy": math.nan}}, "clients": {"accuracy": [None]}}
+    ]
+    page = Page(render([History(records, {"method": "m"}), History(records, {"method": "n"})]))
+    assert page.tables[0][1] == ["m", "–", "–", "–", "–", "–"]
