@@ -30,6 +30,7 @@ from torch.nn import functional
 import equipoise as eq
 from equipoise import draws
 from equipoise.networks import build
+from equipoise.round import one_round
 
 SOLVER = eq.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4)
 CLASSES = 10
@@ -143,11 +144,13 @@ def sides(work: Workload, dtype: torch.dtype) -> Sides:
     federation = eq.Federation(net, data, "fedavg", SOLVER, batch_size=work.batch, engine=work.engine)
     start = {name: value.clone() for name, value in net.state_dict().items()}
     ids, sizes, drop = range(len(data)), [len(y) for _, y in data], federation.model.batch_norm
-    index = draws.plan(federation.seed, 0, ids, sizes, 1, work.batch, crop=0, drop_single=drop).index  # [M, K, B]
+    index = draws.plan(
+        federation.experiment.seed, 0, ids, sizes, 1, work.batch, crop=0, drop_single=drop
+    ).index  # [M, K, B]
     batches = [[rows[rows >= 0] for rows in client] for client in index]
 
     def equipoise() -> Weights:
-        after, _ = federation._round(1)
+        after, _ = one_round(federation.experiment, federation.progress, 1)
         return federation.model.state_dict(after.vector)
 
     return Sides(lambda: plain_round(net, start, data, batches), equipoise, start)

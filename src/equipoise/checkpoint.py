@@ -34,6 +34,12 @@ def write(directory: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any
     write_atomically(directory / name, content)
     pointer = {**meta, "tensors": name, "sha256": hashlib.sha256(content).hexdigest()}
     write_atomically(directory / POINTER, json.dumps(pointer, indent=1).encode())
+    tidy(directory)
+
+
+def tidy(directory: Path) -> None:
+    """Remove tensors that the checkpoint does not name and what was left half written; for the one who writes there."""
+    name = json.loads((directory / POINTER).read_bytes())["tensors"]
     for old in directory.glob("state-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)

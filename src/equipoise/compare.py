@@ -45,8 +45,9 @@ def compare(
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1; found {jobs}.")
     paths = directories(base, configs)
-    if len(set(paths)) < len(paths):
-        raise ValueError("A method is given twice. Name each once.")
+    for k, path in enumerate(paths):
+        if path in paths[:k]:
+            raise ValueError(f"The method {configs[k].label} is given twice. Name each once.")
     for config, path in zip(configs, paths, strict=True):
         runs.start(config, path)
     total = sum(c.rounds for c in configs)

@@ -35,6 +35,7 @@ class Model:
     head : [G], true on the classifier.
     random : whether the network draws random numbers in training (dropout).
     batch_norm : whether it normalises over the batch.
+    channels_last : whether images go in with their channels innermost in memory; see :meth:`settle`.
 
     Raises
     ------
@@ -80,6 +81,7 @@ class Model:
         self.random = any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
         self.batch_norm = any(isinstance(m, _BatchNorm) for m in modules)
         self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
+        self.channels_last = False
 
     def _within(self, modules: list[str]) -> Tensor:
         """Mark the coordinates [G] of the tensors that belong to ``modules``."""
@@ -91,6 +93,21 @@ class Model:
     def size(self) -> int:
         """Number G of coordinates."""
         return len(self.initial)
+
+    def settle(self, x: Tensor) -> None:
+        """Let images go in with their channels innermost, if the network takes them so, as on a CPU convolutions prefer.
+
+        One step on ``x`` [B, C, H, W], B > 1, finds out: a network that calls ``view`` on an image may not take them.
+        """
+        if not self.convolutional or x.dim() != 4 or x.device.type != "cpu":
+            return
+        self.channels_last = True
+        theta, buffers = self.initial.clone().split([self.n_params, self.size - self.n_params])
+        try:
+            with torch.random.fork_rng(devices=[]):
+                Bound(self).gradient(theta, buffers, x, lambda logits, features: logits.sum())
+        except Exception:  # it concerns this order only, or will come up again in training
+            self.channels_last = False
 
     def parts(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """Cut ``theta`` [..., P] and ``buffers`` [..., G - P] into named tensors [..., *shape]."""
@@ -158,8 +175,7 @@ class Bound:
         self.training = _View(model)
         self.looking = _View(model)  # its own copy: a look elsewhere in mid-step must not move what backward reads
         self.flat = torch.zeros(model.n_params, dtype=model.initial.dtype, device=model.initial.device)
-        for p, part in zip(self.training.parameters, self.flat.split(model.layout), strict=True):
-            p.grad = part.view(p.shape)
+        self.parts = [part.view(shape) for part, shape in zip(self.flat.split(model.layout), model.shapes, strict=True)]
 
     @torch.no_grad()
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,8 +186,10 @@ class Bound:
         self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [P]. The result is overwritten by the next call."""
-        self.flat.zero_()
-        objective(*self.training(theta, buffers, x, train=train)).backward()  # type: ignore[no-untyped-call]
+        loss = objective(*self.training(theta, buffers, x, train=train))
+        gradients = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
+        for part, gradient in zip(self.parts, gradients, strict=True):
+            part.copy_(gradient)
         return self.flat
 
 
@@ -179,7 +197,7 @@ class _View:
     """A copy of the network whose tensors can be pointed at any vector."""
 
     def __init__(self, model: Model) -> None:
-        self.layout, self.buffer_layout = model.layout, model.buffer_layout
+        self.model = model
         self.net = copy.deepcopy(model.net)
         self.features = _Features(self.net, model.head_name)
         named = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
@@ -187,12 +205,14 @@ class _View:
         self.buffers = [named[n] for n in model.buffer_names]
 
     def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
-        for p, part in zip(self.parameters, theta.split(self.layout), strict=True):
+        for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
             p.data = part.view(p.shape)
         if self.buffers:
-            for b, part in zip(self.buffers, buffers.split(self.buffer_layout), strict=True):
+            for b, part in zip(self.buffers, buffers.split(self.model.buffer_layout), strict=True):
                 b.data = part.view(b.shape)
         self.net.train(train)
+        if self.model.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
         logits: Tensor = self.net(x)
         return logits, self.features.take(logits)
 
@@ -215,7 +235,9 @@ class Stacked:
 
         constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
         parts = self.model.parts(theta, buffers)
-        parts |= {n: parts[n].contiguous() for n in self.model.buffer_names}  # vmap would update a copy of a strided one
+        parts |= {
+            n: parts[n].contiguous() for n in self.model.buffer_names
+        }  # vmap would update a copy of a strided one
         out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, x)
         if self.net.training and self.model.buffer_names:
             buffers.copy_(torch.cat([parts[n].flatten(1) for n in self.model.buffer_names], -1))

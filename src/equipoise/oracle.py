@@ -116,7 +116,7 @@ class Oracle:
     @property
     def travel(self) -> Tensor:
         """How far these steps along a constant unit gradient move the parameters [..., 1]."""
-        return self.solver.travel(self.steps)
+        return self.solver.travel(self.steps.double())
 
     def solve(
         self, start: Tensor, terms: Terms | None = None, correction: Corrections | None = None, wrap: Wrap | None = None
@@ -137,7 +137,7 @@ class Oracle:
             rows, ok, live = index[..., k, :width], None, None  # padding stands last
             if fewest[k] < width:
                 ok = rows >= 0
-                rows, live = rows.clamp(min=0), ok.any(-1, keepdim=True)
+                rows, live = rows.clamp(min=0), None if fewest[k] else ok.any(-1, keepdim=True)
             shift = None if self.plan.shift is None else self.plan.shift[..., k, :width, :]
             before = (
                 None if live is None else (theta.clone(), buffers.clone(), {n: s.clone() for n, s in slots.items()})
@@ -149,7 +149,7 @@ class Oracle:
             if live is not None and before is not None:
                 theta, buffers = torch.where(live, theta, before[0]), torch.where(live, buffers, before[1])
                 slots = {n: torch.where(live, s, before[2][n]) for n, s in slots.items()}
-        return torch.cat([theta, buffers], -1)
+        return torch.cat([theta, buffers], -1) if buffers.shape[-1] else theta
 
     def _batch_gradient(
         self,

@@ -124,7 +124,7 @@ class Visit:
     @property
     def travel(self) -> Tensor:
         """How far this round's steps along a constant unit gradient move the parameters [..., 1]."""
-        return self.oracle.travel
+        return self.oracle.travel.to(self.received.dtype)
 
 
 @dataclass(frozen=True)

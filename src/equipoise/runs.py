@@ -20,10 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise import checkpoint, networks, scenarios
 from equipoise.engines import ENGINES
-from equipoise.federation import Federation, Record
+from equipoise.federation import Federation
 from equipoise.files import PART, held, sweep, write_atomically
 from equipoise.history import History
 from equipoise.method import parse
+from equipoise.round import Record
 from equipoise.scenarios import Scenario
 from equipoise.solver import SGD, Adam, Solver
 
@@ -240,12 +241,13 @@ def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Calla
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)
         _check_agreement(config, directory, fed, rest)
+        checkpoint.tidy(directory / "checkpoint")
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     manifest = {
         **_environment(),
         "data": data.manifest,
-        "client_names": list(fed.names),
-        "client_groups": None if fed.groups is None else list(fed.groups),
+        "client_names": list(fed.experiment.names),
+        "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "header": header,
     }
     write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
@@ -307,7 +309,7 @@ def place(base: Path, name: str | None, default: str) -> Path:
     if name is not None:
         if slug(name) != name or not name.strip("."):
             raise ValueError(
-                f"--name {name!r}: a run's name may hold up to {LONGEST} letters, digits and . _ + = - only, for example {slug(name) or 'my-run'!r}."
+                f"--name {name!r}: a run's name may hold up to {LONGEST} letters, digits and . _ + = - only, for example {slug(name).strip('.') or 'my-run'!r}."
             )
         return base / name
     for number in range(1, 10_000):

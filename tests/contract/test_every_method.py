@@ -38,14 +38,14 @@ from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit, overrides
 
 BASES = ("fedavg", "fedprox", "scaffold", "moon", "feddyn", "fedproc", "fedproto")
 SUMS = [f"{base}+{over}" for base in BASES for over in ("afl", "qffl", "fedheal")]
-MORE = ["ditto+fedheal", "ditto-personal+fedfv", "moon+scaffold+fedheal-exact", "feddyn+fedfv", "fedprox+fphl", "fedproto+fael:released"]
+MORE = ["ditto+fedheal(tau=0.6)", "moon+scaffold+fedheal-exact", "feddyn+fedfv", "ditto-personal+fedprox+fphl(tau=0.6)"]
 NAMES = [*METHODS, *SUMS, *MORE]
-BATCH_NORM = [*METHODS, "scaffold+fedheal", "feddyn+afl", "moon+qffl", "fedproto+fedheal:released"]
+FEWER = [*METHODS, *MORE, "scaffold+qffl", "feddyn+fedheal"]
+BATCH_NORM = ["fedavg", "scaffold", "moon", "feddyn", "fedproc", "fedproto", "ditto", "ditto-personal", "qffl", "fedheal:released", "scaffold+fedheal", "moon+qffl"]  # fmt: skip
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
 ROUNDS = 4
 
 every_case = pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
-every_name = pytest.mark.parametrize("name", NAMES)
 stacked_engine = importlib.import_module("equipoise.engines.stacked")
 
 
@@ -67,7 +67,7 @@ def test_engines_agree(name: str, kind: str) -> None:
     assert difference(run(name, kind), run(name, kind, "stacked")) < 1e-10
 
 
-@every_case
+@pytest.mark.parametrize(("name", "kind"), [*((n, "mlp") for n in FEWER), ("scaffold", "batchnorm"), ("moon+qffl", "batchnorm")])
 def test_result_does_not_depend_on_who_stands_beside_whom(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stacks of at most two clients, of which the sizes give other padding and other neighbours."""
     size = run(name, kind).model.size
@@ -185,19 +185,18 @@ def supervised(cls: type[Rule], hook: str, called: set[str]) -> Callable[..., An
     return checked
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@every_name
+@pytest.mark.parametrize(("name", "engine"), [*((n, "sequential") for n in NAMES), *((n, "stacked") for n in METHODS)])
 def test_hooks_are_pure(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tests = {"a": samples(40, 1), "b": samples(20, 3)}
+    settings = {"engine": engine, "tests": {"a": samples(20, 1)}, "epochs": 1}
     called: set[str] = set()
     rules = parse(name).rules
     expected = {f"{type(r).__name__}.{hook}" for r in rules for hook in HOOKS if overrides(r, hook)}
     for cls, hook in {(type(r), hook) for r in rules for hook in HOOKS if overrides(r, hook)}:
         monkeypatch.setattr(cls, hook, supervised(cls, hook, called))
-    fed = fitted(name, 3, engine=engine, tests=tests)
+    fed = fitted(name, 3, **settings)
     assert called == expected
     monkeypatch.undo()
-    assert identical(fed, fitted(name, 3, engine=engine, tests=tests))
+    assert identical(fed, fitted(name, 3, **settings))
 
 
 def test_the_supervision_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +220,7 @@ def test_renumbering_clients_renumbers_the_result(name: str, kind: str) -> None:
     """Full batches and full participation: what is left of a client's number is the order of sums."""
     order = [3, 0, 4, 2, 1]
     data = clients()
-    whole = {"batch_size": 64, "participation": 1.0, "epochs": 3, "solver": eq.SGD(0.1)}
+    whole = {"batch_size": 64, "participation": 1.0, "epochs": 2, "solver": eq.SGD(0.1)}
     a, b = (fitted(name, 3, kind=kind, data=d, **whole) for d in (data, [data[m] for m in order]))
     assert moved(a)
     one, two = a.progress.tensors(), b.progress.tensors()
@@ -303,7 +302,9 @@ MORE_NEUTRAL = [
 ]
 
 
+@cache
 def vectors(method: str, rounds: int, kind: str, sizes: tuple[int, ...], **settings: Any) -> list[Tensor]:
+    """The global model after each round, every client taking part."""
     fed, seen = federation(method, kind=kind, sizes=sizes, participation=1.0, **settings), []
     fed.fit(rounds, progress=False, on_round=lambda _: seen.append(fed.progress.vector))
     return seen
@@ -311,7 +312,7 @@ def vectors(method: str, rounds: int, kind: str, sizes: tuple[int, ...], **setti
 
 def neutral_gap(case: Neutral, kind: str) -> float:
     sizes = (16, 16, 16) if case.text == "fedavg:uniform" else UNEQUAL
-    a, b = (vectors(text, case.rounds, kind, sizes) for text in (case.text, case.reference))
+    a, b = (vectors(text, case.rounds, kind, sizes, engine="stacked") for text in (case.text, case.reference))
     return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
 
 
@@ -438,7 +439,7 @@ def test_what_is_handed_out_and_kept_survives_a_stop(method: tuple[Rule, ...], t
 
 
 # (h) the small and the uneven
-@every_name
+@pytest.mark.parametrize("name", FEWER)
 def test_one_client(name: str, tmp_path: Path) -> None:
     """A federation of one trains on that client, and its checkpoint holds together."""
     make = lambda: federation(name, sizes=(13,), participation=1.0)  # noqa: E731
@@ -449,12 +450,11 @@ def test_one_client(name: str, tmp_path: Path) -> None:
     assert identical(fed, stopped_and_resumed(tmp_path, make, 3, 1))
 
 
-@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
-@pytest.mark.parametrize("name", [*METHODS, "scaffold+fedheal", "feddyn+afl", "moon+qffl"])
+@pytest.mark.parametrize(("name", "kind"), [*((n, "mlp") for n in METHODS), ("scaffold+fedheal", "batchnorm"), ("moon+qffl", "batchnorm"), ("feddyn", "batchnorm")])  # fmt: skip
 def test_a_client_of_one_sample(name: str, kind: str) -> None:
     """It takes part like the others; BatchNorm, which cannot train on one sample, costs only that client."""
     settings = {"sizes": (1, 9, 17, 12), "participation": 1.0, "kind": kind}
-    a, b = (fitted(name, 3, engine=e, **settings) for e in ("sequential", "stacked"))
+    a, b = (fitted(name, 2, engine=e, **settings) for e in ("sequential", "stacked"))
     assert all(bool(t.isfinite().all()) for t in a.progress.tensors().values() if t.is_floating_point())
     assert moved(a)
     assert difference(a, b) < 1e-10
@@ -463,7 +463,7 @@ def test_a_client_of_one_sample(name: str, kind: str) -> None:
         assert [q["client"] for q in record.get("quarantined", [])] == ([] if kind == "mlp" else [0])
 
 
-@every_name
+@pytest.mark.parametrize("name", FEWER)
 def test_uneven_cohorts_and_batches(name: str) -> None:
     """Two of five clients a round, batches of 7 that divide none of them: deterministic, and the seed matters."""
     settings = {"participation": 0.34, "batch_size": 7, "epochs": 1, "tests": {"a": samples(40, 1)}}

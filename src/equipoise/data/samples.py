@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset
 
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
@@ -20,8 +20,9 @@ MEMORY = 1 << 30  # bytes: a data set of one client larger than this is read bat
 class Samples:
     """Samples held as tensors.
 
-    ``x`` [n, *shape] and ``y`` [n] for one client, [m, n, *shape] and [m, n] for a stack; ``sizes`` [] or [m] says how
-    many samples of each are real. ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
+    ``x`` [n, *shape] and ``y`` [n] are the samples of one client, or those of a stack one client after another;
+    ``sizes`` [] or [m] says how many each has, and ``first`` [m] where those of each client of a stack begin.
+    ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
     """
 
     x: Tensor
@@ -29,20 +30,26 @@ class Samples:
     sizes: Tensor
     dtype: torch.dtype
     transform: Transform | None = None
+    first: Tensor | None = None
 
     def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        where = (rows,) if self.sizes.dim() == 0 else (torch.arange(len(rows), device=rows.device)[:, None], rows)
-        x = self.x[where]
+        where = rows if self.first is None else rows + self.first[:, None]
+        x = self.x.index_select(0, where.flatten()).unflatten(0, where.shape)  # several times as fast as self.x[where]
         return self._ready(x, shift), self.y[where]
 
     def _ready(self, x: Tensor, shift: Tensor | None) -> Tensor:
         return x.to(self.dtype) if self.transform is None else self.transform(x, shift).to(self.dtype)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Samples of one client."""
         return int(self.sizes)
+
+    @cached_property
+    def kind(self) -> tuple[torch.Size, torch.dtype]:
+        """Shape and dtype of one sample."""
+        return self.x.shape[1:], self.x.dtype
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,10 @@ class Stream:
 
 
 def stack(clients: Sequence[Samples]) -> Samples:
-    """Put clients side by side; the shorter ones are padded."""
-    sizes = torch.stack([c.sizes for c in clients])
-    x = pad_sequence([c.x for c in clients], batch_first=True)
-    y = pad_sequence([c.y for c in clients], batch_first=True)
-    return Samples(x, y, sizes, clients[0].dtype, clients[0].transform)
+    """Put the samples of several clients one after another."""
+    x, y = torch.cat([c.x for c in clients]), torch.cat([c.y for c in clients])
+    sizes = torch.tensor([c.size for c in clients], device=y.device)
+    return Samples(x, y, sizes, clients[0].dtype, clients[0].transform, sizes.cumsum(0) - sizes)
 
 
 def read(
@@ -108,11 +114,10 @@ def read(
         size = len(data)  # type: ignore[arg-type]
         if size == 0:
             raise ValueError(f"{who} has no training sample. Give it at least one, or leave it out.")
-        x, y = _sample(data, 0)
-        again, _ = _sample(data, 0)
-        if x.nbytes * size > memory or not torch.equal(x, again):
+        first, again = _sample(data, 0)[0], _sample(data, 0)[0]
+        if first.nbytes * size > memory or not torch.equal(first, again):
             return Stream(data, size, dtype, device, transform)
-        samples = [(x, y), *(_sample(data, k) for k in range(1, size))]
+        samples = [_sample(data, k) for k in range(size)]
         data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}.")

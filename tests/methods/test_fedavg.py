@@ -1,0 +1,63 @@
+"""FedAvg against the sum typed out, and against training on the pooled data."""
+
+import pytest
+import torch
+from helpers import Server, clients, federation, fitted, network, normal, oracle_of
+
+import equipoise as eq
+from equipoise.methods.fedavg import FedAvg
+
+
+def naive(W: list[float], updates: list[list[float]], sizes: list[int], ids: list[int], weights: str) -> list[float]:
+    total = sum(sizes[m] for m in (range(len(sizes)) if weights == "population" else ids))
+    after = list(W)
+    for i in range(len(W)):
+        for row, m in zip(updates, ids, strict=True):
+            after[i] += row[i] * (1 / len(ids) if weights == "uniform" else sizes[m] / total)
+    return after
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform", "population"])
+@pytest.mark.parametrize("ids", [[0, 1, 2, 3], [1, 3], [2]])
+def test_the_sum_typed_out(weights: str, ids: list[int]) -> None:
+    W, updates, sizes = normal(6, seed=1), normal(len(ids), 6, seed=2), [10, 30, 5, 15]
+    server = Server(FedAvg(weights=weights), W, sizes)
+    cohort = server.round(updates, ids)
+    assert server.theta.tolist() == pytest.approx(naive(W.tolist(), updates.tolist(), sizes, ids, weights), abs=1e-14)
+    assert float(cohort.weights.sum()) == pytest.approx(1)
+
+
+def test_by_hand() -> None:
+    """Models 2 and 6 of clients with 1 and 3 samples, from 1: by samples 1 + (1 + 3 * 5) / 4 = 5."""
+    server = Server(FedAvg(), torch.ones(1, dtype=torch.float64), [1, 3])
+    server.round(torch.tensor([[1.0], [5.0]], dtype=torch.float64))
+    assert server.theta.tolist() == [5.0]
+
+
+def test_buffers_are_averaged_in_full_under_population_weights() -> None:
+    """A small step of the parameters must not leave the running statistics between two models."""
+    updates, buffers = normal(2, 3), normal(2, 2, seed=5)
+    server = Server(FedAvg(weights="population"), torch.zeros(3, dtype=torch.float64), [10, 30, 60], buffers=torch.ones(2, dtype=torch.float64))
+    server.round(updates, [0, 1], buffer_updates=buffers)
+    assert torch.allclose(server.buffers, 1 + 0.25 * buffers[0] + 0.75 * buffers[1])
+    assert torch.allclose(server.theta, 0.1 * updates[0] + 0.3 * updates[1])
+
+
+def test_one_full_step_is_a_step_on_the_pooled_data() -> None:
+    data = clients()
+    x, y = (torch.cat(part) for part in zip(*data, strict=True))
+    pooled = oracle_of(network(), x, y, eq.SGD(0.3))
+    fed = federation("fedavg", data=data, solver=eq.SGD(0.3), epochs=1, batch_size=64, participation=1.0)
+    fed.fit(1, progress=False)
+    start = fed.model.initial
+    assert torch.allclose(fed.progress.vector, start - 0.3 * pooled.gradient(start), rtol=0, atol=1e-14)
+
+
+def test_no_rule_at_all_is_fedavg() -> None:
+    assert torch.equal(fitted((), 2).progress.vector, fitted("fedavg", 2).progress.vector)
+
+
+def test_the_presets_differ() -> None:
+    assert eq.parse("fedavg") != eq.parse("fedavg:uniform")
+    with pytest.raises(ValueError, match=r"FedAvg: weights must be one of samples, uniform, population; found 'equal'\."):
+        FedAvg(weights="equal")
