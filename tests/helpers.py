@@ -14,6 +14,7 @@ from equipoise import draws, maths
 from equipoise.client import visit_client
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import sequential
 from equipoise.method import Method
 from equipoise.model import Bound, Model
 from equipoise.oracle import Oracle
@@ -288,6 +289,17 @@ class Unstable(Rule):
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+
+def watched(seen: list[tuple[Job, Answer]], engine: Callable[[Job], Iterator[Answer]] = sequential) -> Callable[[Job], Iterator[Answer]]:
+    """An engine that notes what it was asked and what it answered."""
+
+    def spy(job: Job) -> Iterator[Answer]:
+        for answer in engine(job):
+            seen.append((job, answer))
+            yield answer
+
+    return spy
 
 
 def scripted(updates: Iterable[Tensor], reports: Callable[[Job], list[State]] | None = None) -> Callable[[Job], Iterator[Answer]]:

@@ -124,7 +124,8 @@ class Zygote:
     """A process that has everything imported and forks a child per order, so that a death costs little.
 
     ``die(directory, at)`` runs what a directory describes in a child that kills itself before its ``at``-th change of a
-    file there; ``at`` 0 never comes. It returns the signal the child died of, 0 where it reached the end.
+    file there; ``at`` 0 never comes. It returns the signal the child died of, 0 where it reached the end. ``begin`` and
+    ``end`` are its two halves; ``begin(arguments=..., errors=...)`` gives a command line and a file for its errors.
     """
 
     def __init__(self) -> None:
@@ -138,7 +139,8 @@ class Zygote:
         )
 
     def begin(self, **order: Any) -> int:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         print(json.dumps(order), file=self.process.stdin, flush=True)
         return int(self.process.stdout.readline())
 
@@ -152,7 +154,8 @@ class Zygote:
         return self.end()
 
     def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
@@ -170,10 +173,18 @@ def child(order: dict[str, Any]) -> None:
     status = 1
     try:
         torch.set_num_threads(1)
+        if "arguments" in order:
+            with Path(order["errors"]).open("w") as file:
+                os.dup2(file.fileno(), 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where the zygote answers
+            sys.argv = ["equipoise", *order["arguments"]]
+            cli.main()
         if order["at"]:
             _kill_before_change(order["directory"], order["at"])
         runs.execute(Path(order["directory"]), progress=False)
         status = 0
+    except SystemExit as end:
+        status = int(end.code or 0)
     finally:
         os._exit(status)
 

@@ -206,6 +206,13 @@ def test_scenarios_and_networks_are_described() -> None:
     assert p.weight_decay == 1e-5
 
 
+def test_limits_of_engines_are_those_of_the_code() -> None:
+    text = flat((ROOT / "docs/engines.md").read_text())
+    choose, stacked = (importlib.import_module(f"equipoise.engines.{name}") for name in ("choose", "stacked"))
+    assert f"at most {choose.SMALL:,} parameters" in text
+    assert f"to {stacked.MEMORY >> 20} MiB" in text
+
+
 def test_every_hook_is_described() -> None:
     hooks = [n for n, f in vars(eq.Rule).items() if inspect.isfunction(f) and not n.startswith("_")]
     text = (ROOT / "docs/architecture.md").read_text()

@@ -1,5 +1,6 @@
 """A run that dies at any moment and goes on gives the same bits as one that never died."""
 
+# ruff: noqa: F401, F811 (fixtures are imported)
 from __future__ import annotations
 
 import errno
@@ -16,22 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from equipoise import CheckpointError, QuorumError, checkpoint, federation, files, guard, runs
 from run_helpers import (
     TINY,
     Zygote,
     assert_same_run,
-    cache,  # noqa: F401
+    cache,
     command,
     config,
-    equipoise,  # noqa: F401
+    equipoise,
     executed,
     records,
     started,
     tensors,
-    zygote,  # noqa: F401
+    zygote,
 )
-
-from equipoise import CheckpointError, QuorumError, checkpoint, federation, files, guard, runs
 
 Call = Callable[..., Any]
 STATEFUL = ("scaffold+fedheal", "moon+fedheal", "ditto+afl")
@@ -60,7 +61,7 @@ def begun(whole: Path, tmp_path: Path) -> Path:
     return directory
 
 
-def deaths(zygote: Zygote, base: Path, moments: range, method: str) -> Iterator[Path]:  # noqa: F811
+def deaths(zygote: Zygote, base: Path, moments: range, method: str) -> Iterator[Path]:
     """Run, die once at each of the moments, go on; the finished runs."""
     for at in moments:
         directory = started(base / str(at), config(method))
@@ -71,7 +72,7 @@ def deaths(zygote: Zygote, base: Path, moments: range, method: str) -> Iterator[
 
 
 # killed
-def test_death_before_a_change_of_a_file_changes_nothing(zygote: Zygote, whole: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_death_before_a_change_of_a_file_changes_nothing(zygote: Zygote, whole: Path, tmp_path: Path) -> None:
     n = 0
     for directory in deaths(zygote, tmp_path, range(2, 1000, 5), STATEFUL[0]):
         assert_same_run(whole, directory)
@@ -81,7 +82,7 @@ def test_death_before_a_change_of_a_file_changes_nothing(zygote: Zygote, whole: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", STATEFUL)
-def test_death_before_every_change_of_a_file_changes_nothing(zygote: Zygote, tmp_path: Path, method: str) -> None:  # noqa: F811
+def test_death_before_every_change_of_a_file_changes_nothing(zygote: Zygote, tmp_path: Path, method: str) -> None:
     reference = executed(tmp_path / "whole", config(method))
     n = 0
     for directory in deaths(zygote, tmp_path, range(1, 1000), method):
@@ -92,7 +93,7 @@ def test_death_before_every_change_of_a_file_changes_nothing(zygote: Zygote, tmp
 
 
 @pytest.mark.parametrize("method", STATEFUL)
-def test_deaths_at_random_moments_change_nothing(zygote: Zygote, tmp_path: Path, method: str) -> None:  # noqa: F811
+def test_deaths_at_random_moments_change_nothing(zygote: Zygote, tmp_path: Path, method: str) -> None:
     settings = config(method, rounds=16, checkpoint_every=2)
     reference = executed(tmp_path / "whole", settings)
     directory = started(tmp_path / "killed", settings)
@@ -109,7 +110,7 @@ def test_deaths_at_random_moments_change_nothing(zygote: Zygote, tmp_path: Path,
     assert_same_run(reference, directory)
 
 
-def test_a_killed_command_goes_on_when_given_again(equipoise: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_killed_command_goes_on_when_given_again(equipoise: Call, tmp_path: Path) -> None:
     arguments = ["run", "-m", STATEFUL[0], *TINY, "--rounds", 30, "--participation", 0.75, "--runs", tmp_path]
     assert equipoise(*arguments, "--name", "whole", "--json").status == 0
     killed = tmp_path / "killed"
@@ -140,7 +141,7 @@ def test_metrics_ahead_of_the_checkpoint_are_dropped(whole: Path, begun: Path) -
     assert_same_run(whole, begun)
 
 
-def test_rare_checkpoints_change_nothing_but_the_work_done_again(zygote: Zygote, whole: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_rare_checkpoints_change_nothing_but_the_work_done_again(zygote: Zygote, whole: Path, tmp_path: Path) -> None:
     directory = started(tmp_path / "rare", config(checkpoint_every=3))
     at = 30
     assert zygote.die(directory, at) == signal.SIGKILL
@@ -222,7 +223,7 @@ def test_a_missed_quorum_names_the_clients_and_the_run_goes_on_when_they_are_men
 
     broken.t = 0  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
-        patch.setattr(federation.guard, "inspect", broken)
+        patch.setattr(guard, "inspect", broken)
         with pytest.raises(
             QuorumError,
             match=r"0 of 3 clients answered well, and the quorum is 50%. Quarantined: \w+-1: the update holds NaN",
@@ -284,7 +285,7 @@ DAMAGES: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_run_is_refused_in_one_line(equipoise: Call, begun: Path, damage: str) -> None:  # noqa: F811
+def test_a_damaged_run_is_refused_in_one_line(equipoise: Call, begun: Path, damage: str) -> None:
     hurt, expected = DAMAGES[damage]
     hurt(begun)
     before = {path: path.read_bytes() for path in begun.rglob("*.jsonl")}
@@ -297,7 +298,7 @@ def test_a_damaged_run_is_refused_in_one_line(equipoise: Call, begun: Path, dama
     assert {path: path.read_bytes() for path in begun.rglob("*.jsonl")} == before  # a hand can still mend it
 
 
-def test_a_checkpoint_of_another_experiment_is_refused(equipoise: Call, begun: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_checkpoint_of_another_experiment_is_refused(equipoise: Call, begun: Path, tmp_path: Path) -> None:
     other = started(tmp_path / "other", config("moon+fedheal"))
     shutil.copytree(begun / "checkpoint", other / "checkpoint")
     found = equipoise("resume", other)
@@ -317,7 +318,7 @@ def test_a_checkpoint_of_another_experiment_is_refused(equipoise: Call, begun: P
 )
 def test_settings_of_a_begun_run_cannot_change(
     equipoise: Call, begun: Path, field: str, value: Any, expected: str
-) -> None:  # noqa: F811
+) -> None:
     (begun / "config.toml").unlink()
     moved = begun.rename(begun.with_name("moved"))
     fresh = started(begun, config(**{field: value}))
@@ -365,7 +366,7 @@ def test_trim_keeps_what_the_checkpoint_counts_on(tmp_path: Path) -> None:
 
 
 # two at once
-def test_a_second_process_on_the_same_run_is_refused(equipoise: Call, zygote: Zygote, tmp_path: Path) -> None:  # noqa: F811
+def test_a_second_process_on_the_same_run_is_refused(equipoise: Call, zygote: Zygote, tmp_path: Path) -> None:
     settings = config(rounds=24)
     directory = started(tmp_path / "run", settings)
     pid = zygote.begin(directory=str(directory), at=0)

@@ -1,5 +1,6 @@
 """Run directories: what is in them, what they can be made again from, and what is refused."""
 
+# ruff: noqa: F401 (fixtures are imported)
 from __future__ import annotations
 
 import json
@@ -11,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from run_helpers import SIZES, assert_same_run, cache, config, executed, records, started, tensors  # noqa: F401
 from safetensors.torch import load_file
 from torch import nn
 
 import equipoise as eq
 from equipoise import checkpoint, files, runs
 from equipoise.runs import RunConfig, RunError
+from run_helpers import SIZES, assert_same_run, cache, config, executed, records, started, tensors
 
 FILES = {"config.toml", "manifest.json", "metrics.jsonl", "checkpoint/checkpoint.json", "summary.json"}
 
@@ -100,7 +101,7 @@ def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, t
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": "adamw", "momentum": 0.0, "lr": 0.01, "weight_decay": 0.1},
+        {"method": "fedprox+afl", "optimizer": "adamw", "momentum": 0.0, "lr": 0.01, "weight_decay": 0.1},
         {"clip": 0.5, "engine": "stacked"},
         {"method": "fedprox(mu=0.1)+fphl(history=exclusive, strict=True)", "seed": 3, "quorum": 0.25},
         {"scenario": "digits-iid", "network": "cnn", "network_options": {"width": 4}, "rounds": 1},
@@ -332,6 +333,3 @@ def test_methods_of_the_documentation_run(tmp_path: Path) -> None:
     ):
         fed = eq.Federation(Own(), [hospital(0), hospital(1)], method, tests={"all": hospital(2)})
         assert fed.fit(2, progress=False).summary()["avg"] is not None
-
-
-Call = Callable[..., Any]

@@ -400,23 +400,21 @@ def _finish(histories: list[History], directory: Path, json_: bool, report: bool
         out.print(f"[dim]{escape(line)}[/]", highlight=False)
     out.print(rich_table(found))
     for history in histories:
-        for number, reason in _quarantined(history).items():
-            out.print(
-                f"[yellow]quarantined[/] {escape(history.label)} seed {history.seed}: {escape(number)}: {escape(reason)}",
-                highlight=False,
-            )
+        for line in _quarantined(history):
+            out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)
     out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
 
 
-def _quarantined(history: History) -> dict[str, str]:
-    found: dict[str, list[int]] = {}
+def _quarantined(history: History) -> list[str]:
+    found: dict[tuple[str, str], list[int]] = {}
     for record in history.records:
         for q in record.get("quarantined", []):
-            found.setdefault(f"{q['name']}|{q['reason']}", []).append(record["round"])
-    return {
-        key.split("|")[0]: f"{key.split('|', 1)[1]} ({len(rounds)} rounds, first in round {rounds[0]})"
-        for key, rounds in found.items()
-    }
+            found.setdefault((q["name"], q["reason"]), []).append(record["round"])
+    return [
+        f"{history.label} seed {history.seed}: {name}: {reason} "
+        f"({len(rounds)} round{'s' * (len(rounds) > 1)}, first in round {rounds[0]})"
+        for (name, reason), rounds in found.items()
+    ]
 
 
 class Stopped(BaseException):

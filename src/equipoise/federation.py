@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -179,8 +180,10 @@ class Federation:
             while self.progress.t < total:
                 record = self._round(total)
                 if path is not None:
-                    with (path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                        file.write(line(record))
+                    with (path / "metrics.jsonl").open("ab") as file:
+                        file.write(line(record).encode())
+                        file.flush()
+                        os.fsync(file.fileno())  # before the checkpoint that counts on it
                     if self.progress.t % checkpoint_every == 0 or self.progress.t == total:
                         self.save(path, total)
                 bar.update(task, advance=1, accuracy=_live(record))
@@ -309,17 +312,27 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
 
 
 def trim(path: Path, t: int) -> list[Record]:
-    """Drop what a killed run wrote to ``metrics.jsonl`` after its last checkpoint, and return the rest."""
+    """Drop what a killed run wrote to ``metrics.jsonl`` after its last checkpoint, and return the rest.
+
+    Raises
+    ------
+    CheckpointError : a damaged line before that, which no kill explains; the file stays as it is.
+    """
     if not path.exists():
         return []
     records: list[Record] = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    lines = path.read_bytes().decode(errors="replace").split("\n")  # what follows the last newline is empty, or torn
+    for number, text in enumerate(lines[:-1], start=1):
+        if len(records) == t or (records and records[-1]["round"] >= t - 1):
+            break
         try:
             record = json.loads(text)
-        except ValueError:
-            break  # torn by the kill
-        if record["round"] >= t:
-            break
+            if record["round"] >= t:
+                break
+        except (ValueError, KeyError, TypeError):
+            raise checkpoint.CheckpointError(
+                f"{path}: line {number} is damaged. Put the file back, or delete {path.parent / 'checkpoint'} to start the run again."
+            ) from None
         records.append(record)
     write_atomically(path, "".join(map(line, records)))
     return records
@@ -341,6 +354,7 @@ def _probe(
         ) from error
     if logits.dim() != 2:
         raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
+    model.settle(x.expand(2, *x.shape[1:]))
     n_classes = logits.shape[1]
     for name, d in {**data, **{f"test set {n!r}": d for n, d in sets.items()}}.items():
         if not isinstance(d, Samples):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -137,7 +137,7 @@ class Method:
         paired = sorted(zip(self.rules, parts, strict=True), key=lambda pair: _rank(pair[0]))
         object.__setattr__(self, "rules", tuple(rule for rule, _ in paired))
         object.__setattr__(self, "parts", tuple(part for _, part in paired))
-        object.__setattr__(self, "text", self.text or "+".join(map(_text, self.rules)) or "fedavg")
+        object.__setattr__(self, "text", self.text or _sum(self.rules) or "fedavg")
         for k, (rule, part) in enumerate(paired):
             for other, elsewhere in paired[:k]:
                 if type(rule) is type(other):
@@ -156,7 +156,8 @@ class Method:
         return self.text
 
     def __add__(self, other: Method) -> Method:
-        return Method(self.rules + other.rules, f"{self.text}+{other.text}", self.parts + other.parts)
+        texts = (_text(m.rules[0], summed=True) if len(m.rules) == 1 else m.text for m in (self, other))
+        return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
 
     @staticmethod
     def of(method: str | Rule | Method | Iterable[Rule]) -> Method:
@@ -180,12 +181,17 @@ def _rank(rule: Rule) -> int:
     return max((ORDER.index(what) + 1 for what in rule.owns), default=0)
 
 
-def _text(rule: Rule) -> str:
-    """A rule as text, with what differs from its defaults."""
-    names = [n for n, e in METHODS.items() if e.rules == (type(rule),)]
-    values = {f.name: getattr(rule, f.name) for f in fields(rule) if getattr(rule, f.name) != f.default}
+def _text(rule: Rule, *, summed: bool = False) -> str:
+    """A rule as text, with what differs from its defaults, and where ``summed`` what a sum would set otherwise."""
+    named = [(n, e) for n, e in METHODS.items() if e.rules == (type(rule),)]
+    also = [key for _, e in named if summed and e.summed for key in e.presets[e.summed]]
+    values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default or f.name in also}
     inside = ", ".join(f"{k}={v}" for k, v in values.items())
-    return (names[0] if names else type(rule).__name__) + (f"({inside})" if inside else "")
+    return (named[0][0] if named else type(rule).__name__) + (f"({inside})" if inside else "")
+
+
+def _sum(rules: Sequence[Rule]) -> str:
+    return "+".join(_text(rule, summed=len(rules) > 1) for rule in rules)
 
 
 def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise import draws, guard
+from equipoise import draws, guard, maths
 from equipoise.data.samples import Samples, Stream
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.method import Method
 from equipoise.model import Model
 from equipoise.rule import Cohort, Rule, Setup, State
 from equipoise.solver import Solver
-from equipoise.tree import flatten, tree_map, unflatten
+from equipoise.tree import flatten, span, tree_map, unflatten
 
 Record = dict[str, Any]  # what a round leaves in metrics.jsonl
 
@@ -103,7 +103,8 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     answers = _collect(e, now, asked, e.engine(_job(e, now, asked, received, rounds)))
 
     ids = asked[answers.rows]
-    updates = answers.trained - received[answers.rows]
+    own = None if now.own is None else now.own.index_copy(0, ids, answers.trained)
+    updates = answers.trained.sub_(received if len(ids) == len(asked) else received[answers.rows])
     P = e.model.n_params
     sizes = e.setup.sizes[ids]
     if e.private is not None:
@@ -132,7 +133,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         tree_map(lambda old, new: old.index_copy(0, ids, new), now.clients, answers.states),
         server,
         given,
-        None if now.own is None else now.own.index_copy(0, ids, answers.trained),
+        own,
     )
     return following, _record(cohort, answers.bad, e.names)
 
@@ -151,7 +152,7 @@ def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, round
         crop=e.crop,
         ids=tuple(ids),
         received=received,
-        states=tree_map(lambda leaf: leaf[asked], now.clients),
+        states=tree_map(lambda leaf: leaf[span(ids)], now.clients),
         messages=[_messages(rule, state, ids) for rule, state in zip(e.method.rules, now.server, strict=True)],
         data=[e.data[k] for k in ids],
     )
@@ -195,13 +196,13 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
         if not good:
             continue
         some = slice(None) if len(good) == len(answer.rows) else good  # a slice copies nothing
-        trained[[answer.rows[k] for k in good]] = answer.trained[some]
+        trained[span([answer.rows[k] for k in good])] = answer.trained[some]
         sent.append(tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states)))
         rows += [answer.rows[k] for k in good]
     guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in bad])
 
     at = torch.tensor(rows, device=asked.device)
-    order, at = at.argsort(), at.sort().values
+    order, at = span(at.argsort().tolist()), at.sort().values
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *sent)
     return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, sorted(bad))
 
@@ -222,7 +223,7 @@ def _reward(
 
 
 def _record(cohort: Cohort, bad: Sequence[guard.Quarantined], names: Sequence[str]) -> Record:
-    counted = cohort.weights if cohort.coefficients is None else cohort.coefficients / cohort.coefficients.sum()
+    counted = cohort.weights if cohort.coefficients is None else maths.simplex(cohort.coefficients)
     record: Record = {"round": cohort.t, "ids": cohort.ids.tolist(), "weights": counted.tolist(), **cohort.notes}
     if bad:
         record["quarantined"] = [{"client": q.client, "name": names[q.client], "reason": q.reason} for q in bad]

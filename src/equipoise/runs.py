@@ -309,7 +309,7 @@ def place(base: Path, name: str | None, default: str) -> Path:
     if name is not None:
         if slug(name) != name or not name.strip("."):
             raise ValueError(
-                f"--name {name!r}: a run's name may hold up to {LONGEST} letters, digits and . _ + = - only, for example {slug(name).strip('.') or 'my-run'!r}."
+                f"--name {name!r}: a run's name may hold up to {LONGEST} letters, digits and . _ + = - only, for example {slug(name)[:LONGEST].strip('.') or 'my-run'!r}."
             )
         return base / name
     for number in range(1, 10_000):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +18,12 @@ def tree_map(f: Callable[..., Any], *trees: Tree) -> Tree:
     if isinstance(first, (list, tuple)):
         return type(first)(tree_map(f, *parts) for parts in zip(*trees, strict=True))
     return f(*trees)
+
+
+def span(rows: Sequence[int]) -> slice | list[int]:
+    """Index of ``rows``: a slice where they follow one another, which copies nothing."""
+    first, last = rows[0], rows[-1] + 1
+    return slice(first, last) if list(rows) == list(range(first, last)) else list(rows)
 
 
 def flatten(tree: Tree, name: str = "") -> dict[str, Tensor]:

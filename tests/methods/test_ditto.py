@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Quadratic, difference, federation, fitted, normal, samples
+from helpers import UNEQUAL, Quadratic, StartAt, difference, federation, fitted, normal, samples, tensor
 
 import equipoise as eq
 from equipoise.client import visit_client
@@ -41,7 +41,7 @@ def test_personal_steps_typed_out(lam: float) -> None:
 def test_personal_models_are_averaged_by_samples() -> None:
     """One round of ``ditto``: the new global model is the mean of the v, which stay with the clients."""
     fed = fitted("ditto", 3, participation=1.0)
-    v, sizes = fed.progress.clients[0]["v"], fed.setup.sizes
+    v, sizes = fed.progress.clients[0]["v"], tensor(UNEQUAL)
     assert torch.allclose(fed.progress.vector, (sizes / sizes.sum()) @ v, rtol=0, atol=1e-13)
     assert float((v[0] - v[1]).abs().max()) > 1e-3
 
@@ -88,7 +88,5 @@ def test_the_global_track_is_untouched() -> None:
 
 
 def test_two_rules_cannot_both_say_where_training_starts() -> None:
-    from helpers import StartAt
-
     with pytest.raises(eq.MethodError, match="each set where training starts"):
         eq.Method((Ditto(), StartAt()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Quadratic, Server, federation, fitted, normal, visit_of
+from helpers import Quadratic, Server, federation, fitted, normal, visit_of, watched
 
 import equipoise as eq
 from equipoise.client import visit_client
@@ -94,12 +94,10 @@ def test_mean_of_the_active_clients_can_be_given_out() -> None:
     active = b.progress.vector[:P] + b.progress.server[0]["u"]
     assert torch.equal(torch.cat([p.reshape(-1) for p in b.network().parameters()]), active)
     assert torch.equal(torch.cat([p.reshape(-1) for p in a.network().parameters()]), a.progress.vector[:P])
-    fed = federation("feddyn(evaluate=mean_active)", participation=1.0)
-    trained = []
-    engine = fed.engine
-    fed.engine = lambda job: (trained.append(a.trained[0]) or a for a in engine(job))
+    seen: list = []
+    fed = federation("feddyn(evaluate=mean_active)", participation=1.0, engine=watched(seen))
     fed.fit(1, progress=False)
-    mean = torch.stack(trained).mean(0)
+    mean = torch.cat([answer.trained for _, answer in seen]).mean(0)
     assert torch.allclose(torch.cat([p.reshape(-1) for p in fed.network().parameters()]), mean[:P], rtol=0, atol=1e-14)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import N_CLASSES, Server, clients, federation, fitted, network, normal, oracle_of, out_of, samples, visit_of
+from helpers import N_CLASSES, Server, clients, federation, fitted, network, normal, oracle_of, out_of, samples, visit_of, watched
 
 import equipoise as eq
 from equipoise import maths
@@ -93,11 +93,10 @@ def test_the_first_round_is_fedavg_and_the_second_is_not() -> None:
 def test_prototypes_of_a_federation_are_those_of_its_clients() -> None:
     """After one round: the mean over clients of class means at each client's own trained model."""
     data = clients()
-    fed = federation("fedproto", data=data, participation=1.0)
-    trained = []
-    engine = fed.engine
-    fed.engine = lambda job: (trained.append(a.trained[0]) or a for a in engine(job))
+    seen: list = []
+    fed = federation("fedproto", data=data, participation=1.0, engine=watched(seen))
     fed.fit(1, progress=False)
+    trained = [answer.trained[0] for _, answer in seen]
     sums, holders = torch.zeros(N_CLASSES, D, dtype=torch.float64), torch.zeros(N_CLASSES)
     for (x, y), vector in zip(data, trained, strict=True):
         z = fed.model.network(vector)[:2](x).detach()

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from helpers import fitted, federation, network, normal, one_step_gradient, oracle_of, out_of, samples, visit_of
+from helpers import fitted, federation, network, normal, one_step_gradient, oracle_of, out_of, samples, visit_of, watched
 from torch import nn
 from torch.nn import functional
 
@@ -109,23 +109,15 @@ def test_a_first_visit_has_no_contrastive_term() -> None:
 
 def test_previous_is_the_clients_own_model_of_its_last_visit() -> None:
     """Before aggregation, and kept while the client is absent."""
-    fed = federation("moon", participation=0.4, engine="sequential")
-    answers = {}
-    engine = fed.engine
-
-    def spy(job):
-        for answer in engine(job):
-            answers[job.ids[answer.rows[0]]] = answer.trained[0].clone()
-            yield answer
-
-    fed.engine = spy
+    seen: list = []
+    fed = federation("moon", participation=0.4, engine=watched(seen))
     for _ in range(4):
         fed.fit(1, progress=False)
         state = fed.progress.clients[0]
+        answers = {job.ids[answer.rows[0]]: answer.trained[0] for job, answer in seen}  # the last of each
         for m in range(5):
-            seen = m in answers
-            assert float(state["seen"][m]) == seen
-            assert torch.equal(state["previous"][m], answers[m] if seen else fed.model.initial)
+            assert float(state["seen"][m]) == (m in answers)
+            assert torch.equal(state["previous"][m], answers.get(m, fed.model.initial))
     assert len(answers) > 2
     assert not torch.equal(next(iter(answers.values())), fed.progress.vector)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Server, federation, normal
+from helpers import UNEQUAL, Server, clients, federation, normal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,7 +101,7 @@ def test_in_a_sum_it_only_weighs() -> None:
 
 def test_the_loss_is_that_of_the_received_model() -> None:
     fed = federation("qffl(form=weights, q=2)", participation=1.0)
-    losses = [fed._score(fed.model.initial, d)["loss"] for d in fed.data]
+    losses = [fed.evaluate(x, y)["loss"] for x, y in clients()]
     fed.fit(1, progress=False)
-    raw = [d.size * F**2 for d, F in zip(fed.data, losses, strict=True)]
+    raw = [n * F**2 for n, F in zip(UNEQUAL, losses, strict=True)]
     assert fed.records[0]["weights"] == pytest.approx([r / sum(raw) for r in raw], rel=1e-8)

@@ -54,7 +54,7 @@ class Job:
         device = self.received.device
         return Plan(drawn.index.to(device), None if drawn.shift is None else drawn.shift.to(device))
 
-    def take(self, trees: list[State], rows: slice | int | Tensor) -> list[State]:
+    def take(self, trees: list[State], rows: slice | int | list[int]) -> list[State]:
         """The entries of the clients at ``rows``."""
         taken: list[State] = tree_map(lambda leaf: leaf[rows], trees)
         return taken

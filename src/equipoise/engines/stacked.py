@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from equipoise.client import visit_client
-from equipoise.data.samples import Samples, stack
+from equipoise.data.samples import Samples, Stream, stack
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.model import Stacked
 from equipoise.oracle import Oracle
+from equipoise.tree import span
 
 MEMORY = 256 << 20  # bytes for the vectors of one stack; beyond that they leave the caches and nothing is gained
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
@@ -47,24 +46,23 @@ def stacks(job: Job) -> list[tuple[int, ...]]:
     by_size = sorted(range(len(job.ids)), key=lambda r: job.data[r].size)
     groups: list[list[int]] = []
     for r in by_size:
-        n = job.data[r].size
-        last = job.data[groups[-1][0]].size if groups else 0
-        alike = n == last if job.model.batch_norm else -(-n // job.batch_size) <= 2 * -(-last // job.batch_size)
-        same_shape = bool(groups) and _shape(job, r) == _shape(job, groups[-1][0])
-        if groups and alike and same_shape and len(groups[-1]) < limit:
+        if groups and len(groups[-1]) < limit and _alike(job, job.data[groups[-1][0]], job.data[r]):
             groups[-1].append(r)
         else:
             groups.append([r])
     return [tuple(g) for g in groups]
 
 
-def _shape(job: Job, row: int) -> tuple[object, ...]:
-    data = job.data[row]
-    return (data.x.shape[1:], data.x.dtype) if isinstance(data, Samples) else ()
+def _alike(job: Job, small: Samples | Stream, large: Samples | Stream) -> bool:
+    if not isinstance(small, Samples) or not isinstance(large, Samples) or small.kind != large.kind:
+        return False
+    if small.size == large.size or job.model.batch_norm:
+        return small.size == large.size
+    return -(-large.size // job.batch_size) <= 2 * -(-small.size // job.batch_size)
 
 
 def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
-    index = torch.tensor(rows, device=job.received.device)
+    index = span(rows)
     data = stack([d for r in rows if isinstance(d := job.data[r], Samples)])
     oracle = Oracle(together, data, job.solver, job.plan(rows), job.model.n_params)
     trained, reports, states = visit_client(
@@ -80,7 +78,7 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
 
 
 def _part(job: Job, rows: tuple[int, ...]) -> Job:
-    index = torch.tensor(rows, device=job.received.device)
+    index = span(rows)
     return replace(
         job,
         ids=tuple(job.ids[r] for r in rows),

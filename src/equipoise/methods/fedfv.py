@@ -83,6 +83,9 @@ class FedFV(Rule):
         mean = cohort.updates.mean(0).double().norm()
         length = (a @ K @ a).clamp(min=0).sqrt()
         a = a * mean / length if length > 0 else torch.zeros_like(a)
-        shift = a[M:].to(updates.dtype) @ updates[rows[M:]] if len(rows) > M else cohort.shift
+        shift = cohort.shift
+        if len(rows) > M:
+            absent = (cohort.scale * a[M:]).to(updates.dtype) @ updates[rows[M:]]
+            shift = absent if shift is None else shift + absent
         state = {"last_update": updates, "last_round": last}
         return state, replace(cohort, weights=cohort.uniform, coefficients=a[:M], shift=shift)

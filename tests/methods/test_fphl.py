@@ -1,0 +1,165 @@
+"""FPHL: Eqs. 5 to 9 in scalars, thresholds compared exactly, and who is left in each column."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from helpers import Server, fitted, normal
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.methods.fphl import BINS, FPHL, histogram
+
+PAPER: dict[str, object] = {}
+RELEASED = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffers": True}
+
+
+class Naive:
+    """The server of FPHL in fractions, one parameter of one client at a time."""
+
+    def __init__(self, N: int, columns: int, tau: str, *, history: str = "inclusive", strict: bool = False, zero: str = "up", mask_buffers: bool = False) -> None:  # fmt: skip
+        self.ups = [[0] * columns for _ in range(N)]
+        self.seen = [0] * N
+        self.tau, self.history, self.strict, self.zero = Fraction(tau), history, strict, zero
+
+    def mask(self, updates: list[list[float]], ids: list[int]) -> list[list[bool]]:
+        rows = []
+        for row, m in zip(updates, ids, strict=True):
+            kept = []
+            for i, u in enumerate(row):
+                up = u > 0 or (u == 0 and self.zero == "up")
+                past, n = self.ups[m][i], self.seen[m]
+                if self.history == "inclusive":
+                    past, n = past + up, n + 1
+                if n == 0:
+                    kept.append(True)
+                else:
+                    rising = Fraction(past, n)
+                    c = rising if up else 1 - rising
+                    kept.append(c > self.tau if self.strict else c >= self.tau)
+                self.ups[m][i] += up
+            self.seen[m] += 1
+            rows.append(kept)
+        return rows
+
+
+def ties(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Updates with many zeros, so that their direction matters."""
+    x = normal(*shape, seed=seed)
+    return torch.where(x.abs() < 0.3, 0.0, x)
+
+
+@pytest.mark.parametrize("tau", ["0.3", "0.4", "0.5", "1", "0.6666"])
+@pytest.mark.parametrize("options", [PAPER, RELEASED, {"history": "exclusive"}, {"strict": True, "zero": "down"}], ids=str)
+def test_equations_typed_out(tau: str, options: dict[str, object]) -> None:
+    N, G, B, sizes = 4, 7, 3, [10, 30, 5, 15]
+    server = Server(FPHL(tau=float(tau), **options), normal(G), sizes, buffers=normal(B, seed=2))
+    columns = G + B if options.get("mask_buffers") else G
+    naive = Naive(N, columns, tau, **options)
+    theta, buffers = server.theta.tolist(), server.buffers.tolist()
+    for t, ids in enumerate([[0, 1, 2, 3]] * 3 + [[1, 3], [0, 2, 3], [2], [0, 1, 2, 3]]):
+        updates, moves = ties((len(ids), G), 10 + t), ties((len(ids), B), 50 + t)
+        cohort = server.round(updates, ids, buffer_updates=moves)
+        whole = torch.cat([updates, moves], 1)[:, :columns]
+        mask = naive.mask(whole.tolist(), ids)
+        assert cohort.mask.tolist() == [row[:G] for row in mask]
+        total = sum(sizes[m] for m in ids)
+        for i in range(G):
+            kept = [k for k in range(len(ids)) if mask[k][i]]
+            mass = sum(sizes[ids[k]] for k in kept)
+            theta[i] += sum(sizes[ids[k]] / mass * float(updates[k, i]) for k in kept)
+        for i in range(B):
+            kept = [k for k in range(len(ids)) if columns == G or mask[k][G + i]]
+            mass = sum(sizes[ids[k]] for k in kept)
+            buffers[i] += sum(sizes[ids[k]] / mass * float(moves[k, i]) for k in kept)
+        assert server.theta.tolist() == pytest.approx(theta, abs=1e-13)
+        assert server.buffers.tolist() == pytest.approx(buffers, abs=1e-13)
+        assert server.state[0]["rounds"].tolist() == naive.seen
+        assert server.state[0]["ups"].tolist() == naive.ups
+        assert cohort.notes["kept"] == pytest.approx(sum(map(sum, mask)) / (len(ids) * columns))
+        assert total == sum(sizes[m] for m in ids)
+
+
+@given(k=st.integers(0, 1000), d=st.integers(1, 1000), n=st.integers(1, 30000), strict=st.booleans())
+def test_the_threshold_is_exact(k: int, d: int, n: int, strict: bool) -> None:
+    """The smallest whole agreement a with a / n >= tau (or > tau), for every tau with up to three digits and beyond."""
+    tau = Fraction(min(k, d), d)
+    rule = FPHL(tau=float(tau), strict=strict)
+    need = int(rule.needed(torch.tensor([n], dtype=torch.int16 if n < 2**15 else torch.int32))[0])
+    fits = (lambda a: Fraction(a, n) > tau) if strict else (lambda a: Fraction(a, n) >= tau)
+    assert fits(need)
+    assert need == 0 or not fits(need - 1)
+
+
+@pytest.mark.parametrize(("tau", "first"), [(0.0, None), (0.3, 4), (0.4, 3), (0.5, 3), (0.51, 2), (1.0, 2)])
+def test_first_round_that_masks(tau: float, first: int | None) -> None:
+    """c >= 1 / n with this round counted, so the first direction against all others is dropped once 1 / n < tau."""
+    for n in range(1, 7):
+        server = Server(FPHL(tau=tau), torch.zeros(1, dtype=torch.float64), [1])
+        for t in range(n):
+            cohort = server.round(torch.tensor([[1.0 if t < n - 1 else -1.0]], dtype=torch.float64))
+        assert bool(cohort.mask.all()) == (first is None or n < first)
+
+
+def test_the_released_code_masks_in_the_second_round() -> None:
+    server = Server("fphl:released", torch.zeros(2, dtype=torch.float64), [1])
+    assert bool(server.round(torch.tensor([[1.0, 1.0]], dtype=torch.float64)).mask.all())
+    assert server.round(torch.tensor([[1.0, -1.0]], dtype=torch.float64)).mask.tolist() == [[True, False]]
+
+
+def test_a_parameter_that_everybody_masks_stays() -> None:
+    server = Server(FPHL(tau=1.0), torch.zeros(2, dtype=torch.float64), [1, 2])
+    server.round(torch.tensor([[1.0, 1.0], [1.0, 1.0]], dtype=torch.float64))
+    before = server.theta
+    cohort = server.round(torch.tensor([[-1.0, 1.0], [-1.0, 4.0]], dtype=torch.float64))
+    assert cohort.mask.tolist() == [[False, True], [False, True]]
+    assert server.theta.tolist() == [before[0], pytest.approx(before[1] + 3.0)]
+
+
+def test_a_still_parameter_dilutes_the_others() -> None:
+    """An update of 0 counts as a rise and stays in the denominator of Eq. 9."""
+    server = Server(FPHL(tau=0.5), torch.zeros(1, dtype=torch.float64), [1, 1])
+    cohort = server.round(torch.tensor([[0.0], [3.0]], dtype=torch.float64))
+    assert bool(cohort.mask.all())
+    assert float(server.theta) == 1.5
+
+
+def test_a_late_client_starts_its_own_history() -> None:
+    server = Server(FPHL(tau=1.0), torch.zeros(1, dtype=torch.float64), [1, 1])
+    up, down = torch.ones(1, 1, dtype=torch.float64), -torch.ones(1, 1, dtype=torch.float64)
+    for _ in range(3):
+        server.round(up, [0])
+    assert server.round(down, [1]).mask.tolist() == [[True]]
+    assert server.round(down, [0]).mask.tolist() == [[False]]
+
+
+def test_histogram_counts_every_entry_in_its_bin() -> None:
+    agree = torch.tensor([[0, 1, 2, 3], [4, 4, 0, 2], [1, 0, 1, 0]], dtype=torch.int16)
+    rounds = torch.tensor([3, 4, 0], dtype=torch.int16)
+    expected = [0] * BINS
+    for row, n in zip(agree.tolist(), rounds.tolist(), strict=True):
+        for a in row if n else []:
+            expected[min(BINS - 1, int(Fraction(a, n) * BINS))] += 1
+    assert histogram(agree, rounds) == expected
+    assert sum(expected) == 8
+
+
+def test_counts_are_kept_for_parameters_only() -> None:
+    """Running statistics are neither counted nor masked, unless asked for."""
+    fed = fitted("fphl(tau=0.6)", 3, kind="batchnorm", participation=1.0)
+    P, G = fed.model.n_params, fed.model.size
+    assert fed.progress.server[0]["ups"].shape == (5, P)
+    assert fed.progress.server[0]["ups"].dtype == torch.int16
+    released = fitted("fphl:released", 3, kind="batchnorm", participation=1.0)
+    assert released.progress.server[0]["ups"].shape == (5, G)
+    assert 0 < fed.records[-1]["kept"] < 1
+
+
+def test_presets() -> None:
+    assert eq.parse("fphl:released").rules == (FPHL(**RELEASED),)
+    assert FPHL(tau=0.4) in eq.parse("fedheal:office").rules
+    assert eq.parse("fphl").rules == (FPHL(tau=0.3, history="inclusive", strict=False, zero="up", mask_buffers=False),)

@@ -1,0 +1,210 @@
+"""Comparisons: the same numbers however many run at once, whatever is killed on the way."""
+
+# ruff: noqa: F401, F811 (fixtures are imported)
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import files, runs
+from equipoise.compare import compare, directories
+from equipoise.runs import RunError
+from run_helpers import (
+    TINY,
+    Zygote,
+    assert_same_run,
+    cache,
+    config,
+    equipoise,
+    executed,
+    records,
+    zygote,
+)
+
+Call = Callable[..., Any]
+METHODS = ("fedheal:office", "fedavg")
+SMALL = {"network": "mlp", "network_options": {"hidden": [8]}, "epochs": 1, "batch_size": 8, "rounds": 3}
+
+
+def arguments(compared: Path, *more: Any) -> list[str]:
+    return ["compare", *METHODS, *TINY, "--rounds", "3", "--runs", str(base), "--name", "both", *map(str, more)]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """Two methods, two seeds, two at a time, from a directory whose files have the names of modules."""
+    base = tmp_path_factory.mktemp("compared")
+    for name in ("torch", "equipoise", "json"):
+        (base / f"{name}.py").write_text("raise SystemExit('a file of the current directory was imported')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(base)
+        configs = [
+            runs.configure(m, scenario_options=config().scenario_options, **SMALL, seed=seed)
+            for m in METHODS
+            for seed in range(2)
+        ]
+        done: list[tuple[int, int]] = []
+        compare(configs, Path("runs/both"), jobs=2, on_progress=lambda *now: done.append(now))
+    assert done[-1] == (12, 12)
+    assert sorted(done) == done
+    return base / "runs"
+
+
+# the same numbers
+def test_runs_side_by_side_are_those_alone(compared: Path, tmp_path: Path) -> None:
+    found = sorted(path.name for path in (compared / "both").iterdir())
+    assert found == ["fedavg-seed0", "fedavg-seed1", "fedheal-office-seed0", "fedheal-office-seed1"]
+    for name in found:
+        directory = compared / "both" / name
+        assert_same_run(executed(tmp_path / name, runs.load(directory)), directory)
+
+
+@pytest.mark.slow
+def test_the_number_of_jobs_changes_nothing(compared: Path, tmp_path: Path) -> None:
+    paths = sorted((compared / "both").iterdir())
+    compare([runs.load(path) for path in paths], tmp_path, jobs=1)
+    for path in paths:
+        assert_same_run(path, tmp_path / path.name)
+
+
+# what is shown
+def test_the_json_document_of_a_comparison(compared: Path, equipoise: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)  # all runs are finished
+    ended = equipoise(*arguments(compared, "--seeds", 2, "--json"))
+    assert (ended.status, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    assert (found["scenario"], found["rounds"], found["seeds"]) == ("digits", 3, [0, 1])
+    assert [method["method"] for method in found["methods"]] == list(METHODS)  # as typed, in the order typed
+    groups = {"optdigits", "photo", "fonts", "street"}
+    for method in found["methods"]:
+        assert method["seeds"] == [0, 1]
+        assert method["groups"].keys() == groups
+        for value in (*(method[key] for key in ("avg", "std", "worst")), *method["groups"].values()):
+            assert value.keys() == {"mean", "std", "ci95"}
+            assert all(isinstance(number, float) for number in value.values())
+            assert 0 <= value["mean"] <= 100
+        accuracies = [group["mean"] for group in method["groups"].values()]
+        assert method["avg"]["mean"] == pytest.approx(sum(accuracies) / 4)
+    first, second = found["methods"]
+    assert first["versus"] is None
+    assert (second["versus"]["method"], second["versus"]["seeds"]) == (METHODS[0], [0, 1])
+    for key in ("avg", "std", "worst"):
+        assert second["versus"][key].keys() == {"difference", "ci95", "p"}
+        assert second["versus"][key]["difference"] == pytest.approx(second[key]["mean"] - first[key]["mean"])
+    assert (compared / "both" / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_the_same_command_again_prints_the_result(
+    compared: Path, equipoise: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    ended = equipoise(*arguments(compared, "--seeds", 2, "--no-report"))
+    assert (ended.status, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert next(k for k, line in enumerate(lines) if METHODS[0] in line) < next(
+        k for k, line in enumerate(lines) if line.startswith(METHODS[1])
+    )
+    assert f"run: {compared / 'both'}" in ended.out
+    assert "report:" not in ended.out
+
+
+def test_a_report_of_comparisons_and_runs(compared: Path, equipoise: Call, tmp_path: Path) -> None:
+    page = tmp_path / "of a comparison.html"
+    ended = equipoise("report", compared / "both", "-o", page, "--json")
+    assert (ended.status, ended.err) == (0, "")
+    assert {m["method"] for m in json.loads(ended.out)["methods"]} == set(METHODS)
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    ended = equipoise("report", compared / "both" / "fedavg-seed0", compared / "both" / "fedavg-seed1", "-o", page)
+    assert (ended.status, ended.err) == (0, "")
+    assert f"report: {page}" in ended.out
+    ended = equipoise("report", compared / "both" / "fedavg-seed0", compared / "both", "-o", page)
+    assert (ended.status, ended.out) == (2, "")
+    assert "fedavg with seed 0 is given twice" in ended.err
+
+
+def test_a_hyper_parameter_reaches_the_methods_that_have_it(
+    equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("equipoise.cli.run_all", lambda configs, *_, **__: seen.extend(configs) or [][0])
+    equipoise("compare", "fedprox", "fedavg", "fedprox+fedheal", *TINY, "--set", "fedprox.mu=0.5", "--runs", tmp_path)
+    assert [c.method for c in seen] == ["fedprox(mu=0.5)", "fedavg", "fedprox(mu=0.5)+fedheal"]
+    assert [c.label for c in seen] == ["fedprox(mu=0.5)", "fedavg", "fedprox(mu=0.5)+fedheal"]
+
+
+# interrupted
+def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path: Path) -> None:
+    configs = [config("scaffold", rounds=200), config("fedprox", lr=1e30), config("fedavg")]
+    dead, failing, fine = directories(tmp_path / "both", configs)
+
+    def kill(*_: int) -> None:
+        if (dead / "metrics.jsonl").exists() and not killed:
+            killed.append(int((dead / ".lock").read_text()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    killed: list[int] = []
+    with pytest.raises(RunError) as error:
+        compare(configs, tmp_path / "both", jobs=3, on_progress=kill)
+    told = str(error.value)
+    assert told.startswith("2 of 3 runs failed. ")
+    assert f"{dead.name}: killed by signal 9" in told
+    assert f"{failing.name}: 0 of 3 clients answered well" in told
+    assert "Quarantined: " in told
+    assert "\n" not in told
+    assert [runs.finished(path) for path in (dead, failing, fine)] == [False, False, True]
+    assert_same_run(executed(tmp_path / "fine", configs[2]), fine)
+    assert 0 < len(records(dead)) < 200
+    found = compare([configs[0], configs[2]], tmp_path / "both")  # goes on where the dead one stopped
+    assert [history.label for history in found] == ["scaffold", "fedavg"]
+    assert_same_run(executed(tmp_path / "whole", configs[0]), dead)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_stopped_comparison_leaves_no_process_and_goes_on(
+    equipoise: Call, zygote: Zygote, tmp_path: Path, number: int
+) -> None:
+    given = ["compare", "fedheal", "fedavg", *TINY, "--rounds", "60", "--runs", str(tmp_path), "--name", "both"]
+    pid = zygote.begin(arguments=given, errors=str(tmp_path / "errors"))
+    first, second = tmp_path / "both" / "fedheal-seed0", tmp_path / "both" / "fedavg-seed0"
+    while not (first / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    os.kill(pid, number)
+    assert zygote.end() == 128 + number
+    said = (tmp_path / "errors").read_text()
+    assert said == "error: Stopped. The same command (or equipoise resume) goes on from the last complete round.\n"
+    with files.held(first / ".lock"):  # its process is gone
+        assert 0 < len(records(first)) < 60
+    assert not (second / "metrics.jsonl").exists()
+    ended = equipoise(*given, "--json")
+    assert (ended.status, ended.err) == (0, "")
+    assert [method["method"] for method in json.loads(ended.out)["methods"]] == ["fedheal", "fedavg"]
+    for path in (first, second):
+        assert_same_run(executed(tmp_path / path.name, runs.load(path)), path)
+
+
+# refused
+def test_a_comparison_that_cannot_be_made_is_refused(compared: Path, equipoise: Call, tmp_path: Path) -> None:
+    for given, expected in (
+        (["compare", "fedavg", "afl", "fedavg"], "The method fedavg is given twice."),
+        (["compare", "fedavg", "afl+qffl"], "'afl' and 'qffl' each set the weights of the clients"),
+        (["compare", "fedavg", "fedheal", "--set", "moon.mu=1"], "'moon' is not part of any of fedavg, fedheal"),
+        (["compare", "fedavg", "fedheal", "--set", "fedheal.tau=2"], "tau must be in [0, 1]; found 2"),
+    ):
+        ended = equipoise(*given, *TINY, "--runs", tmp_path)
+        assert (ended.status, ended.out) == (2, "")
+        assert expected in ended.err
+        assert len(ended.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+    ended = equipoise(*arguments(compared, "--rounds", 4))
+    assert (ended.status, ended.out) == (1, "")
+    assert "holds a run with other settings" in ended.err
+    with pytest.raises(ValueError, match="jobs must be >= 1; found 0"):
+        compare([config()], tmp_path, jobs=0)
