@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -70,7 +72,7 @@ Lr = Annotated[float | None, typer.Option(help="Local learning rate [default: th
 Momentum = Annotated[float | None, typer.Option(help="Momentum of SGD [default: the scenario's].")]
 Decay = Annotated[float | None, typer.Option("--weight-decay", help="Weight decay [default: the scenario's].")]
 Optimizer = Annotated[str | None, typer.Option(help="sgd, adam or adamw [default: sgd].")]
-Clip = Annotated[float | None, typer.Option(help="Largest norm of a local gradient (SGD).")]
+Clip = Annotated[float | None, typer.Option(help="Largest norm of a local gradient.")]
 Participation = Annotated[
     float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: 1].")
 ]
@@ -80,7 +82,9 @@ Quorum = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, help="Processor threads of a run [default: 1, which gives the same bits everywhere]."),
+    typer.Option(
+        min=1, help="Processor threads of a run [default: 1, which gives the same bits on every machine of a kind]."
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")]
 Name = Annotated[str | None, typer.Option(help="Write to RUNS/NAME. The same command again goes on where it stopped.")]
@@ -276,11 +280,16 @@ def _show_method(name: str) -> None:
     for preset, values in d["presets"].items():
         shown = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"
         out.print(f"{name}:{preset}  {shown}", highlight=False)
+    if d["preset_in_a_sum"]:
+        out.print(f"As one part of a sum, {name} means {name}:{d['preset_in_a_sum']}.", highlight=False)
     for rule in METHODS[name].rules:
-        out.print(
-            "\n" + escape("\n".join(line.removeprefix("    ") for line in (rule.__doc__ or "").splitlines())),
-            highlight=False,
-        )
+        out.print("\n" + escape(_plain(rule.__doc__ or "")), highlight=False)
+
+
+def _plain(docstring: str) -> str:
+    """A docstring without its indentation and markup; equations stay in LaTeX."""
+    text = inspect.cleandoc(docstring).replace(".. math:: ", "    ").replace("``", "")
+    return re.sub(r":(?:math|func|meth|class):`([^`]*)`", r"\1", text)
 
 
 def _described(name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from equipoise import checkpoint, evaluation
-from equipoise.data.samples import Samples, Stream, Transform, read
+from equipoise.data.samples import Samples, Stream, Transform, read, room
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
@@ -47,6 +48,7 @@ class Federation:
     groups : for each client the name of the test set it belongs to; None tests clients on all of them.
     head : name of the classifier layer whose inputs are the features; default the last ``nn.Linear``.
     device : where to compute.
+    memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
 
     Raises
     ------
@@ -72,6 +74,7 @@ class Federation:
         groups: Sequence[str] | None = None,
         head: str | None = None,
         device: str | torch.device = "cpu",
+        memory: int | None = None,
     ) -> None:
         _whole("epochs", epochs, 1)
         _whole("batch_size", batch_size, 1)
@@ -88,7 +91,8 @@ class Federation:
         if not clients or len(known) != len(clients):
             found = f"{len(clients)} clients and {len(known)} names"
             raise ValueError(f"A federation needs at least one client, and one name for each; found {found}.")
-        data = tuple(read(c, name, dtype, where, transform) for c, name in zip(clients, known, strict=True))
+        share = (room() if memory is None else memory) // len(clients)
+        data = tuple(read(c, name, dtype, where, transform, share) for c, name in zip(clients, known, strict=True))
         sets = {n: read(t, f"test set {n!r}", dtype, where, transform) for n, t in (tests or {}).items()}
         self.tests = Tests(sets, _groups(groups, len(data), sets), Bound(model))
         n_classes, n_features = _probe(self.tests.bound, model, dict(zip(known, data, strict=True)), sets)
@@ -206,11 +210,13 @@ class Federation:
             _, meta = checkpoint.read(path / "checkpoint")
             if meta["t"] != self.progress.t:
                 raise ValueError(
-                    f"{path} holds a run after {meta['t']} rounds, and this federation is at {self.progress.t}. "
+                    f"{path} holds a run at round {meta['t']}, and this federation is at {self.progress.t}. "
                     "Call resume() to go on with it, or choose another directory."
                 )
         trim(path / "metrics.jsonl", self.progress.t)
         self.save(path, rounds)
+        if not (path / "manifest.json").exists():
+            write_atomically(path / "manifest.json", json.dumps(self.history.meta, indent=1))
 
     @property
     def history(self) -> History:
@@ -303,12 +309,17 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "seed": e.seed,
         "clients": len(e.data),
         "sizes": [d.size for d in e.data],
+        "labels": hashlib.sha256(b"".join(_labels(d) for d in e.data)).hexdigest(),
         "parameters": {n: list(s) for n, s in zip(e.model.names, e.model.shapes, strict=True)},
         "solver": repr(e.solver),
         "epochs": e.epochs,
         "batch_size": e.batch_size,
         "participation": e.participation,
     }
+
+
+def _labels(data: Samples | Stream) -> bytes:
+    return data.y.cpu().numpy().tobytes() if isinstance(data, Samples) else b""
 
 
 def trim(path: Path, t: int) -> list[Record]:

@@ -71,12 +71,12 @@ def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, 
     return problems
 
 
-def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]]) -> None:
+def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], cause: Exception | None = None) -> None:
     """Stop unless at least ``share`` of the clients asked (and at least one) answered well.
 
     Raises
     ------
-    QuorumError : naming the clients and the reasons.
+    QuorumError : naming the clients and the reasons; ``cause`` is the first error raised, for its traceback.
     """
     if good >= max(1, share * asked):
         return
@@ -85,4 +85,4 @@ def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]]) 
     raise QuorumError(
         f"{good} of {asked} clients answered well, and the quorum is {share:.0%}. Quarantined: {named}{more}. "
         "The last complete round is kept; lower the quorum or mend the clients, then resume."
-    )
+    ) from cause

@@ -44,14 +44,13 @@ class History:
     ----------
     records
         One dictionary per round, in increasing order of `"round"`; exactly what a line of `metrics.jsonl` holds.
-        Accuracies and weights are fractions in [0, 1].  Keys, all optional but the first:
+        Accuracies are fractions in [0, 1]; weights sum to 1, and some may be negative (FedFV).  Keys, all optional but the first:
 
         - `"round"`: counts from 0; `"seconds"`: wall time of the round.
         - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds
           without an evaluation.
         - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with on the test set of its own group.
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
-        - `"train_loss"`: mean local loss.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
         - `"kept"`: share of the update entries that FPHL kept.
         - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency.
@@ -106,7 +105,9 @@ class History:
             There is no run there, or a file in it cannot be understood.
         """
         run = Path(path)
-        config = _read(run / "config.toml", tomllib.loads, "This is not the directory of a run; pass runs/<name>.")
+        config: Record = {}
+        if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
+            config = _read(run / "config.toml", tomllib.loads, "This is not the directory of a run; pass runs/<name>.")
         known: Record = {}
         for name in ("summary.json", "manifest.json"):
             if (run / name).exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -51,7 +51,7 @@ class Model:
         dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
         if len(dtypes) > 1:
             raise ValueError(
-                f"The network mixes dtypes ({', '.join(map(str, dtypes))}); convert it to one, for example net.float()."
+                f"The network mixes dtypes ({', '.join(sorted(map(str, dtypes)))}); convert it to one, for example net.float()."
             )
         for name, module in self.net.named_modules():
             if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
@@ -174,8 +174,7 @@ class Bound:
     def __init__(self, model: Model) -> None:
         self.training = _View(model)
         self.looking = _View(model)  # its own copy: a look elsewhere in mid-step must not move what backward reads
-        self.flat = torch.zeros(model.n_params, dtype=model.initial.dtype, device=model.initial.device)
-        self.parts = [part.view(shape) for part, shape in zip(self.flat.split(model.layout), model.shapes, strict=True)]
+        self.flat = torch.zeros_like(model.initial[: model.n_params])
 
     @torch.no_grad()
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,10 +186,7 @@ class Bound:
     ) -> Tensor:
         """Gradient [P]. The result is overwritten by the next call."""
         loss = objective(*self.training(theta, buffers, x, train=train))
-        gradients = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
-        for part, gradient in zip(self.parts, gradients, strict=True):
-            part.copy_(gradient)
-        return self.flat
+        return _gradient(loss, self.training.parameters, self.flat, self.training.model.layout)
 
 
 class _View:
@@ -226,18 +222,17 @@ class Stacked:
         self.features = _Features(self.net, model.head_name)
         taken = {*model.names, *model.buffer_names}
         every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        self.flat = torch.empty(0)
         self.constants = {n: t.detach() for n, t in every.items() if n not in taken}
 
-    def _call(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         def one(parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
             logits: Tensor = functional_call(self.net, {**parts, **constants}, (batch,))
             return logits, self.features.take(logits)
 
         constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
-        parts = self.model.parts(theta, buffers)
-        parts |= {
-            n: parts[n].contiguous() for n in self.model.buffer_names
-        }  # vmap would update a copy of a strided one
+        # vmap would update a copy of a strided buffer
+        parts = {n: part.contiguous() if n in self.model.buffer_names else part for n, part in parts.items()}
         out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, x)
         if self.net.training and self.model.buffer_names:
             buffers.copy_(torch.cat([parts[n].flatten(1) for n in self.model.buffer_names], -1))
@@ -247,14 +242,26 @@ class Stacked:
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [m, B, C] and features [m, B, D] in eval mode, without gradient."""
         self.net.eval()
-        return self._call(theta, buffers, x)
+        return self._call(self.model.parts(theta, buffers), buffers, x)
 
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
     ) -> Tensor:
-        """Gradients [m, P]."""
+        """Gradients [m, P]. The result is overwritten by the next call."""
         self.net.train(train)
-        at = theta.detach().requires_grad_()
-        logits, features = self._call(at, buffers, x)
-        (gradient,) = torch.autograd.grad(objective(logits, features).sum(), at)
-        return gradient
+        parts = self.model.parts(theta.detach(), buffers)
+        at = [
+            parts[n].requires_grad_() for n in self.model.names
+        ]  # not theta: its gradient would be put together twice
+        loss = objective(*self._call(parts, buffers, x)).sum()
+        if self.flat.shape != theta.shape:
+            self.flat = torch.zeros_like(theta)
+        return _gradient(loss, at, self.flat, self.model.layout)
+
+
+def _gradient(loss: Tensor, parts: list[Tensor], flat: Tensor, layout: Sequence[int]) -> Tensor:
+    """Write the gradient by each of ``parts`` [..., *shape] to its place in ``flat`` [..., P]."""
+    gradients = torch.autograd.grad(loss, parts, materialize_grads=True)
+    for place, gradient in zip(flat.split(layout, -1), gradients, strict=True):
+        place.view(gradient.shape).copy_(gradient)
+    return flat

@@ -189,7 +189,9 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
     rows: list[int] = []
     sent: list[tuple[list[State], list[State]]] = []
     bad: list[guard.Quarantined] = []
+    cause: Exception | None = None
     for answer in answers:
+        cause = cause or answer.cause
         problems = guard.inspect(answer, now.vector, blank)
         bad += [guard.Quarantined(ids[row], reason) for row, reason in problems.items()]
         good = [k for k, row in enumerate(answer.rows) if row not in problems]
@@ -199,7 +201,7 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
         trained[span([answer.rows[k] for k in good])] = answer.trained[some]
         sent.append(tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states)))
         rows += [answer.rows[k] for k in good]
-    guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in bad])
+    guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in bad], cause)
 
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values
@@ -216,9 +218,9 @@ def _reward(
     for rule, state in zip(e.method.rules, server, strict=True):
         state, given = rule.reward(state, cohort, given)
         after.append(state)
-    if given is shared:
-        return after, now.given
-    held = vector.expand(len(e.data), -1) if now.given is None else now.given
+    if given is shared and now.given is None:
+        return after, None
+    held = now.vector.expand(len(e.data), -1) if now.given is None else now.given  # who is absent keeps what it has
     return after, held.index_copy(0, cohort.ids, given)
 
 

@@ -68,7 +68,7 @@ class RunConfig(BaseModel):
         """The local optimiser."""
         if self.optimizer == "sgd":
             return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
-        return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw")
+        return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)
 
 
 class RunError(RuntimeError):

@@ -112,6 +112,7 @@ class Adam:
     eps : added to the root of the second moment, > 0.
     weight_decay : >= 0; part of the gradient, or of the step if ``decoupled``.
     decoupled : AdamW.
+    clip : largest norm of the gradient, > 0, or None.
     """
 
     lr: float = 0.001
@@ -119,6 +120,7 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         inf = float("inf")
@@ -134,6 +136,7 @@ class Adam:
 
     def step(self, theta: Tensor, gradient: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
         """Step in place."""
+        gradient = _clipped(gradient, self.clip)
         if self.weight_decay and self.decoupled:
             theta = theta.mul_(1 - self.lr * self.weight_decay)
         elif self.weight_decay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
-MEMORY = 1 << 30  # bytes: a data set of one client larger than this is read batch by batch
+MEMORY = 1 << 30  # bytes a data set may take where the machine does not tell what is free
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,14 @@ def stack(clients: Sequence[Samples]) -> Samples:
     return Samples(x, y, sizes, clients[0].dtype, clients[0].transform, sizes.cumsum(0) - sizes)
 
 
+def room() -> int:
+    """Half of the memory that is free now, in bytes."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # not every system tells
+        return MEMORY
+
+
 def read(
     data: Any,
     who: str,
@@ -101,6 +110,7 @@ def read(
     who : the client's name, for errors.
     dtype, device : of the network.
     transform : applied to every batch.
+    memory : bytes this data set may take.
 
     Raises
     ------
@@ -113,7 +123,7 @@ def read(
     if isinstance(data, Dataset):
         size = len(data)  # type: ignore[arg-type]
         if size == 0:
-            raise ValueError(f"{who} has no training sample. Give it at least one, or leave it out.")
+            raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
         first, again = _sample(data, 0)[0], _sample(data, 0)[0]
         if first.nbytes * size > memory or not torch.equal(first, again):
             return Stream(data, size, dtype, device, transform)
@@ -125,7 +135,7 @@ def read(
     if len(x) != len(y):
         raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")
     if len(y) == 0:
-        raise ValueError(f"{who} has no training sample. Give it at least one, or leave it out.")
+        raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
     if y.dim() != 1 or (y.is_floating_point() and not torch.equal(y, y.round())):
         raise ValueError(
             f"{who}: y must be one integer label per sample, of shape [n]; found {list(y.shape)} of {y.dtype}."

@@ -64,7 +64,7 @@ class Job:
 class Answer:
     """What the clients at ``rows`` of a job sent: trained models [m, G] and, per rule, reports and states [m, ...].
 
-    ``error`` says why they sent nothing.
+    ``error`` says why they sent nothing, and ``cause`` is what was raised.
     """
 
     rows: tuple[int, ...]
@@ -72,11 +72,12 @@ class Answer:
     reports: list[State]
     states: list[State]
     error: str | None = None
+    cause: Exception | None = None
 
     @staticmethod
     def failed(row: int, error: Exception) -> Answer:
         """The answer of a client that raised."""
-        return Answer((row,), torch.empty(0), [], [], f"{type(error).__name__}: {error}")
+        return Answer((row,), torch.empty(0), [], [], f"{type(error).__name__}: {error}", error)
 
 
 Engine = Callable[[Job], Iterator[Answer]]

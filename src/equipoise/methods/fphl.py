@@ -68,6 +68,8 @@ class FPHL(Rule):
         up = updates >= 0 if self.zero == "up" else updates > 0
         before, seen = state["ups"][cohort.ids], state["rounds"][cohort.ids]
         ups, rounds = before + up, seen + 1
+        if int(rounds.min()) < 0:
+            raise OverflowError("FPHL counts at most 32,767 rounds of a client.")
         past, n = (ups, rounds) if self.history == "inclusive" else (before, seen)
         agree = agreement(up, past, n)
         mask = agree >= self.needed(n)[:, None]

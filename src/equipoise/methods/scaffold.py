@@ -43,6 +43,8 @@ class Scaffold(Rule):
         return {"c_i": torch.zeros_like(setup.theta)}
 
     def server_state(self, setup: Setup) -> State:
+        if self.option == 2 and setup.solver is not None:
+            setup.solver.travel(torch.ones(1))  # refuses a solver whose steps say nothing about the gradient
         return {"c": torch.zeros_like(setup.theta)}
 
     def message(self, state: State, m: int) -> State:
