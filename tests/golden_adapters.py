@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
 from torch import Tensor, nn
 
 from equipoise import maths
@@ -25,8 +24,8 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddyn import FedDyn
 from equipoise.methods.fedfv import FedFV
 from equipoise.methods.fedproc import FedProc
-from equipoise.methods.fedprox import FedProx
 from equipoise.methods.fedproto import FedProto
+from equipoise.methods.fedprox import FedProx
 from equipoise.methods.fphl import FPHL, agreement
 from equipoise.methods.moon import Moon, contrast
 from equipoise.methods.qffl import QFFL
@@ -34,6 +33,7 @@ from equipoise.methods.scaffold import Scaffold
 from equipoise.oracle import Oracle
 from equipoise.rule import Cohort, Rule, State
 from equipoise.solver import SGD
+from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]
@@ -95,7 +95,10 @@ def fael_weights(method: str) -> Callable[[Inputs], Fields]:
         deltas = tensor(i["deltas"])
         _, M, G = deltas.shape
         server = Server(
-            parse(method, {"fael.beta": i["beta"]}), deltas.new_zeros(G), i.get("n_samples", [1.0] * M), i.get("tensor_sizes")
+            parse(method, {"fael.beta": i["beta"]}),
+            deltas.new_zeros(G),
+            i.get("n_samples", [1.0] * M),
+            i.get("tensor_sizes"),
         )
         return {"rounds": [fael_fields(server, server.round(u)) for u in deltas]}
 
@@ -130,7 +133,9 @@ def fedheal(method: str) -> Callable[[Inputs], Fields]:
 
 
 def fedheal_partial(i: Inputs) -> Fields:
-    server = Server(parse("fedheal", {"fedheal.tau": i["tau"], "fedheal.beta": i["beta"]}), tensor(i["W0"]), i["n_samples"])
+    server = Server(
+        parse("fedheal", {"fedheal.tau": i["tau"], "fedheal.beta": i["beta"]}), tensor(i["W0"]), i["n_samples"]
+    )
     masks, weights = server.position(FPHL), server.position(FAEL)
     rounds = []
     for deltas, ids in zip(tensor(i["deltas"]), i["participants"], strict=True):
@@ -172,7 +177,12 @@ def afl_round(i: Inputs) -> Fields:
         cohort = server.round(u, reports=[{"loss": losses}])
         mean = server.rules[0].publish(server.theta, server.state[0])
         rounds.append(
-            {"weights_used": cohort.weights, "W": server.theta, "lambda_next": server.state[0]["lam"], "W_average": mean}
+            {
+                "weights_used": cohort.weights,
+                "W": server.theta,
+                "lambda_next": server.state[0]["lam"],
+                "W_average": mean,
+            }
         )
     return {"rounds": rounds}
 
@@ -273,7 +283,9 @@ def feddyn_fedheal(i: Inputs) -> Fields:
     rounds = []
     for deltas in tensor(i["deltas"]):
         cohort = server.round(deltas)
-        rounds.append({"mask": cohort.mask, "p": cohort.weights, "h": i["alpha"] * server.state[dyn]["u"], "W": server.theta})
+        rounds.append(
+            {"mask": cohort.mask, "p": cohort.weights, "h": i["alpha"] * server.state[dyn]["u"], "W": server.theta}
+        )
     return {"rounds": rounds}
 
 
@@ -282,7 +294,10 @@ def quadratic_visits(
     i: Inputs, server: Server, states: list[list[State]], ids: Sequence[int]
 ) -> tuple[Tensor, list[State]]:
     """Visit the clients ``ids``: their trained models [M, G] and, per rule, the stacked reports; ``states`` are renewed."""
-    oracles = [Quadratic(tensor(A), tensor(b)).oracle(SGD(i["lr"]), i["local_steps"]) for A, b in zip(i["A"], i["b"], strict=True)]
+    oracles = [
+        Quadratic(tensor(A), tensor(b)).oracle(SGD(i["lr"]), i["local_steps"])
+        for A, b in zip(i["A"], i["b"], strict=True)
+    ]
     trained, reports = [], []
     for m in ids:
         told = [rule.message(state, m) for rule, state in zip(server.rules, server.state, strict=True)]
@@ -305,7 +320,15 @@ def scaffold_rounds(method: str) -> Callable[[Inputs], Fields]:
             y, reports = quadratic_visits(i, server, states, ids)
             server.round(y - server.theta, ids, reports)
             c_new = [states[m][0]["c_i"] for m in ids]
-            rounds.append({"participants": ids, "y": y, "c_client_new": c_new, "c_server": server.state[0]["c"], "W": server.theta})
+            rounds.append(
+                {
+                    "participants": ids,
+                    "y": y,
+                    "c_client_new": c_new,
+                    "c_server": server.state[0]["c"],
+                    "W": server.theta,
+                }
+            )
         return {"rounds": rounds}
 
     return adapter
@@ -365,12 +388,16 @@ def client_oracle(i: Inputs, lr: float = 1.0, steps: int = 1) -> Oracle:
     return oracle_of(TanhNet(i["params"]), tensor(i["X"]), torch.tensor(i["y"]), SGD(lr), steps)
 
 
-def gradient(i: Inputs, rule: Rule | None = None, state: State | None = None, message: State | None = None, **when: int) -> Fields:
+def gradient(
+    i: Inputs, rule: Rule | None = None, state: State | None = None, message: State | None = None, **when: int
+) -> Fields:
     """The gradient of local training at ``params``, the model handed out being ``global_params``."""
     at = flat(i["params"])
     rules = () if rule is None else (rule,)
     start = flat(i.get("global_params") or i["params"])
-    g = one_step_gradient(rules, client_oracle(i), at, start, [state or {}] * len(rules), [message or {}] * len(rules), **when)
+    g = one_step_gradient(
+        rules, client_oracle(i), at, start, [state or {}] * len(rules), [message or {}] * len(rules), **when
+    )
     return named(g, i["params"])
 
 
@@ -478,7 +505,9 @@ def fedproc_client(i: Inputs) -> Fields:
 
 
 def table(state: State) -> list[Any]:
-    return [row if known else None for row, known in zip(state["proto"], state["known"].flatten().tolist(), strict=True)]
+    return [
+        row if known else None for row, known in zip(state["proto"], state["known"].flatten().tolist(), strict=True)
+    ]
 
 
 def fedproto_global(rule: FedProto | FedProc) -> Callable[[Inputs], Fields]:
@@ -509,7 +538,9 @@ def ditto_steps(i: Inputs) -> Fields:
     def after(steps: int) -> Fields:
         states = [{"v": flat(i["params"])}]
         oracle = client_oracle(i, i["lr"], steps)
-        _, _, (state,) = visit_client((DittoPersonal(lam=i["lam"]),), oracle, 0, 1, flat(i["global_params"]), states, [{}])
+        _, _, (state,) = visit_client(
+            (DittoPersonal(lam=i["lam"]),), oracle, 0, 1, flat(i["global_params"]), states, [{}]
+        )
         return named(state["v"], i["params"])
 
     return {"steps": [after(k + 1) for k in range(i["num_steps"])]}

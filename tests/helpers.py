@@ -52,7 +52,11 @@ def network(kind: str = "mlp") -> nn.Module:
     """A float64 network whose first values are always the same; ``kind`` is mlp or batchnorm."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        net = BatchNormNet() if kind == "batchnorm" else nn.Sequential(nn.Linear(N_INPUTS, 7), nn.Tanh(), nn.Linear(7, N_CLASSES))
+        net = (
+            BatchNormNet()
+            if kind == "batchnorm"
+            else nn.Sequential(nn.Linear(N_INPUTS, 7), nn.Tanh(), nn.Linear(7, N_CLASSES))
+        )
         return net.double()
 
 
@@ -67,7 +71,9 @@ def clients(sizes: Sequence[int] = UNEQUAL) -> list[tuple[Tensor, Tensor]]:
     return [samples(n, seed) for seed, n in enumerate(sizes)]
 
 
-def federation(method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any) -> eq.Federation:
+def federation(
+    method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
+) -> eq.Federation:
     given = {
         "solver": eq.SGD(0.05, 0.9, 1e-4),
         "epochs": 2,
@@ -182,7 +188,12 @@ def oracle_of(net: nn.Module, x: Tensor, y: Tensor, solver: Any, steps: int = 1,
 
 
 def visit_of(
-    oracle: Oracle, received: Tensor, state: State | None = None, message: State | None = None, t: int = 0, rounds: int = 10
+    oracle: Oracle,
+    received: Tensor,
+    state: State | None = None,
+    message: State | None = None,
+    t: int = 0,
+    rounds: int = 10,
 ) -> Visit:
     return Visit(received, oracle.n_params, state or {}, message or {}, oracle, t, rounds)
 
@@ -232,7 +243,9 @@ class Quadratic:
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         raise AssertionError("a quadratic client has no logits")
 
-    def gradient(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Callable[..., Tensor], *, train: bool = True) -> Tensor:
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Callable[..., Tensor], *, train: bool = True
+    ) -> Tensor:
         return self.A @ theta - self.b
 
     def oracle(self, solver: Any, steps: int) -> Oracle:
@@ -291,7 +304,9 @@ class Unstable(Rule):
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
 
-def watched(seen: list[tuple[Job, Answer]], engine: Callable[[Job], Iterator[Answer]] = sequential) -> Callable[[Job], Iterator[Answer]]:
+def watched(
+    seen: list[tuple[Job, Answer]], engine: Callable[[Job], Iterator[Answer]] = sequential
+) -> Callable[[Job], Iterator[Answer]]:
     """An engine that notes what it was asked and what it answered."""
 
     def spy(job: Job) -> Iterator[Answer]:
@@ -302,7 +317,9 @@ def watched(seen: list[tuple[Job, Answer]], engine: Callable[[Job], Iterator[Ans
     return spy
 
 
-def scripted(updates: Iterable[Tensor], reports: Callable[[Job], list[State]] | None = None) -> Callable[[Job], Iterator[Answer]]:
+def scripted(
+    updates: Iterable[Tensor], reports: Callable[[Job], list[State]] | None = None
+) -> Callable[[Job], Iterator[Answer]]:
     """An engine whose clients answer with given updates [M, G], one matrix per round."""
     rounds = iter(updates)
 

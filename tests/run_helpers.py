@@ -161,7 +161,7 @@ class Zygote:
         self.process.stdout.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def zygote(cache: Path) -> Iterator[Zygote]:
     made = Zygote()
     yield made

@@ -35,7 +35,7 @@ SMALL = {"network": "mlp", "network_options": {"hidden": [8]}, "epochs": 1, "bat
 
 
 def arguments(compared: Path, *more: Any) -> list[str]:
-    return ["compare", *METHODS, *TINY, "--rounds", "3", "--runs", str(base), "--name", "both", *map(str, more)]
+    return ["compare", *METHODS, *TINY, "--rounds", "3", "--runs", str(compared), "--name", "both", *map(str, more)]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_the_json_document_of_a_comparison(compared: Path, equipoise: Call, monk
         assert method["avg"]["mean"] == pytest.approx(sum(accuracies) / 4)
     first, second = found["methods"]
     assert first["versus"] is None
-    assert (second["versus"]["method"], second["versus"]["seeds"]) == (METHODS[0], [0, 1])
+    assert (second["versus"]["method"], second["versus"]["seeds"]) == (METHODS[0], 2)
     for key in ("avg", "std", "worst"):
         assert second["versus"][key].keys() == {"difference", "ci95", "p"}
         assert second["versus"][key]["difference"] == pytest.approx(second[key]["mean"] - first[key]["mean"])
@@ -108,10 +108,8 @@ def test_the_same_command_again_prints_the_result(
     monkeypatch.setattr(subprocess, "Popen", None)
     ended = equipoise(*arguments(compared, "--seeds", 2, "--no-report"))
     assert (ended.status, ended.err) == (0, "")
-    lines = ended.out.splitlines()
-    assert next(k for k, line in enumerate(lines) if METHODS[0] in line) < next(
-        k for k, line in enumerate(lines) if line.startswith(METHODS[1])
-    )
+    rows = [line.split()[0] for line in ended.out.splitlines() if line.strip().startswith(METHODS)]
+    assert rows == list(METHODS)
     assert f"run: {compared / 'both'}" in ended.out
     assert "report:" not in ended.out
 
@@ -142,7 +140,7 @@ def test_a_hyper_parameter_reaches_the_methods_that_have_it(
 
 # interrupted
 def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path: Path) -> None:
-    configs = [config("scaffold", rounds=200), config("fedprox", lr=1e30), config("fedavg")]
+    configs = [config("ditto+afl", rounds=60, lr=0.01), config("fedprox", lr=1e30), config("fedavg")]
     dead, failing, fine = directories(tmp_path / "both", configs)
 
     def kill(*_: int) -> None:
@@ -161,9 +159,9 @@ def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path:
     assert "\n" not in told
     assert [runs.finished(path) for path in (dead, failing, fine)] == [False, False, True]
     assert_same_run(executed(tmp_path / "fine", configs[2]), fine)
-    assert 0 < len(records(dead)) < 200
+    assert 0 < len(records(dead)) < 60
     found = compare([configs[0], configs[2]], tmp_path / "both")  # goes on where the dead one stopped
-    assert [history.label for history in found] == ["scaffold", "fedavg"]
+    assert [history.label for history in found] == ["ditto+afl", "fedavg"]
     assert_same_run(executed(tmp_path / "whole", configs[0]), dead)
 
 
@@ -171,7 +169,7 @@ def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path:
 def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     equipoise: Call, zygote: Zygote, tmp_path: Path, number: int
 ) -> None:
-    given = ["compare", "fedheal", "fedavg", *TINY, "--rounds", "60", "--runs", str(tmp_path), "--name", "both"]
+    given = ["compare", "fedheal", "fedavg", *TINY, "--rounds", "30", "--runs", str(tmp_path), "--name", "both"]
     pid = zygote.begin(arguments=given, errors=str(tmp_path / "errors"))
     first, second = tmp_path / "both" / "fedheal-seed0", tmp_path / "both" / "fedavg-seed0"
     while not (first / "metrics.jsonl").exists():
@@ -181,7 +179,7 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     said = (tmp_path / "errors").read_text()
     assert said == "error: Stopped. The same command (or equipoise resume) goes on from the last complete round.\n"
     with files.held(first / ".lock"):  # its process is gone
-        assert 0 < len(records(first)) < 60
+        assert 0 < len(records(first)) < 30
     assert not (second / "metrics.jsonl").exists()
     ended = equipoise(*given, "--json")
     assert (ended.status, ended.err) == (0, "")

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_adapters import ADAPTERS, SKIPPED
 from torch import Tensor
 
+from golden_adapters import ADAPTERS, SKIPPED
+
 DIRECTORY = Path(os.environ.get("EQUIPOISE_GOLDEN", Path(__file__).parent / "golden"))
-ENTRIES: list[dict[str, Any]] = [entry for path in sorted(DIRECTORY.glob("*.json")) for entry in json.loads(path.read_text())]
+ENTRIES: list[dict[str, Any]] = [
+    entry for path in sorted(DIRECTORY.glob("*.json")) for entry in json.loads(path.read_text())
+]
 
 
 def mismatches(got: Any, expected: Any, absolute: float, relative: float, where: str = "") -> list[str]:
@@ -28,7 +31,9 @@ def mismatches(got: Any, expected: Any, absolute: float, relative: float, where:
             return [f"{where}: expected fields, found {type(got).__name__}"]
         missing = [f"{where}/{key}: missing" for key in expected if key not in got]
         there = [key for key in expected if key in got]
-        return missing + [m for key in there for m in mismatches(got[key], expected[key], absolute, relative, f"{where}/{key}")]
+        return missing + [
+            m for key in there for m in mismatches(got[key], expected[key], absolute, relative, f"{where}/{key}")
+        ]
     if isinstance(expected, list):
         if not isinstance(got, (list, tuple, range)) or len(got) != len(expected):
             return [f"{where}: expected {len(expected)} entries, found {got!r}"]

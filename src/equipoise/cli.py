@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -232,7 +233,7 @@ def report_(
     out.print(f"report: {written}", soft_wrap=True, highlight=False)
 
 
-@app.command(name="methods")
+@app.command(name="methods", epilog="Example: `equipoise methods fedheal`")
 def methods_(
     name: Annotated[str | None, typer.Argument(help="One method, in full.")] = None,
     json_: Json = False,
@@ -327,7 +328,7 @@ def _described(name: str) -> dict[str, Any]:
     }
 
 
-@app.command(name="scenarios")
+@app.command(name="scenarios", epilog="Example: `equipoise scenarios --json`")
 def scenarios_(json_: Json = False) -> None:
     """List the scenarios and the networks."""
     listed = {
@@ -438,6 +439,9 @@ def main() -> NoReturn:
     """Run the command line; user errors exit with 2, failures with 1, a stop with 130 or 143, all with one line."""
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that lacks a sign shows "?" for it
+            stream.reconfigure(errors="replace")
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         app(arguments, prog_name="equipoise", standalone_mode=True)

@@ -231,8 +231,9 @@ class Stacked:
             return logits, self.features.take(logits)
 
         constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
-        # vmap would update a copy of a strided buffer
-        parts = {n: part.contiguous() if n in self.model.buffer_names else part for n, part in parts.items()}
+        # vmap would update a copy of a strided buffer, and backward may need what a buffer was
+        whole = torch.contiguous_format
+        parts = {n: p.clone(memory_format=whole) if n in self.model.buffer_names else p for n, p in parts.items()}
         out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, x)
         if self.net.training and self.model.buffer_names:
             buffers.copy_(torch.cat([parts[n].flatten(1) for n in self.model.buffer_names], -1))

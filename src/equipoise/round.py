@@ -201,6 +201,8 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
         trained[span([answer.rows[k] for k in good])] = answer.trained[some]
         sent.append(tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states)))
         rows += [answer.rows[k] for k in good]
+    silent = set(range(len(ids))) - set(rows) - {ids.index(q.client) for q in bad}
+    bad += [guard.Quarantined(ids[row], "the client did not answer") for row in sorted(silent)]
     guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in bad], cause)
 
     at = torch.tensor(rows, device=asked.device)

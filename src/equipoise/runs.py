@@ -48,7 +48,7 @@ class RunConfig(BaseModel):
     network: str
     network_options: dict[str, Any] = {}
     rounds: int = Field(ge=1)
-    seed: int = Field(ge=0, default=0)
+    seed: int = Field(ge=0, lt=2**63, default=0)
     epochs: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     participation: float = Field(gt=0, le=1, default=1.0)
@@ -59,7 +59,7 @@ class RunConfig(BaseModel):
     clip: float | None = Field(gt=0, default=None)
     engine: str = "auto"
     quorum: float = Field(ge=0, le=1, default=0.5)
-    threads: int = Field(ge=1, default=1)
+    threads: int = Field(ge=1, le=1024, default=1)
     device: str = "cpu"
     checkpoint_every: int = Field(ge=1, default=1)
 

@@ -13,6 +13,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import sequential
+from equipoise.method import METHODS, Method, parse
+from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit, overrides
 from helpers import (
     UNEQUAL,
     KeepHead,
@@ -28,20 +35,26 @@ from helpers import (
     scripted,
     told,
 )
-from torch import Tensor
-
-import equipoise as eq
-from equipoise.engines.job import Answer, Job
-from equipoise.engines.sequential import sequential
-from equipoise.method import METHODS, Method, parse
-from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit, overrides
 
 BASES = ("fedavg", "fedprox", "scaffold", "moon", "feddyn", "fedproc", "fedproto")
 SUMS = [f"{base}+{over}" for base in BASES for over in ("afl", "qffl", "fedheal")]
 MORE = ["ditto+fedheal(tau=0.6)", "moon+scaffold+fedheal-exact", "feddyn+fedfv", "ditto-personal+fedprox+fphl(tau=0.6)"]
 NAMES = [*METHODS, *SUMS, *MORE]
 FEWER = [*METHODS, *MORE, "scaffold+qffl", "feddyn+fedheal"]
-BATCH_NORM = ["fedavg", "scaffold", "moon", "feddyn", "fedproc", "fedproto", "ditto", "ditto-personal", "qffl", "fedheal:released", "scaffold+fedheal", "moon+qffl"]  # fmt: skip
+BATCH_NORM = [
+    "fedavg",
+    "scaffold",
+    "moon",
+    "feddyn",
+    "fedproc",
+    "fedproto",
+    "ditto",
+    "ditto-personal",
+    "qffl",
+    "fedheal:released",
+    "scaffold+fedheal",
+    "moon+qffl",
+]
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
 ROUNDS = 4
 
@@ -67,8 +80,12 @@ def test_engines_agree(name: str, kind: str) -> None:
     assert difference(run(name, kind), run(name, kind, "stacked")) < 1e-10
 
 
-@pytest.mark.parametrize(("name", "kind"), [*((n, "mlp") for n in FEWER), ("scaffold", "batchnorm"), ("moon+qffl", "batchnorm")])
-def test_result_does_not_depend_on_who_stands_beside_whom(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((n, "mlp") for n in FEWER), ("scaffold", "batchnorm"), ("moon+qffl", "batchnorm")]
+)
+def test_result_does_not_depend_on_who_stands_beside_whom(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stacks of at most two clients, of which the sizes give other padding and other neighbours."""
     size = run(name, kind).model.size
     monkeypatch.setattr(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8)
@@ -103,16 +120,16 @@ def test_stacks_hold_several_clients() -> None:
 
 
 # (b) stop and resume
-class Stopped(Exception):
+class KilledError(Exception):
     """The run is killed here."""
 
 
 def stopped_and_resumed(directory: Path, make: Callable[[], eq.Federation], rounds: int, at: int) -> eq.Federation:
     def stop(record: dict[str, Any]) -> None:
         if record["round"] == at - 1:
-            raise Stopped
+            raise KilledError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(KilledError):
         make().fit(rounds, directory=directory, progress=False, on_round=stop)
     fresh = make()
     rest = fresh.resume(directory)
@@ -157,7 +174,21 @@ def shape(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {k: (t.shape, t.dtype) for k, t in state.items()}
 
 
-HOOKS = ("client_state", "server_state", "message", "private", "begin", "loss", "correction", "gradient", "finish", "aggregate", "reward", "deploy", "publish")  # fmt: skip
+HOOKS = (
+    "client_state",
+    "server_state",
+    "message",
+    "private",
+    "begin",
+    "loss",
+    "correction",
+    "gradient",
+    "finish",
+    "aggregate",
+    "reward",
+    "deploy",
+    "publish",
+)
 
 
 def supervised(cls: type[Rule], hook: str, called: set[str]) -> Callable[..., Any]:
@@ -234,7 +265,13 @@ def test_renumbering_clients_renumbers_the_result(name: str, kind: str) -> None:
 
 # (e) text
 PRESETS = [f"{name}:{preset}" for name, entry in METHODS.items() for preset in ("paper", *entry.presets)]
-ODD = ["fedprox(mu=0.125)", "fedfv(alpha=0.25, tau=3)", "scaffold(eta=0.5, option=1)+fedheal(tau=0.45)", "qffl(form=weights, lipschitz=3.5)", "afl(averaged=true)"]
+ODD = [
+    "fedprox(mu=0.125)",
+    "fedfv(alpha=0.25, tau=3)",
+    "scaffold(eta=0.5, option=1)+fedheal(tau=0.45)",
+    "qffl(form=weights, lipschitz=3.5)",
+    "afl(averaged=true)",
+]
 ALONE = {entry.rules for entry in METHODS.values()}  # a rule that has a name of its own can be written alone
 CLASSES = {cls.__name__: cls for entry in METHODS.values() for cls in entry.rules}
 
@@ -279,10 +316,17 @@ NEUTRAL: dict[str, Neutral] = {
     "fedprox": Neutral("fedprox(mu=0)", "fedavg"),
     "scaffold": Neutral("scaffold", "fedavg:uniform", 1, why=FIRST),
     "moon": Neutral("moon(mu=0)", "fedavg"),
-    "feddyn": Neutral("feddyn(alpha=1e-14, server=false)", "fedavg:uniform", why="alpha > 0, and the server's h does not depend on it"),
+    "feddyn": Neutral(
+        "feddyn(alpha=1e-14, server=false)", "fedavg:uniform", why="alpha > 0, and the server's h does not depend on it"
+    ),
     "fedproc": Neutral("fedproc", "fedavg", 1, why=FIRST),
     "fedproto": Neutral("fedproto(lam=0)", "fedavg"),
-    "ditto": Neutral("ditto(lam=0.5)", "fedprox(mu=0.5)", 1, why="no neutral value: v is never reset; in the first round it is FedProx"),
+    "ditto": Neutral(
+        "ditto(lam=0.5)",
+        "fedprox(mu=0.5)",
+        1,
+        why="no neutral value: v is never reset; in the first round it is FedProx",
+    ),
     "ditto-personal": Neutral("ditto-personal(lam=0.7)", "fedavg", within=0),
     "afl": Neutral("afl(gamma=0)", "fedavg:uniform"),
     "qffl": Neutral("qffl(q=0)", "fedavg:uniform"),
@@ -290,7 +334,9 @@ NEUTRAL: dict[str, Neutral] = {
     "fphl": Neutral("fphl(tau=0)", "fedavg"),
     "fael": Neutral("fael(beta=0)", "fedavg"),
     "fedheal": Neutral("fedheal(tau=0, beta=0)", "fedavg"),
-    "fedheal-exact": Neutral("fedheal-exact(tau=0, beta=1e-14)", "fedavg", why="beta > 0: without Eq. 10 nothing is left of it"),
+    "fedheal-exact": Neutral(
+        "fedheal-exact(tau=0, beta=1e-14)", "fedavg", why="beta > 0: without Eq. 10 nothing is left of it"
+    ),
 }
 MORE_NEUTRAL = [
     Neutral("qffl(q=0, form=weights)", "fedavg"),
@@ -322,7 +368,24 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
     assert neutral_gap(case, kind) <= case.within
 
 
-@pytest.mark.parametrize("name", ["fedprox(mu=2)", "scaffold", "moon(mu=5)", "feddyn", "fedproc", "fedproto", "ditto", "afl", "qffl", "fedfv", "fphl(tau=0.5)", "fael", "fedheal-exact"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedprox(mu=2)",
+        "scaffold",
+        "moon(mu=5)",
+        "feddyn",
+        "fedproc",
+        "fedproto",
+        "ditto",
+        "afl",
+        "qffl",
+        "fedfv",
+        "fphl(tau=0.5)",
+        "fael",
+        "fedheal-exact",
+    ],
+)
 def test_without_the_neutral_value_it_is_another_method(name: str) -> None:
     """Five rounds move every method away from both kinds of FedAvg, so that the comparison above can fail."""
     for reference in ("fedavg", "fedavg:uniform"):
@@ -343,7 +406,15 @@ def test_first_round_of_feddyn_is_twice_the_uniform_step() -> None:
 
 # (g) what stays at home, and what is handed out
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize(("rule", "kind", "over"), [(KeepHead(), "mlp", "fedavg"), (KeepNorm(), "batchnorm", "fedavg"), (KeepHead(), "batchnorm", "fedheal"), (KeepHead(), "mlp", "scaffold")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "kind", "over"),
+    [
+        (KeepHead(), "mlp", "fedavg"),
+        (KeepNorm(), "batchnorm", "fedavg"),
+        (KeepHead(), "batchnorm", "fedheal"),
+        (KeepHead(), "mlp", "scaffold"),
+    ],
+)
 def test_private_coordinates_never_leave(rule: Rule, kind: str, over: str, engine: str) -> None:
     seen: list[Cohort] = []
 
@@ -421,7 +492,9 @@ def test_a_share_of_the_step_is_handed_out() -> None:
     assert fed.personal
 
 
-@pytest.mark.parametrize("method", [(Portion(),), (KeepHead(),), (Portion(), KeepNorm())], ids=["portion", "head", "both"])
+@pytest.mark.parametrize(
+    "method", [(Portion(),), (KeepHead(),), (Portion(), KeepNorm())], ids=["portion", "head", "both"]
+)
 def test_what_is_handed_out_and_kept_survives_a_stop(method: tuple[Rule, ...], tmp_path: Path) -> None:
     tests = {"a": samples(40, 1)}
     kind = "batchnorm" if KeepNorm() in method else "mlp"
@@ -450,7 +523,15 @@ def test_one_client(name: str, tmp_path: Path) -> None:
     assert identical(fed, stopped_and_resumed(tmp_path, make, 3, 1))
 
 
-@pytest.mark.parametrize(("name", "kind"), [*((n, "mlp") for n in METHODS), ("scaffold+fedheal", "batchnorm"), ("moon+qffl", "batchnorm"), ("feddyn", "batchnorm")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((n, "mlp") for n in METHODS),
+        ("scaffold+fedheal", "batchnorm"),
+        ("moon+qffl", "batchnorm"),
+        ("feddyn", "batchnorm"),
+    ],
+)
 def test_a_client_of_one_sample(name: str, kind: str) -> None:
     """It takes part like the others; BatchNorm, which cannot train on one sample, costs only that client."""
     settings = {"sizes": (1, 9, 17, 12), "participation": 1.0, "kind": kind}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Server, clients, federation, fitted, normal, tensor
 
 from equipoise.methods.afl import AFL
+from helpers import Server, clients, federation, fitted, normal, tensor
 
 
 def naive_projection(v: list[float]) -> list[float]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import UNEQUAL, Quadratic, StartAt, difference, federation, fitted, normal, samples, tensor
 
 import equipoise as eq
 from equipoise.client import visit_client
 from equipoise.methods.ditto import Ditto, DittoPersonal
+from helpers import UNEQUAL, Quadratic, StartAt, difference, federation, fitted, normal, samples, tensor
 
 G = 3
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers import Server, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from equipoise import maths
 from equipoise.methods.fael_exact import FAELExact, equidistant
+from helpers import Server, normal
 
 
 def solve(models: Tensor, p0: Tensor | None = None) -> Tensor:
@@ -93,7 +93,9 @@ def test_orthogonal_updates_have_a_closed_form() -> None:
         expected = (1 - (len(a) - 2) / (lengths * harmonic)) / 2
         assert bool((expected > 0).all())
         assert solve(torch.diag(lengths.sqrt())).tolist() == pytest.approx(expected.tolist(), abs=1e-7)
-    assert solve(torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).sqrt())).tolist() == pytest.approx([5 / 22, 4 / 11, 9 / 22], abs=1e-7)  # fmt: skip
+    assert solve(torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).sqrt())).tolist() == pytest.approx(
+        [5 / 22, 4 / 11, 9 / 22], abs=1e-7
+    )
 
 
 def test_many_clients_with_one_short_update() -> None:

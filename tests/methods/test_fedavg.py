@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from helpers import Server, clients, federation, fitted, network, normal, oracle_of
 
 import equipoise as eq
 from equipoise.methods.fedavg import FedAvg
+from helpers import Server, clients, federation, fitted, network, normal, oracle_of
 
 
 def naive(W: list[float], updates: list[list[float]], sizes: list[int], ids: list[int], weights: str) -> list[float]:
@@ -37,7 +37,12 @@ def test_by_hand() -> None:
 def test_buffers_are_averaged_in_full_under_population_weights() -> None:
     """A small step of the parameters must not leave the running statistics between two models."""
     updates, buffers = normal(2, 3), normal(2, 2, seed=5)
-    server = Server(FedAvg(weights="population"), torch.zeros(3, dtype=torch.float64), [10, 30, 60], buffers=torch.ones(2, dtype=torch.float64))
+    server = Server(
+        FedAvg(weights="population"),
+        torch.zeros(3, dtype=torch.float64),
+        [10, 30, 60],
+        buffers=torch.ones(2, dtype=torch.float64),
+    )
     server.round(updates, [0, 1], buffer_updates=buffers)
     assert torch.allclose(server.buffers, 1 + 0.25 * buffers[0] + 0.75 * buffers[1])
     assert torch.allclose(server.theta, 0.1 * updates[0] + 0.3 * updates[1])
@@ -59,5 +64,7 @@ def test_no_rule_at_all_is_fedavg() -> None:
 
 def test_the_presets_differ() -> None:
     assert eq.parse("fedavg") != eq.parse("fedavg:uniform")
-    with pytest.raises(ValueError, match=r"FedAvg: weights must be one of samples, uniform, population; found 'equal'\."):
+    with pytest.raises(
+        ValueError, match=r"FedAvg: weights must be one of samples, uniform, population; found 'equal'\."
+    ):
         FedAvg(weights="equal")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Quadratic, Server, federation, fitted, normal, visit_of, watched
 
 import equipoise as eq
 from equipoise.client import visit_client
 from equipoise.methods.feddyn import FedDyn
+from helpers import Quadratic, Server, federation, fitted, normal, visit_of, watched
 
 COHORTS = [[0, 1, 2, 3], [1, 3], [0, 2, 3], [2]]
 
@@ -62,7 +62,9 @@ def quadratic_rounds(rule: FedDyn, rounds: int, steps: int) -> tuple[Server, lis
     for t in range(rounds):
         trained = []
         for m, client in enumerate(clients):
-            y, _, (duals[m],) = visit_client([rule], client.oracle(eq.SGD(0.1), steps), t, rounds, server.theta, [duals[m]], [{}])
+            y, _, (duals[m],) = visit_client(
+                [rule], client.oracle(eq.SGD(0.3), steps), t, rounds, server.theta, [duals[m]], [{}]
+            )
             trained.append(y)
         server.round(torch.stack(trained) - server.theta)
     return server, clients, [d["g"] for d in duals]
@@ -70,7 +72,7 @@ def quadratic_rounds(rule: FedDyn, rounds: int, steps: int) -> tuple[Server, lis
 
 def test_stationary_points_align() -> None:
     """Local minimisation to the end, yet the rounds converge to the minimum of the mean loss; g_m is the gradient there."""
-    server, clients, duals = quadratic_rounds(FedDyn(alpha=1.0), 120, 150)
+    server, clients, duals = quadratic_rounds(FedDyn(alpha=1.0), 80, 40)
     best = torch.linalg.solve(sum(q.A for q in clients), sum(q.b for q in clients))
     assert float((server.theta - best).norm()) < 1e-8
     for client, g in zip(clients, duals, strict=True):

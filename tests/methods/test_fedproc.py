@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from helpers import N_CLASSES, fitted, network, normal, oracle_of, out_of, samples, visit_of
 
 import equipoise as eq
 from equipoise.client import visit_client
 from equipoise.methods.fedproc import FedProc
 from equipoise.model import Model
+from helpers import N_CLASSES, fitted, network, normal, oracle_of, out_of, samples, visit_of
 
 D = 7
 

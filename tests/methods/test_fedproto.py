@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import N_CLASSES, Server, clients, federation, fitted, network, normal, oracle_of, out_of, samples, visit_of, watched
 
 import equipoise as eq
 from equipoise import maths
 from equipoise.methods.fedproto import FedProto, global_prototypes, local_prototypes
 from equipoise.model import Model
+from helpers import (
+    N_CLASSES,
+    Server,
+    clients,
+    federation,
+    fitted,
+    network,
+    normal,
+    oracle_of,
+    out_of,
+    samples,
+    visit_of,
+    watched,
+)
 
 D = 7  # features of the test network
 
@@ -39,7 +52,10 @@ def test_local_prototypes_typed_out() -> None:
     net = network("batchnorm")
     x, y = samples(15, 2)
     y = y.clamp(max=1)
-    oracle, trained = oracle_of(net, x, y, eq.SGD(1.0)), Model(net).initial + 0.2 * normal(len(Model(net).initial)).abs()
+    oracle, trained = (
+        oracle_of(net, x, y, eq.SGD(1.0)),
+        Model(net).initial + 0.2 * normal(len(Model(net).initial)).abs(),
+    )
     visit = visit_of(oracle, trained)
     got = local_prototypes(eq.Visit(**{**visit.__dict__, "trained": trained}), N_CLASSES)
     there = Model(net).network(trained).eval()
@@ -54,7 +70,10 @@ def test_local_prototypes_typed_out() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_global_prototypes_typed_out(weighted: bool) -> None:
-    local, counts = normal(4, N_CLASSES, D), torch.tensor([[3.0, 0, 2], [0, 0, 5], [1, 0, 1], [9, 0, 0]], dtype=torch.float64)
+    local, counts = (
+        normal(4, N_CLASSES, D),
+        torch.tensor([[3.0, 0, 2], [0, 0, 5], [1, 0, 1], [9, 0, 0]], dtype=torch.float64),
+    )
     before = {"proto": normal(N_CLASSES, D, seed=9), "known": torch.ones(N_CLASSES, 1, dtype=torch.float64)}
     after = global_prototypes(before, {"proto": local, "count": counts}, weighted)
     for c in range(N_CLASSES):
@@ -62,7 +81,11 @@ def test_global_prototypes_typed_out(weighted: bool) -> None:
         for i in range(D):
             total = sum(float(counts[m, c]) for m in holders) if weighted else len(holders)
             share = [(float(counts[m, c]) if weighted else 1) / total for m in holders] if holders else []
-            expected = sum(s * float(local[m, c, i]) for s, m in zip(share, holders, strict=True)) if holders else float(before["proto"][c, i])
+            expected = (
+                sum(s * float(local[m, c, i]) for s, m in zip(share, holders, strict=True))
+                if holders
+                else float(before["proto"][c, i])
+            )
             assert float(after["proto"][c, i]) == pytest.approx(expected, abs=1e-14)
 
 
@@ -87,7 +110,9 @@ def test_the_model_is_averaged_by_samples() -> None:
 
 def test_the_first_round_is_fedavg_and_the_second_is_not() -> None:
     assert torch.equal(fitted("fedproto(lam=3)", 1).progress.vector, fitted("fedavg", 1).progress.vector)
-    assert not torch.allclose(fitted("fedproto(lam=3)", 2).progress.vector, fitted("fedavg", 2).progress.vector, atol=1e-3)
+    assert not torch.allclose(
+        fitted("fedproto(lam=3)", 2).progress.vector, fitted("fedavg", 2).progress.vector, atol=1e-3
+    )
 
 
 def test_prototypes_of_a_federation_are_those_of_its_clients() -> None:

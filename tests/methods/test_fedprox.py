@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import Quadratic, normal, visit_of
 
 import equipoise as eq
 from equipoise.client import visit_client
 from equipoise.methods.fedprox import FedProx
+from helpers import Quadratic, normal, visit_of
 
 
 def quadratic(n: int = 4, seed: int = 0) -> Quadratic:

@@ -6,13 +6,13 @@ from fractions import Fraction
 
 import pytest
 import torch
-from helpers import Server, fitted, normal
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
 from equipoise.methods.fphl import BINS, FPHL, histogram
+from helpers import Server, fitted, normal
 
 PAPER: dict[str, object] = {}
 RELEASED = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffers": True}
@@ -21,7 +21,17 @@ RELEASED = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffer
 class Naive:
     """The server of FPHL in fractions, one parameter of one client at a time."""
 
-    def __init__(self, N: int, columns: int, tau: str, *, history: str = "inclusive", strict: bool = False, zero: str = "up", mask_buffers: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        N: int,
+        columns: int,
+        tau: str,
+        *,
+        history: str = "inclusive",
+        strict: bool = False,
+        zero: str = "up",
+        mask_buffers: bool = False,
+    ) -> None:
         self.ups = [[0] * columns for _ in range(N)]
         self.seen = [0] * N
         self.tau, self.history, self.strict, self.zero = Fraction(tau), history, strict, zero
@@ -54,7 +64,9 @@ def ties(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("tau", ["0.3", "0.4", "0.5", "1", "0.6666"])
-@pytest.mark.parametrize("options", [PAPER, RELEASED, {"history": "exclusive"}, {"strict": True, "zero": "down"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [PAPER, RELEASED, {"history": "exclusive"}, {"strict": True, "zero": "down"}], ids=str
+)
 def test_equations_typed_out(tau: str, options: dict[str, object]) -> None:
     N, G, B, sizes = 4, 7, 3, [10, 30, 5, 15]
     server = Server(FPHL(tau=float(tau), **options), normal(G), sizes, buffers=normal(B, seed=2))

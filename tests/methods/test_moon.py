@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from helpers import fitted, federation, network, normal, one_step_gradient, oracle_of, out_of, samples, visit_of, watched
 from torch import nn
 from torch.nn import functional
 
@@ -15,6 +14,18 @@ import equipoise as eq
 from equipoise.client import visit_client
 from equipoise.methods.moon import Moon, contrast
 from equipoise.model import Model
+from helpers import (
+    federation,
+    fitted,
+    network,
+    normal,
+    one_step_gradient,
+    oracle_of,
+    out_of,
+    samples,
+    visit_of,
+    watched,
+)
 
 
 def cos(a: list[float], b: list[float]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Quadratic, Server, normal
 from torch import Tensor
 
 import equipoise as eq
@@ -12,6 +11,7 @@ from equipoise.client import visit_client
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.scaffold import Scaffold
 from equipoise.rule import State
+from helpers import Quadratic, Server, normal
 
 N, G = 3, 4
 

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the machine does not tell what is free
+LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,8 @@ def read(
 ) -> Samples | Stream:
     """Take a client's data as the user has it: ``(x, y)`` arrays or tensors, or a ``torch.utils.data.Dataset``.
 
-    A data set is read into memory once, unless it is larger than ``memory`` bytes or gives another sample when asked
-    twice (random augmentation); then it is streamed.
+    A data set is read into memory once, unless it is larger than ``memory`` bytes or its first samples are others when asked
+    for twice (random augmentation); then it is streamed.
 
     Parameters
     ----------
@@ -124,10 +125,13 @@ def read(
         size = len(data)  # type: ignore[arg-type]
         if size == 0:
             raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
-        first, again = _sample(data, 0)[0], _sample(data, 0)[0]
-        if first.nbytes * size > memory or not torch.equal(first, again):
+        looks = ((_sample(data, k)[0], _sample(data, k)[0]) for k in range(min(size, LOOKS)))
+        if _sample(data, 0)[0].nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
             return Stream(data, size, dtype, device, transform)
         samples = [_sample(data, k) for k in range(size)]
+        if len(shapes := {x.shape for x, _ in samples}) > 1:
+            found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+            raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
         data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}.")

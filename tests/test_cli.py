@@ -1,0 +1,446 @@
+"""The command line: what it prints, where, and with which exit status."""
+
+# ruff: noqa: F401, F811 (fixtures are imported)
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, checkpoint, cli, guard, runs
+from run_helpers import (
+    TINY,
+    Zygote,
+    assert_same_run,
+    cache,
+    command,
+    config,
+    equipoise,
+    executed,
+    process,
+    records,
+    started,
+    tensors,
+    zygote,
+)
+
+Call = Callable[..., Any]
+COMMANDS = ("run", "compare", "resume", "report", "methods", "scenarios")
+RUN = ("run", "-m", "fedheal", *TINY, "--rounds", "2")
+ESCAPE = "\x1b"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """Where the command line made a run called ``one``."""
+    base = tmp_path_factory.mktemp("cli runs")  # a path with a space
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["equipoise", *RUN, "--runs", str(base), "--name", "one"])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    assert end.value.code == 0
+    return base
+
+
+# help
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_an_example(equipoise: Call, name: str) -> None:
+    ended = equipoise(name, "--help")
+    assert (ended.status, ended.err) == (0, "")
+    text = " ".join(ended.out.split())
+    assert f"Usage: equipoise {name}" in text
+    assert f"Example: equipoise {name}" in text
+
+
+def test_help_and_version(equipoise: Call) -> None:
+    ended = equipoise("--help")
+    assert (ended.status, ended.err) == (0, "")
+    assert all(name in ended.out for name in COMMANDS)
+    assert "equipoise compare fedavg fedheal" in ended.out
+    assert equipoise("--version") == (0, f"equipoise {__version__}\n", "")
+
+
+# lists
+def test_the_methods(equipoise: Call) -> None:
+    ended = equipoise("methods")
+    assert (ended.status, ended.err) == (0, "")
+    assert all(name in ended.out for name in METHODS)
+    listed = json.loads(equipoise("methods", "--json").out)
+    assert list(listed) == list(METHODS)
+    for entry in listed.values():
+        assert entry.keys() == {"summary", "citation", "parts", "hyper_parameters", "presets", "preset_in_a_sum"}
+        assert all(p.keys() == {"name", "default", "values", "part", "main"} for p in entry["hyper_parameters"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_in_full(equipoise: Call, name: str) -> None:
+    ended = equipoise("methods", name)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(f"{name}: ")
+    assert METHODS[name].citation.split(",")[0] in ended.out
+    assert all(field.name in ended.out for rule in METHODS[name].rules for field in fields(rule))
+    for preset in ("paper", *METHODS[name].presets):
+        assert f"{name}:{preset}" in ended.out
+    assert list(json.loads(equipoise("methods", name, "--json").out)) == [name]
+
+
+def test_the_scenarios_and_networks(equipoise: Call) -> None:
+    ended = equipoise("scenarios")
+    assert (ended.status, ended.err) == (0, "")
+    assert all(name in ended.out for name in (*SCENARIOS, *NETWORKS))
+    listed = json.loads(equipoise("scenarios", "--json").out)
+    assert (list(listed["scenarios"]), list(listed["networks"])) == (list(SCENARIOS), list(NETWORKS))
+
+
+# a run
+def test_a_run_is_where_it_was_asked_for_with_all_its_files(base: Path) -> None:
+    run = base / "one"
+    assert {p.name for p in run.iterdir()} == {
+        ".lock", "config.toml", "manifest.json", "metrics.jsonl", "checkpoint", "summary.json", "report.html",
+    }  # fmt: skip
+    page = (run / "report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert re.search(r'(src|srcset|@import|<link[^>]*href)="?https?:', page) is None  # it needs no network
+    assert_same_run(run, executed(base / "again", runs.load(run)))
+
+
+def test_the_same_command_again_prints_the_finished_result(base: Path, equipoise: Call) -> None:
+    before = (base / "one" / "metrics.jsonl").stat().st_mtime_ns
+    ended = equipoise(*RUN, "--runs", base, "--name", "one")
+    assert (ended.status, ended.err) == (0, "")
+    assert f"{base / 'one'} is finished; its results:" in ended.out
+    assert "method fedheal · 4 clients, 4 a round" in ended.out
+    assert "AVG" in ended.out
+    assert f"run: {base / 'one'}\nreport: {base / 'one' / 'report.html'}\n" in ended.out
+    assert (base / "one" / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_the_same_name_with_other_settings_is_refused(base: Path, equipoise: Call) -> None:
+    ended = equipoise(*RUN, "--rounds", 3, "--runs", base, "--name", "one")
+    assert (ended.status, ended.out) == (1, "")
+    assert "holds a run with other settings. Choose another --name, or delete it." in ended.err
+
+
+def test_without_a_name_every_run_is_new(tmp_path: Path, equipoise: Call) -> None:
+    for _ in range(2):
+        assert equipoise(*RUN, "--rounds", 1, "--runs", tmp_path, "--no-report", "--json").status == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fedheal-digits-seed0", "fedheal-digits-seed0-2"]
+    assert not list(tmp_path.glob("*/report.html"))
+
+
+def schema(text: str, method: str, rounds: int) -> None:
+    """One JSON document as documented, and nothing else."""
+    found = json.loads(text)
+    assert found.keys() == {"scenario", "rounds", "averaged", "seeds", "notes", "methods"}
+    assert (found["scenario"], found["rounds"], found["seeds"]) == ("digits", rounds, [0])
+    (entry,) = found["methods"]
+    assert entry.keys() == {"method", "seeds", "avg", "std", "worst", "groups", "clients", "versus"}
+    assert entry["method"] == method
+    assert list(entry["groups"]) == ["optdigits", "photo", "fonts", "street"]
+    for value in (entry["avg"], entry["std"], entry["worst"], *entry["groups"].values()):
+        assert value.keys() == {"mean", "std", "ci95"}
+        assert value["std"] is value["ci95"] is None  # one seed
+    assert entry["worst"]["mean"] == min(group["mean"] for group in entry["groups"].values())
+    assert 1 < entry["avg"]["mean"] <= 100  # percent
+
+
+def test_json_is_one_document_and_nothing_else(base: Path, equipoise: Call) -> None:
+    ended = equipoise(*RUN, "--runs", base, "--name", "json", "--json")
+    assert (ended.status, ended.err) == (0, "")
+    schema(ended.out, "fedheal", 2)
+    again = equipoise(*RUN, "--runs", base, "--name", "json", "--json", "--no-report")
+    assert again.out == ended.out
+    assert equipoise("resume", base / "json", "--json", "--no-report").out == ended.out
+    assert equipoise("resume", base / "json", "--json", "--quiet").out == ended.out
+    assert equipoise("report", base / "json", "--json", "-o", base / "r.html").out == ended.out
+
+
+def test_hyper_parameters_network_and_scenario_are_as_given(equipoise: Call, tmp_path: Path) -> None:
+    given = [
+        "--set",
+        "fedheal.tau=0.4",
+        "--set",
+        "fedprox.mu=1e-3",
+        "--seed",
+        3,
+        "--lr",
+        0.1,
+        "--clip",
+        2,
+        "--momentum",
+        0,
+        "--engine",
+        "stacked",
+    ]
+    ended = equipoise(
+        "run", "-m", "fedprox+fedheal", *TINY, "--rounds", 1, *given, "--runs", tmp_path, "--name", "x", "--json"
+    )
+    assert (ended.status, ended.err) == (0, "")
+    found = runs.load(tmp_path / "x")
+    assert found.method == found.label == "fedprox(mu=0.001)+fedheal(tau=0.4)"
+    assert (found.seed, found.lr, found.clip, found.momentum, found.engine) == (3, 0.1, 2.0, 0.0, "stacked")
+    assert found.network_options == {"hidden": [8]}
+    assert found.scenario_options == config().scenario_options
+    assert (found.rounds, found.epochs, found.batch_size) == (1, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cnn", ("cnn", {})),
+        ("cnn()", ("cnn", {})),
+        (" cnn ( width = 4 , norm = batch ) ", ("cnn", {"width": 4, "norm": "batch"})),
+        ("mlp(hidden=[64, 32])", ("mlp", {"hidden": [64, 32]})),
+        ("mlp(hidden=(64,))", ("mlp", {"hidden": (64,)})),
+        ("x(a=-1e-3, b=true, c='d e')", ("x", {"a": -0.001, "b": True, "c": "d e"})),
+    ],
+)
+def test_options_in_brackets(text: str, expected: tuple[str, dict[str, Any]]) -> None:
+    assert cli._called("--network", text, "") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cnn(",
+        "cnn(4)",
+        "cnn(width)",
+        "cnn(width=)",
+        "cnn(width=4",
+        "cnn(width=4))",
+        "cnn(a=1)(b=2)",
+        "cnn(a=1)+x(b=1)",
+        "cnn(*a)",
+    ],
+)
+def test_brackets_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ValueError, match="write NAME=VALUE in the brackets and close them, for example"):
+        cli._called("--network", text, "resnet10(width=64)")
+
+
+# the user's errors
+WRONG: list[tuple[list[Any], str]] = [
+    (["-m", "fedheel"], "Unknown method 'fedheel' in 'fedheel'. Did you mean 'fedheal'?"),
+    (["-m", ""], "The method is empty"),
+    (["-m", "fedavg+"], "Expected '+' and a method after 'fedavg'"),
+    (["-m", "afl+fael"], "'afl' and 'fael' each set the weights of the clients. Keep one of them."),
+    (["-m", "fedavg+fedavg"], "'fedavg' appears twice"),
+    (["-m", "fedheal:paper2"], "fedheal has no preset 'paper2'"),
+    (["-m", "fedprox(mu"], "The bracket after 'fedprox'"),
+    (["-m", "fedheal", "--set", "fedheal.tau=7"], "tau must be in [0, 1]; found 7"),
+    (["-m", "fedheal", "--set", "fedheal.tau=high"], "tau must be in [0, 1]; found 'high'"),
+    (["-m", "fedheal", "--set", "fedheal.tua=1"], "fedheal has no hyper-parameter 'tua'. Did you mean 'tau'?"),
+    (["-m", "fedheal", "--set", "moon.mu=1"], "'moon' is not part of 'fedheal'"),
+    (["-m", "fedheal", "--set", "tau=1"], "--set tau=1: expected PART.NAME=VALUE, for example fedheal.tau=0.4"),
+    (["-m", "fedheal", "--set", "fedheal.tau"], "--set fedheal.tau: expected PART.NAME=VALUE"),
+    (["-s", "digitz"], "Unknown scenario 'digitz'. Did you mean 'digits'?"),
+    (["-s", "digits(cleints=4)"], "'cleints'. Did you mean 'clients'?"),
+    (["-s", "digits(clients=5)"], "clients must be a multiple of 4, the domains; found 5"),
+    (["-s", "digits(clients=many)"], "scenario digits cannot be made with clients=many"),
+    (["--network", "resnet11"], "Unknown network 'resnet11'. Did you mean 'resnet10'?"),
+    (["--network", "cnn(wdith=4)"], "'wdith'. Did you mean 'width'?"),
+    (["--network", "cnn(width=3)"], "width must be >= 1, and a multiple of 4"),
+    (["--network", "mlp(hidden=64)"], "network mlp cannot be made with hidden=64"),
+    (["--network", "cnn(width=4"], "--network cnn(width=4: write NAME=VALUE in the brackets and close them"),
+    (["--engine", "warp"], "Unknown engine 'warp'. Choose one of: auto, sequential, stacked."),
+    (["--optimizer", "lion"], "optimizer: input should be 'sgd', 'adam' or 'adamw'; found 'lion'"),
+    (["--optimizer", "adam", "--momentum", "0.9"], "--momentum belongs to SGD"),
+    (["--participation", "0"], "participation: input should be greater than 0; found 0.0"),
+    (["--participation", "2"], "participation: input should be less than or equal to 1; found 2.0"),
+    (["--participation", "nan"], "participation: input should be a finite number; found nan"),
+    (["--lr", "inf"], "lr: input should be a finite number; found inf"),
+    (["--lr", "-1"], "lr: input should be greater than 0; found -1.0"),
+    (["--clip", "0"], "clip: input should be greater than 0; found 0.0"),
+    (["--quorum", "1.1"], "quorum: input should be less than or equal to 1; found 1.1"),
+    (["--momentum", "1"], "momentum: input should be less than 1; found 1.0"),
+    (["--seed", str(2**63)], "seed: input should be less than 9223372036854775808"),
+    (["--threads", "100000"], "threads: input should be less than or equal to 1024; found 100000"),
+    (["--name", "a/b"], "a run's name may hold up to 120 letters, digits and . _ + = - only, for example 'a-b'"),
+    (["--name", "日本"], "a run's name may hold"),
+    (["--device", "banana"], "Unknown device 'banana'. Choose cpu or cuda."),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), WRONG, ids=[" ".join(map(str, given)) or "empty" for given, _ in WRONG])
+def test_a_users_error_is_one_line_and_leaves_nothing(
+    equipoise: Call, tmp_path: Path, given: list[Any], expected: str
+) -> None:
+    ended = equipoise("run", *TINY, *given, "--runs", tmp_path / "runs")
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("error: ")
+    assert expected in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["run", "--rounds", "0"], "--rounds"),
+        (["run", "--rounds", "many"], "--rounds"),
+        (["run", "--batch-size", "0"], "--batch-size"),
+        (["run", "--epochs", "0"], "--epochs"),
+        (["run", "--threads", "0"], "--threads"),
+        (["run", "--seed", "-1"], "--seed"),
+        (["run", "--sed", "1"], "No such option: --sed"),
+        (["run", "fedavg"], "unexpected extra argument"),
+        (["compare"], "Missing argument"),
+        (["compare", "fedavg", "--jobs", "0"], "--jobs"),
+        (["compare", "fedavg", "--seeds", "0"], "--seeds"),
+        (["resume"], "Missing argument"),
+        (["report"], "Missing argument"),
+        (["methods", "fedheel"], "Did you mean 'fedheal'?"),
+        (["methods", "moon+afl"], "'moon+afl' is a sum; ask for its parts one by one."),
+        (["resume", "nowhere"], "nowhere is not a run: it has no config.toml"),
+        (["report", "nowhere"], "No run in nowhere: expected directories with a config.toml"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+    ],
+)
+def test_a_wrong_command_is_said_to_be_so(
+    equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = equipoise(*given)
+    assert (ended.status, ended.out) == (2, "")
+    assert expected in ended.err
+    assert "Traceback" not in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_said_before_anything_is_written(equipoise: Call, tmp_path: Path) -> None:
+    ended = equipoise(*RUN, "--device", "cuda", "--runs", tmp_path)
+    assert (ended.status, ended.out) == (2, "")
+    assert "device 'cuda' needs a CUDA build of PyTorch and a GPU; found none." in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback_and_keeps_the_status(equipoise: Call) -> None:
+    ended = equipoise("run", "-m", "fedheel", "--debug")
+    assert (ended.status, ended.out) == (2, "")
+    assert "Traceback (most recent call last)" in ended.err
+    assert "error: Unknown method 'fedheel'" in ended.err
+
+
+# failures
+def test_a_place_that_cannot_be_written_is_named(equipoise: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = equipoise(*RUN, "--runs", tmp_path / "file", "--name", "x")
+    assert (ended.status, ended.out) == (1, "")
+    assert f"{tmp_path / 'file' / 'x'}: Not a directory." in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_missed_quorum_names_the_clients_and_keeps_a_checkpoint(equipoise: Call, tmp_path: Path) -> None:
+    ended = equipoise("run", "-m", "fedavg", *TINY, "--rounds", 3, "--lr", 1e30, "--runs", tmp_path, "--name", "x")
+    assert (ended.status, ended.out) == (1, "")
+    assert "0 of 4 clients answered well, and the quorum is 50%." in ended.err
+    assert all(f"{name}-1: the update holds" in ended.err for name in ("optdigits", "photo", "fonts", "street"))
+    assert len(ended.err.splitlines()) == 1
+    _, meta = checkpoint.read(tmp_path / "x" / "checkpoint")
+    assert (meta["t"], meta["rounds"]) == (0, 3)
+
+
+def test_quarantined_clients_are_shown(equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inspect, rounds = guard.inspect, iter([True, True, True, False])  # one answer per client, or one of all
+
+    def one_bad(answer: Any, *rest: Any) -> dict[int, str]:
+        return {1: "the update holds [NaN]"} if 1 in answer.rows and next(rounds) else inspect(answer, *rest)
+
+    monkeypatch.setattr(guard, "inspect", one_bad)
+    ended = equipoise(*RUN, "--rounds", 4, "--runs", tmp_path, "--name", "x", "--no-report")
+    assert ended.status == 0
+    assert "quarantined fedheal seed 0: photo-1: the update holds [NaN] (3 rounds, first in round 0)" in " ".join(
+        ended.out.split()
+    )
+    assert [record.get("quarantined") is not None for record in records(tmp_path / "x")] == [True, True, True, False]
+
+
+def test_a_defect_is_called_one(equipoise: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("shapes [2, 3]")
+
+    monkeypatch.setattr(runs, "configure", fail)
+    ended = equipoise(*RUN)
+    assert ended == (1, "", "error: RuntimeError: shapes [2, 3]. This is a defect of Equipoise; --debug shows where.\n")
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+def test_a_stop_is_told_in_one_line_and_nothing_is_lost(
+    equipoise: Call, zygote: Zygote, base: Path, tmp_path: Path, number: int
+) -> None:
+    given = [*RUN, "--rounds", "20", "--runs", str(tmp_path), "--name", "x"]
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    pid = zygote.begin(arguments=given, errors=str(tmp_path / "errors"))
+    while not (tmp_path / "x" / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    os.kill(pid, number)
+    assert zygote.end() == 128 + number
+    said = (tmp_path / "errors").read_text()
+    assert said == "error: Stopped. The same command (or equipoise resume) goes on from the last complete round.\n"
+    assert equipoise(*given, "--json").status == 0
+    assert_same_run(tmp_path / "x", executed(tmp_path / "whole", runs.load(tmp_path / "x")))
+    assert {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)} == before
+
+
+# other surroundings
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    line = line.replace("equipoise", " ".join([sys.executable, "-W", "error", "-m", "equipoise"]))
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    ended = shell("equipoise methods --json | head -c 1; echo ${PIPESTATUS[0]}")
+    assert ended.stdout.startswith("{")
+    assert ended.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_full_standard_output_is_an_error_without_traceback() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    ended = shell("equipoise scenarios --json > /dev/full")
+    assert ended.returncode == 1
+    assert "No space left on device" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_narrow_plain_terminal_gets_narrow_plain_text() -> None:
+    ended = shell("equipoise scenarios", COLUMNS="40", TERM="dumb", NO_COLOR="1")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert max(map(len, ended.stdout.splitlines())) <= 40
+    assert ESCAPE not in ended.stdout
+
+
+@pytest.mark.slow
+def test_a_terminal_without_greek_letters_gets_question_marks(base: Path) -> None:
+    path = started(base / "ü ✓", config(rounds=1))
+    line = f"equipoise resume '{path}' --no-report"
+    ended = shell(line, LC_ALL="POSIX", PYTHONUTF8="0", PYTHONIOENCODING="ascii", PYTHONCOERCECLOCALE="0")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "method scaffold+fedheal ? 4 clients" in ended.stdout
+
+
+def test_from_any_directory_without_a_home(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.delenv("EQUIPOISE_CACHE")
+    ended = equipoise(*RUN, "--name", "x", "--no-report", "--json")
+    assert (ended.status, ended.err) == (0, "")
+    assert_same_run(base / "one", tmp_path / "runs" / "x")

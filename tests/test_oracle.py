@@ -1,0 +1,173 @@
+"""One client's data as something to ask: loss, gradient, features, and the one training loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+import equipoise as eq
+from equipoise import draws, oracle
+from equipoise.data.samples import read, stack
+from equipoise.model import Bound, Model, Stacked
+from equipoise.oracle import Oracle
+from helpers import N_INPUTS, clients, network, normal, oracle_of, samples
+
+
+def plan(sizes: list[int], batch: int = 4, epochs: int = 2) -> draws.Plan:
+    return draws.plan(3, 0, list(range(len(sizes))), sizes, epochs, batch, crop=0, drop_single=False)
+
+
+def together(kind: str, sizes: list[int], solver: object) -> tuple[Oracle, list[Oracle], Model]:
+    """A stack of clients and the same clients one by one, on the same plan."""
+    model = Model(network(kind))
+    data = [read(c, "c", torch.float64, torch.device("cpu")) for c in clients(sizes)]
+    drawn = plan(sizes)
+    whole = Oracle(Stacked(model), stack(data), solver, drawn, model.n_params)
+    bound = Bound(model)
+    each = [Oracle(bound, d, solver, draws.Plan(drawn.index[m], None), model.n_params) for m, d in enumerate(data)]
+    return whole, each, model
+
+
+@pytest.mark.parametrize("width", [512, 7])
+def test_questions_are_means_over_the_data_set(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one pass or in several, the last of which is shorter."""
+    monkeypatch.setattr(oracle, "EVALUATION_BATCH", width)
+    net = network("batchnorm")
+    x, y = samples(23, 1)
+    asked, at = oracle_of(net, x, y, eq.SGD(0.1)), Model(net).initial
+    net.eval()
+    logits = net(x)
+    loss = functional.cross_entropy(logits, y)
+    assert float(asked.loss(at)) == pytest.approx(loss.item(), abs=1e-14)
+    assert float(asked.accuracy(at)) == pytest.approx(float((logits.argmax(1) == y).double().mean()))
+    expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(net.parameters()))])
+    assert torch.allclose(asked.gradient(at), expected, rtol=0, atol=1e-14)
+    features, labels, ok = asked.features(at)
+    assert torch.allclose(features, torch.tanh(net.norm(net.a(x))), rtol=0, atol=1e-14)
+    assert torch.equal(labels, y)
+    assert bool(ok.all())
+
+
+@pytest.mark.parametrize("width", [512, 7])
+def test_a_stack_answers_as_its_clients(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padded samples count nowhere."""
+    monkeypatch.setattr(oracle, "EVALUATION_BATCH", width)
+    sizes = [5, 13, 1, 8]
+    whole, each, model = together("mlp", sizes, eq.SGD(0.1))
+    vectors = model.initial + 0.2 * normal(4, model.size)
+    losses, accuracies, gradients = whole.loss(vectors), whole.accuracy(vectors), whole.gradient(vectors)
+    features, labels, ok = whole.features(vectors)
+    for m, alone in enumerate(each):
+        assert float(losses[m]) == pytest.approx(float(alone.loss(vectors[m])), abs=1e-13)
+        assert float(accuracies[m]) == float(alone.accuracy(vectors[m]))
+        assert torch.allclose(gradients[m], alone.gradient(vectors[m]), rtol=0, atol=1e-13)
+        z, y, _ = alone.features(vectors[m])
+        assert torch.allclose(features[m][ok[m]], z, rtol=0, atol=1e-13)
+        assert torch.equal(labels[m][ok[m]], y)
+        assert int(ok[m].sum()) == sizes[m]
+
+
+SOLVERS = [
+    eq.SGD(0.1),
+    eq.SGD(0.1, 0.9, 1e-2),
+    eq.SGD(0.1, 0.5, clip=0.3),
+    eq.Adam(0.02),
+    eq.Adam(0.02, weight_decay=0.1, decoupled=True),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_training_is_pytorchs(solver: object) -> None:
+    """The same batches through ``torch.optim``: momentum, weight decay, clipping and all."""
+    net = network()
+    x, y = samples(13, 1)
+    model = Model(net)
+    drawn = plan([13])
+    asked = Oracle(
+        Bound(model),
+        read((x, y), "c", torch.float64, torch.device("cpu")),
+        solver,
+        draws.Plan(drawn.index[0], None),
+        model.n_params,
+    )
+    got = asked.solve(model.initial)
+    if isinstance(solver, eq.SGD):
+        optimiser = torch.optim.SGD(net.parameters(), solver.lr, solver.momentum, weight_decay=solver.weight_decay)
+    else:
+        make = torch.optim.AdamW if solver.decoupled else torch.optim.Adam
+        optimiser = make(net.parameters(), solver.lr, solver.betas, solver.eps, solver.weight_decay)
+    for rows in drawn.index[0]:
+        rows = rows[rows >= 0]
+        optimiser.zero_grad()
+        functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        if getattr(solver, "clip", None):
+            torch.nn.utils.clip_grad_norm_(net.parameters(), solver.clip)
+        optimiser.step()
+    assert torch.allclose(got, torch.cat([p.detach().reshape(-1) for p in net.parameters()]), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_a_stack_trains_as_its_clients(solver: object) -> None:
+    """Clients of one to four batches an epoch: a step that is padding moves neither parameters nor slots."""
+    whole, each, model = together("mlp", [5, 13, 1, 8], solver)
+    starts = model.initial + 0.2 * normal(4, model.size)
+    trained = whole.solve(starts)
+    assert whole.steps.flatten().tolist() == [4, 8, 2, 4]
+    for m, alone in enumerate(each):
+        assert torch.allclose(trained[m], alone.solve(starts[m]), rtol=0, atol=1e-12)
+        assert int(alone.steps) == int(whole.steps[m])
+
+
+def test_terms_correction_and_wrap() -> None:
+    """``terms`` replaces the loss, ``correction`` is added to its gradient, ``wrap`` may look elsewhere first."""
+    net = network()
+    x, y = samples(9, 1)
+    model = Model(net)
+    asked, at = oracle_of(net, x, y, eq.SGD(1.0)), model.initial
+    g = asked.gradient(at)
+    c = normal(model.n_params)
+    assert torch.allclose(at - asked.solve(at), g, rtol=0, atol=1e-14)
+    assert torch.allclose(at - asked.solve(at, lambda out: 3 * out.cross_entropy), 3 * g, rtol=0, atol=1e-13)
+    assert torch.allclose(at - asked.solve(at, correction=lambda theta: c), g + c, rtol=0, atol=1e-13)
+    assert torch.allclose(at - asked.solve(at, correction=lambda theta: 2 * theta), g + 2 * at, rtol=0, atol=1e-13)
+    up = at + 0.1 * g / g.norm()
+    sharp = asked.solve(at, wrap=lambda grad, theta: grad(theta + 0.1 * grad(theta) / grad(theta).norm()))
+    assert torch.allclose(at - sharp, asked.gradient(up), rtol=0, atol=1e-12)
+    assert not torch.allclose(at - sharp, g, atol=1e-4)
+
+
+def test_a_second_look_does_not_move_the_statistics_twice() -> None:
+    net = network("batchnorm")
+    x, y = samples(9, 1)
+    asked, at = oracle_of(net, x, y, eq.SGD(0.1)), Model(net).initial
+    P = asked.n_params
+    once, twice = asked.solve(at), asked.solve(at, wrap=lambda grad, theta: grad(theta + 0.1 * grad(theta)))
+    assert torch.equal(once[P:], twice[P:])
+    assert not torch.equal(once[P:], at[P:])
+    assert not torch.equal(once[:P], twice[:P])
+
+
+def test_training_does_not_touch_its_start() -> None:
+    net = network("batchnorm")
+    x, y = samples(9, 1)
+    asked, at = oracle_of(net, x, y, eq.SGD(0.1, 0.9), steps=3), Model(net).initial
+    before = at.clone()
+    first = asked.solve(at)
+    assert torch.equal(at, before)
+    assert torch.equal(first, asked.solve(at))
+    assert x.shape == (9, N_INPUTS)
+
+
+def test_travel_is_exact_in_float64() -> None:
+    """Steps are whole numbers; times a rate they must not be rounded to float32."""
+    asked = oracle_of(network(), *samples(9, 1), eq.SGD(0.1), steps=3)
+    assert asked.travel.dtype == torch.float64
+    assert float(asked.travel) == pytest.approx(0.3, abs=1e-16)
+
+
+def test_the_mean_of_a_batch_leaves_padding_out() -> None:
+    values = torch.tensor([[1.0, 3.0, 100.0], [2.0, 4.0, 6.0], [7.0, 7.0, 7.0]])
+    ok = torch.tensor([[True, True, False], [True, True, True], [False, False, False]])
+    out = eq.Out(torch.zeros(3, 3, 2), torch.zeros(3, 3, 2), torch.zeros(3, 3, dtype=torch.int64), ok, lambda v: v)
+    assert out.mean(values).tolist() == [2.0, 4.0, 0.0]
