@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(STAMP)
-	$(BIN)/equipoise compare fedavg afl fedavg+qffl fedheal --scenario digits --name quickstart --jobs $(JOBS)
+	$(BIN)/equipoise compare fedavg afl fedavg+qffl fedheal --scenario digits --rounds 30 --name quickstart --jobs $(JOBS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS)

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -143,15 +144,14 @@ def sides(work: Workload, dtype: torch.dtype) -> Sides:
     data = [(x.to(dtype), y) for x, y in work.data()]
     federation = eq.Federation(net, data, "fedavg", SOLVER, batch_size=work.batch, engine=work.engine)
     start = {name: value.clone() for name, value in net.state_dict().items()}
-    ids, sizes, drop = range(len(data)), [len(y) for _, y in data], federation.model.batch_norm
-    index = draws.plan(
-        federation.experiment.seed, 0, ids, sizes, 1, work.batch, crop=0, drop_single=drop
-    ).index  # [M, K, B]
+    experiment, model = federation.experiment, federation.experiment.model
+    ids, sizes, drop = range(len(data)), [len(y) for _, y in data], model.batch_norm
+    index = draws.plan(experiment.seed, 0, ids, sizes, 1, work.batch, crop=0, drop_single=drop).index  # [M, K, B]
     batches = [[rows[rows >= 0] for rows in client] for client in index]
 
     def equipoise() -> Weights:
-        after, _ = one_round(federation.experiment, federation.progress, 1)
-        return federation.model.state_dict(after.vector)
+        after, _ = one_round(experiment, federation.progress, 1)
+        return model.state_dict(after.vector)
 
     return Sides(lambda: plain_round(net, start, data, batches), equipoise, start)
 
@@ -223,7 +223,7 @@ def markdown(results: list[Result], arguments: argparse.Namespace) -> str:
     lines = [COLUMNS, ("---", "---", "---:", "---:", "---:", "---:"), *(row(r) for r in results)]
     grid = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     return RESULTS.format(
-        command=f"python benchmarks/round.py --alternations {arguments.alternations} --threads {arguments.threads} --write",
+        command=shlex.join(["python", "benchmarks/round.py", *sys.argv[1:]]),
         machine=machine(),
         threads=arguments.threads,
         alternations=arguments.alternations,
@@ -268,7 +268,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps({"machine": machine(), "results": [asdict(r) for r in results]}, indent=2))
     else:
-        Console().print(table(results))
+        Console(width=None if sys.stdout.isatty() else 120).print(table(results))
     if arguments.write:
         Path(__file__).with_name("RESULTS.md").write_text(markdown(results, arguments))
 

@@ -38,29 +38,35 @@ def arguments(compared: Path, *more: Any) -> list[str]:
     return ["compare", *METHODS, *TINY, "--rounds", "3", "--runs", str(compared), "--name", "both", *map(str, more)]
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """Two methods, two seeds, two at a time, from a directory whose files have the names of modules."""
-    base = tmp_path_factory.mktemp("compared")
+@pytest.fixture(scope="session")
+def compared(cache: Path) -> Path:
+    """Two methods, two seeds, two at a time, from a directory whose files have the names of modules; made once."""
+    base = cache.parent / "compared"
+    try:
+        base.mkdir()
+    except FileExistsError:  # another worker is making it
+        for _ in range(1800):
+            if (base / "done").exists():
+                return base / "runs"
+            time.sleep(0.1)
+        pytest.fail("the other worker did not make the comparison")
     for name in ("torch", "equipoise", "json"):
         (base / f"{name}.py").write_text("raise SystemExit('a file of the current directory was imported')")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(base)
-        configs = [
-            runs.configure(m, scenario_options=config().scenario_options, **SMALL, seed=seed)
-            for m in METHODS
-            for seed in range(2)
-        ]
+        sizes = config().scenario_options
+        configs = [runs.configure(m, scenario_options=sizes, **SMALL, seed=k) for m in METHODS for k in range(2)]
         done: list[tuple[int, int]] = []
         compare(configs, Path("runs/both"), jobs=2, on_progress=lambda *now: done.append(now))
     assert done[-1] == (12, 12)
     assert sorted(done) == done
+    (base / "done").touch()
     return base / "runs"
 
 
 # the same numbers
 def test_runs_side_by_side_are_those_alone(compared: Path, tmp_path: Path) -> None:
-    found = sorted(path.name for path in (compared / "both").iterdir())
+    found = sorted(path.name for path in (compared / "both").iterdir() if path.is_dir())
     assert found == ["fedavg-seed0", "fedavg-seed1", "fedheal-office-seed0", "fedheal-office-seed1"]
     for name in found:
         directory = compared / "both" / name
@@ -69,7 +75,7 @@ def test_runs_side_by_side_are_those_alone(compared: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_number_of_jobs_changes_nothing(compared: Path, tmp_path: Path) -> None:
-    paths = sorted((compared / "both").iterdir())
+    paths = sorted(path for path in (compared / "both").iterdir() if path.is_dir())
     compare([runs.load(path) for path in paths], tmp_path, jobs=1)
     for path in paths:
         assert_same_run(path, tmp_path / path.name)

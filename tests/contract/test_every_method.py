@@ -34,6 +34,7 @@ from helpers import (
     samples,
     scripted,
     told,
+    watched,
 )
 
 BASES = ("fedavg", "fedprox", "scaffold", "moon", "feddyn", "fedproc", "fedproto")
@@ -57,6 +58,7 @@ BATCH_NORM = [
 ]
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
 ROUNDS = 4
+SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
 every_case = pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
 stacked_engine = importlib.import_module("equipoise.engines.stacked")
@@ -65,7 +67,9 @@ stacked_engine = importlib.import_module("equipoise.engines.stacked")
 @cache
 def run(name: str, kind: str = "mlp", engine: str = "sequential") -> eq.Federation:
     """Four rounds with unequal clients, of which four of five take part. Not to be trained further."""
-    return fitted(name, ROUNDS, kind=kind, engine=engine, tests={"a": samples(40, 1), "b": samples(20, 3)})
+    return fitted(
+        name, ROUNDS, kind=kind, sizes=SIZES[kind], engine=engine, tests={"a": samples(40, 1), "b": samples(20, 3)}
+    )
 
 
 def moved(fed: eq.Federation) -> bool:
@@ -89,34 +93,19 @@ def test_result_does_not_depend_on_who_stands_beside_whom(
     """Stacks of at most two clients, of which the sizes give other padding and other neighbours."""
     size = run(name, kind).model.size
     monkeypatch.setattr(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8)
-    seen: list[int] = []
-
-    def spy(job: Job) -> Iterator[Answer]:
-        for answer in stacked_engine.stacked(job):
-            seen.append(len(answer.rows))
-            yield answer
-
-    small = fitted(name, ROUNDS, kind=kind, engine=spy)
-    assert max(seen) == (2 if kind == "mlp" else 1)  # BatchNorm forbids padding, and all sizes differ
+    seen: list[tuple[Job, Answer]] = []
+    spy = watched(seen, stacked_engine.stacked)
+    small = fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine=spy)
+    assert max(len(answer.rows) for _, answer in seen) == 2
     assert difference(run(name, kind), small) < 1e-10
 
 
-def test_stacks_hold_several_clients() -> None:
+@pytest.mark.parametrize("kind", SIZES)
+def test_stacks_hold_several_clients(kind: str) -> None:
     """Otherwise the comparison of the engines would say nothing."""
-    seen: list[int] = []
-
-    def spy(job: Job) -> Iterator[Answer]:
-        for answer in stacked_engine.stacked(job):
-            seen.append(len(answer.rows))
-            yield answer
-
-    fitted("scaffold", 2, engine=spy)
-    assert max(seen) >= 3
-    seen.clear()
-    alike = [samples(16, m) for m in range(4)]
-    a = fitted("scaffold", 2, kind="batchnorm", data=alike, engine=spy, participation=1.0)
-    assert seen == [4, 4]
-    assert difference(a, fitted("scaffold", 2, kind="batchnorm", data=alike, participation=1.0)) < 1e-10
+    seen: list[tuple[Job, Answer]] = []
+    fitted("scaffold", ROUNDS, kind=kind, sizes=SIZES[kind], engine=watched(seen, stacked_engine.stacked))
+    assert max(len(answer.rows) for _, answer in seen) >= 3
 
 
 # (b) stop and resume
@@ -141,7 +130,9 @@ def stopped_and_resumed(directory: Path, make: Callable[[], eq.Federation], roun
 @every_case
 def test_resumed_run_is_the_same_bit_for_bit(name: str, kind: str, tmp_path: Path) -> None:
     tests = {"a": samples(40, 1), "b": samples(20, 3)}
-    again = stopped_and_resumed(tmp_path, lambda: federation(name, kind=kind, tests=tests), ROUNDS, 2)
+    again = stopped_and_resumed(
+        tmp_path, lambda: federation(name, kind=kind, sizes=SIZES[kind], tests=tests), ROUNDS, 2
+    )
     never = run(name, kind)
     assert identical(never, again)
     assert told(never) == told(again)
@@ -554,6 +545,53 @@ def test_uneven_cohorts_and_batches(name: str) -> None:
     assert float((a.progress.vector - c.progress.vector).abs().max()) > 1e-6
     assert all(len(r["ids"]) == 2 for r in a.records)
     assert difference(a, fitted(name, 3, seed=11, **settings, engine="stacked")) < 1e-10
+
+
+@pytest.mark.parametrize("name", FEWER)
+def test_float32_networks(name: str) -> None:
+    """No state changes its dtype on the way, nobody is quarantined, and both engines agree as far as float32 goes."""
+    a, b = (fitted(name, 2, net=network().float(), engine=e, epochs=1) for e in ("sequential", "stacked"))
+    fresh = federation(name, net=network().float()).progress.tensors()
+    after = a.progress.tensors()
+    assert {k: v.dtype for k, v in after.items()} == {k: v.dtype for k, v in fresh.items()}
+    assert after["vector"].dtype == torch.float32
+    assert not any("quarantined" in r for r in (*a.records, *b.records))
+    assert moved(a)
+    assert difference(a, b) < 1e-3
+
+
+def test_dropout_is_drawn_for_the_client(tmp_path: Path) -> None:
+    """The same after a stop, whatever the user draws in between; a stack cannot draw it and says so."""
+    net = torch.nn.Sequential(torch.nn.Dropout(0.3), *network())
+    make = lambda: federation("scaffold", net=net)  # noqa: E731
+    never = make()
+    never.fit(4, progress=False)
+    torch.rand(5)
+    again = stopped_and_resumed(tmp_path, make, 4, 2)
+    assert identical(never, again)
+    assert not identical(never, fitted("scaffold", 4, net=network()))
+    assert federation("scaffold", net=net, engine="auto").engine_choice.engine == "sequential"
+    with pytest.raises(ValueError, match="The stacked engine cannot draw the dropout"):
+        fitted("fedavg", 1, net=net, engine="stacked")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "moon+fedheal", "fedproto+afl"])
+def test_networks_on_images(name: str) -> None:
+    """A convolution, which may take its channels in another order, and GroupNorm; both engines, full stacks."""
+    data = [(x.reshape(-1, 1, 2, 3), y) for x, y in clients()]
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        layers = [
+            torch.nn.Conv2d(1, 4, 2),
+            torch.nn.GroupNorm(2, 4),
+            torch.nn.Tanh(),
+            torch.nn.Flatten(),
+            torch.nn.Linear(8, 3),
+        ]
+        net = torch.nn.Sequential(*layers).double()
+    a, b = (fitted(name, 3, net=net, data=data, engine=e, participation=1.0) for e in ("sequential", "stacked"))
+    assert moved(a)
+    assert difference(a, b) < 1e-10
 
 
 def test_the_network_given_is_never_changed() -> None:

@@ -28,7 +28,7 @@ def rounds_of(
     rule: Scaffold | FedAvg, solver: eq.SGD, steps: list[int], cohorts: list[list[int]], W: Tensor
 ) -> tuple[Server, list[State]]:
     clients = quadratics()
-    server = Server(rule, W, [1.0] * N)
+    server = Server(rule, W, [10, 30, 5])
     states = [rule.client_state(server.setup) for _ in range(N)]
     for ids in cohorts:
         told, trained = [], []
