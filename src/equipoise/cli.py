@@ -464,11 +464,17 @@ def main() -> NoReturn:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader, such as head, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _flush(debug)
     raise SystemExit(0)
+
+
+def _flush(debug: bool) -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter will flush once more
+        if not isinstance(error, BrokenPipeError):  # which means that the reader, such as head, has seen enough
+            _fail(f"standard output: {error.strerror}.", 1, debug)
 
 
 def _fail(message: str, status: int, debug: bool) -> NoReturn:
