@@ -29,13 +29,13 @@ def widths() -> Iterator[int]:
 
 
 def matrix(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Random updates [M, G], weights [M] on the simplex, some of them 0, and a mask [M, G] with empty columns."""
+    """Random updates [M, G], weights [M] that sum to 1.7, some of them 0, and a mask [M, G] with empty columns."""
     M, G, seed = shape
     generator = torch.Generator().manual_seed(seed)
     u = torch.randn(M, G, generator=generator, dtype=torch.float64)
     w = torch.rand(M, generator=generator, dtype=torch.float64) * (torch.rand(M, generator=generator) < 0.8)
     mask = torch.rand(M, G, generator=generator) < 0.6
-    return u, maths.simplex(w), mask
+    return u, 1.7 * maths.simplex(w), mask
 
 
 @given(vectors)

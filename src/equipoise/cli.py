@@ -25,6 +25,7 @@ from rich.table import Table
 from equipoise import __version__, hyper, networks, runs, scenarios
 from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
+from equipoise.compare import members
 from equipoise.guard import QuorumError
 from equipoise.history import History
 from equipoise.method import METHODS, MethodError, read_value
@@ -215,14 +216,7 @@ def report_(
     json_: Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
-    found = [
-        run
-        for path in directories
-        for run in (
-            sorted(p.parent for p in path.glob("*/config.toml")) if not (path / "config.toml").exists() else [path]
-        )
-    ]
-    histories = [History.from_run(path) for path in found]
+    histories = [History.from_run(run) for path in directories for run in members(path)]
     if not histories:
         raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
     written = write_report(histories, output, figures=figures)

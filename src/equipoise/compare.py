@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -11,15 +12,26 @@ from pathlib import Path
 from typing import IO
 
 from equipoise import runs
+from equipoise.files import write_atomically
 from equipoise.history import History
 from equipoise.runs import RunConfig, RunError
 
+ORDER = "comparison.json"  # the runs of a comparison, the reference first
 POLL = 0.2  # seconds between looks at the running processes
 
 
 def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:
     """One run directory per configuration, inside ``base``."""
     return [base / f"{runs.slug(c.label)}-seed{c.seed}" for c in configs]
+
+
+def members(base: Path) -> list[Path]:
+    """Runs inside a directory: those of its comparison in the order they were named, else by name."""
+    if any((base / name).exists() for name in ("config.toml", "manifest.json")):  # a run from Python has no config
+        return [base]
+    if (base / ORDER).exists():
+        return [base / name for name in json.loads((base / ORDER).read_text(encoding="utf-8"))]
+    return sorted(path.parent for path in base.glob("*/config.toml"))
 
 
 def compare(
@@ -50,6 +62,7 @@ def compare(
             raise ValueError(f"The method {configs[k].label} is given twice. Name each once.")
     for config, path in zip(configs, paths, strict=True):
         runs.start(config, path)
+    write_atomically(base / ORDER, json.dumps([path.name for path in paths], indent=1))
     total = sum(c.rounds for c in configs)
     waiting = [path for path in paths if not runs.finished(path)]
     running: dict[Path, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}

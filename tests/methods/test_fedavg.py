@@ -68,3 +68,11 @@ def test_the_presets_differ() -> None:
         ValueError, match=r"FedAvg: weights must be one of samples, uniform, population; found 'equal'\."
     ):
         FedAvg(weights="equal")
+
+
+def test_rates_of_several_rules_multiply() -> None:
+    """SCAFFOLD's server rate 0.5 on the third of the population that takes part: a sixth of the mean update."""
+    updates = normal(2, 4)
+    server = Server("scaffold(eta=0.5)+fedavg(weights=population)", torch.zeros(4, dtype=torch.float64), [10, 10, 40])
+    server.round(updates, [0, 1], [{"dc": updates}, {}])
+    assert torch.allclose(server.theta, updates.mean(0) / 6, rtol=0, atol=1e-15)

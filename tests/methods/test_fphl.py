@@ -107,6 +107,15 @@ def test_the_threshold_is_exact(k: int, d: int, n: int, strict: bool) -> None:
     assert need == 0 or not fits(need - 1)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_every_threshold_in_hundredths_is_exact(strict: bool) -> None:
+    """0.07 of 100 rounds is 7, although 0.07 * 100 is 7.000000000000001 in floats."""
+    n = torch.arange(1, 401, dtype=torch.int16)
+    for k in range(101):
+        expected = k * n.long() // 100 + 1 if strict else -(-k * n.long() // 100)
+        assert torch.equal(FPHL(tau=k / 100, strict=strict).needed(n).long(), expected), k
+
+
 @pytest.mark.parametrize(("tau", "first"), [(0.0, None), (0.3, 4), (0.4, 3), (0.5, 3), (0.51, 2), (1.0, 2)])
 def test_first_round_that_masks(tau: float, first: int | None) -> None:
     """c >= 1 / n with this round counted, so the first direction against all others is dropped once 1 / n < tau."""

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from equipoise.hyper import number
@@ -26,6 +25,8 @@ def equidistant(K: Tensor, p0: Tensor) -> Tensor:
     this is a convex least-squares problem in p: :math:`\lVert C (k - 2 K p) \rVert^2` with :math:`C = I - 11^T/M`. Its support is
     found by non-negative least squares, its values by the optimality conditions on the support. ``p0`` [M] breaks ties.
     """
+    from scipy.optimize import nnls  # half a second, which every other start would pay
+
     M = len(K)
     trace = float(K.trace())
     if M == 1 or trace <= 0:
