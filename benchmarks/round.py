@@ -191,14 +191,15 @@ def measure(work: Workload, alternations: int) -> Result:
 
 
 def machine() -> str:
-    """Processor, cores, and versions."""
+    """Processor, cores, versions, and what else the machine was doing."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     model = next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, equipoise {eq.__version__}"
-    return f"{model or platform.machine()}, {os.cpu_count()} cores; {platform.system()}; {versions}"
+    busy = f"; {os.getloadavg()[0]:.1f} other processes running" if hasattr(os, "getloadavg") else ""
+    return f"{model or platform.machine()}, {os.cpu_count()} cores; {platform.system()}; {versions}{busy}"
 
 
 COLUMNS = ("workload", "engine", "times as fast", "range", "target", "difference")
@@ -219,12 +220,12 @@ def table(results: list[Result]) -> Table:
     return grid
 
 
-def markdown(results: list[Result], arguments: argparse.Namespace) -> str:
+def markdown(results: list[Result], where: str, arguments: argparse.Namespace) -> str:
     lines = [COLUMNS, ("---", "---", "---:", "---:", "---:", "---:"), *(row(r) for r in results)]
     grid = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     return RESULTS.format(
         command=shlex.join(["python", "benchmarks/round.py", *sys.argv[1:]]),
-        machine=machine(),
+        machine=where,
         threads=arguments.threads,
         alternations=arguments.alternations,
         table=grid,
@@ -256,6 +257,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/RESULTS.md")
     arguments = parser.parse_args()
+    where = machine()
     torch.set_num_threads(arguments.threads)
     works = [w for w in WORKLOADS if arguments.only.lower() in str(w).lower()]
     if arguments.quick:
@@ -266,11 +268,11 @@ def main() -> None:
         print(f"{work} ...", file=sys.stderr)
         results.append(measure(work, arguments.alternations))
     if arguments.json:
-        print(json.dumps({"machine": machine(), "results": [asdict(r) for r in results]}, indent=2))
+        print(json.dumps({"machine": where, "results": [asdict(r) for r in results]}, indent=2))
     else:
         Console(width=None if sys.stdout.isatty() else 120).print(table(results))
     if arguments.write:
-        Path(__file__).with_name("RESULTS.md").write_text(markdown(results, arguments))
+        Path(__file__).with_name("RESULTS.md").write_text(markdown(results, where, arguments))
 
 
 if __name__ == "__main__":
