@@ -237,7 +237,7 @@ def test_a_data_set_of_mixed_shapes_names_its_client() -> None:
             {"data": [(x[:, :5], y)]},
             r"The network does not take the data of client-0: an input of shape \[1, 5\] gives RuntimeError",
         ),
-        ({"data": [samples(4, 0)], "names": ["a", "b"]}, "found 1 clients and 2 names"),
+        ({"data": [samples(4, 0)], "names": ["a", "b"]}, "found 1 clients and 2 different names"),
     ],
 )
 def test_a_federation_checks_its_data(change: dict[str, Any], message: str) -> None:

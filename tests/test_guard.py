@@ -18,7 +18,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.engines.stacked import stacked
 from equipoise.rule import Rule, State, Visit
-from helpers import UNEQUAL, clients, federation, fitted, identical, samples, told, watched
+from helpers import UNEQUAL, clients, difference, federation, fitted, identical, samples, told, watched
 
 BAD = 2  # the client that misbehaves
 Engine = Callable[[Job], Iterator[Answer]]
@@ -165,12 +165,13 @@ def test_a_rule_that_raises_for_one_client(engine: str) -> None:
     data[BAD] = (1e3 * x, y)
     net = nn.Linear(6, 3, dtype=torch.float64)
     torch.nn.init.normal_(net.weight, generator=torch.Generator().manual_seed(0))
-    fed = fitted(Picky(), 2, net=net, engine=engine, data=data, participation=1.0, solver=eq.SGD(1e-3))
+    settings = {"net": net, "data": data, "participation": 1.0, "solver": eq.SGD(1e-3)}
+    fed = fitted(Picky(), 2, engine=engine, **settings)
+    reason = "ArithmeticError: the loss is out of bounds"
     for record in fed.records:
-        assert record["quarantined"] == [
-            {"client": BAD, "name": "client-2", "reason": "ArithmeticError: the loss is out of bounds"}
-        ]
+        assert record["quarantined"] == [{"client": BAD, "name": "client-2", "reason": reason}]
         assert record["ids"] == [0, 1, 3, 4]
+    assert difference(fed, fitted(Picky(), 2, **settings)) < 1e-12  # everybody else's answer is their own
 
 
 class Torn(Dataset):

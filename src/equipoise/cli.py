@@ -26,7 +26,7 @@ from equipoise import __version__, hyper, networks, runs, scenarios
 from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
 from equipoise.compare import members
-from equipoise.guard import QuorumError
+from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
 from equipoise.method import METHODS, MethodError, read_value
 from equipoise.report.html import write as write_report
@@ -439,7 +439,7 @@ def main() -> NoReturn:
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         app(arguments, prog_name="equipoise", standalone_mode=True)
-    except (QuorumError, CheckpointError, runs.RunError) as error:
+    except (QuorumError, ServerError, CheckpointError, runs.RunError) as error:
         _fail(str(error), 1, debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -39,7 +39,8 @@ def visit_client(
     paired = list(zip(rules, visits, strict=True))
     start = received
     for rule, visit in paired:
-        start = rule.begin(start, visit)
+        if overrides(rule, "begin"):
+            start = rule.begin(start.clone(), visit)
 
     with_loss = [(r, v) for r, v in paired if overrides(r, "loss")]
     with_correction = [(r, v) for r, v in paired if overrides(r, "correction")]
@@ -48,7 +49,13 @@ def visit_client(
     def terms(out: Out) -> Tensor:
         total = out.cross_entropy
         for r, v in with_loss:
-            total = total + r.loss(out, v)
+            term = r.loss(out, v)
+            if isinstance(term, Tensor) and term.shape != total.shape:
+                raise ValueError(
+                    f"{type(r).__name__}.loss must give one number per client: expected shape {list(total.shape)}, "
+                    f"found {list(term.shape)}. Reduce over the last dimensions only, for example with out.mean()."
+                )
+            total = total + term
         return total
 
     def correction(theta: Tensor) -> Tensor | float:
@@ -66,7 +73,7 @@ def visit_client(
         wrap if with_gradient else None,
     )
     theta = trained[..., : oracle.n_params]
-    done = [r.finish(theta, replace(v, trained=trained)) for r, v in paired]
+    done = [r.finish(theta, replace(v, trained=trained, begun=start[..., : oracle.n_params])) for r, v in paired]
     return trained, [report for report, _ in done], [state for _, state in done]
 
 

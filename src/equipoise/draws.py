@@ -8,7 +8,9 @@ The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), chain
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +46,21 @@ def participants(seed: int, t: int, n_clients: int, share: float) -> Tensor:
         return torch.arange(n_clients)
     lots = bits(seed, t, [0], PARTICIPANTS, np.arange(n_clients)[None])[0]
     return torch.from_numpy(np.sort(np.argsort(lots, kind="stable")[:count]))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let every global generator (torch, NumPy, ``random``) start from ``seed`` inside, and put it back after."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (a user's data set may use it)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,7 @@ def plan(
     index = np.full(full, -1, np.int64)
     index[:, :, :widest] = order
     index = index.reshape(len(n), epochs * steps, width)
-    if drop_single:
+    if drop_single and width > 1:
         alone = ((index >= 0).sum(2) == 1) & (np.arange(epochs * steps) % steps > 0)
         index[alone] = -1
     if not crop:

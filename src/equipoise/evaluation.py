@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.data.samples import Samples, Stream
-from equipoise.draws import Plan
+from equipoise.draws import Plan, seeded
 from equipoise.model import Bound
 from equipoise.oracle import Oracle
 from equipoise.round import Experiment, Progression, Record
@@ -61,6 +62,10 @@ class Tests:
 
     def score(self, e: Experiment, vector: Tensor, data: Samples | Stream) -> Score:
         """Score a whole vector [G] on one data set."""
+        with seeded(0) if isinstance(data, Stream) else nullcontext():  # a data set may draw random numbers
+            return self._score(e, vector, data)
+
+    def _score(self, e: Experiment, vector: Tensor, data: Samples | Stream) -> Score:
         nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
         accuracy, loss = Oracle(self.bound, data, e.solver, nothing, e.model.n_params).score(vector)
         return Score(float(accuracy), float(loss))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
 from equipoise.history import History, line
 from equipoise.method import Method
-from equipoise.model import Bound, Model
+from equipoise.model import Bound, Model, observe
 from equipoise.round import Experiment, Record, begin, one_round
 from equipoise.rule import Rule, Setup
 from equipoise.solver import SGD, Solver
@@ -82,22 +83,23 @@ class Federation:
         _share("participation", participation, "the share of clients that train in a round", above=True)
         _share("quorum", quorum, "the least share of clients that must answer well")
         where = _device(device)
-        model = Model(net, head)
-        model.net.to(where)
-        model.initial = model.initial.to(where)
-        dtype = model.initial.dtype
+        net = copy.deepcopy(net).to(where)
+        embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
+        dtype = torch.int64 if embeds else Model(net, head).initial.dtype
         clients = list(clients)
         known = tuple(names) if names is not None else tuple(f"client-{k}" for k in range(len(clients)))
-        if not clients or len(known) != len(clients):
-            found = f"{len(clients)} clients and {len(known)} names"
-            raise ValueError(f"A federation needs at least one client, and one name for each; found {found}.")
+        if not clients or len(set(known)) != len(clients):
+            found = f"{len(clients)} clients and {len(set(known))} different names"
+            raise ValueError(f"A federation needs at least one client, and a name of its own for each; found {found}.")
         share = (room() if memory is None else memory) // len(clients)
         data = tuple(read(c, name, dtype, where, transform, share) for c, name in zip(clients, known, strict=True))
         sets = {n: read(t, f"test set {n!r}", dtype, where, transform) for n, t in (tests or {}).items()}
+        model = _observed(net, head, known[0], data[0])
         self.tests = Tests(sets, _groups(groups, len(data), sets), Bound(model))
         n_classes, n_features = _probe(self.tests.bound, model, dict(zip(known, data, strict=True)), sets)
 
         self.model = model
+        self._dtype = dtype
         self.method = Method.of(method)
         self.solver = solver or SGD()
         self.transform = transform
@@ -137,7 +139,8 @@ class Federation:
         local = f"{e.epochs} local epochs of batch {e.batch_size}"
         return [
             f"method {self.method} · {len(e.data)} clients, {asked} a round · {local} · {self.solver}",
-            f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')})",
+            f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')}); "
+            + (f"features enter {m.head_name!r}" if m.head_name else "no linear layer, so the logits are its features"),
             f"engine {self.engine_choice.engine}: {self.engine_choice.why}",
             f"BatchNorm: {norm}",
         ]
@@ -158,6 +161,8 @@ class Federation:
         checkpoint_every: int = 1,
     ) -> History:
         """Train ``rounds`` more rounds.
+
+        Rules with a schedule (FedProc) plan for all rounds known now, so ``fit(40)`` is not ``fit(20)`` twice.
 
         Parameters
         ----------
@@ -197,26 +202,28 @@ class Federation:
 
     def _round(self, rounds: int) -> Record:
         began = time.perf_counter()
-        self.progress, record = one_round(self.experiment, self.progress, rounds)
+        following, record = one_round(self.experiment, self.progress, rounds)
         if self.tests.sets:
-            record |= self.tests.record(self.experiment, self.progress, rounds)
+            record |= self.tests.record(self.experiment, following, rounds)
         record["seconds"] = round(time.perf_counter() - began, 4)
         self.records.append(record)
+        self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
 
     def _settle(self, path: Path, rounds: int) -> None:
-        """Make sure that the directory holds this run and no other."""
+        """Make sure that the directory holds this run and no other, with all its rounds so far."""
         if checkpoint.exists(path / "checkpoint"):
             _, meta = checkpoint.read(path / "checkpoint")
-            if meta["t"] != self.progress.t:
+            if meta["t"] != self.progress.t or meta.get("fingerprint") != fingerprint(self.experiment):
                 raise ValueError(
-                    f"{path} holds a run at round {meta['t']}, and this federation is at {self.progress.t}. "
-                    "Call resume() to go on with it, or choose another directory."
+                    f"{path} holds another run, at round {meta['t']}; this federation is at {self.progress.t}. "
+                    "Call resume() to go on with a run, or choose another directory."
                 )
-        trim(path / "metrics.jsonl", self.progress.t)
+        write_atomically(path / "metrics.jsonl", "".join(map(line, self.records)))
         self.save(path, rounds)
         if not (path / "manifest.json").exists():
-            write_atomically(path / "manifest.json", json.dumps(self.history.meta, indent=1))
+            meta = {**self.history.meta, "rounds": rounds}
+            write_atomically(path / "manifest.json", json.dumps(meta, indent=1))
 
     @property
     def history(self) -> History:
@@ -237,7 +244,7 @@ class Federation:
         vector = self._vector(client)
         if x is None:
             return {n: self.tests.score(self.experiment, vector, d)._asdict() for n, d in self.tests.sets.items()}
-        data = read((x, y) if y is not None else x, "evaluation data", vector.dtype, vector.device, self.transform)
+        data = read((x, y) if y is not None else x, "evaluation data", self._dtype, vector.device, self.transform)
         return self.tests.score(self.experiment, vector, data)._asdict()
 
     def predict(self, x: Any, *, client: int | None = None) -> Tensor:
@@ -249,7 +256,7 @@ class Federation:
         vector, P = self._vector(client), self.experiment.model.n_params
         inputs = torch.as_tensor(x)
         blank = torch.zeros(len(inputs), dtype=torch.int64)
-        data = read((inputs, blank), "x", vector.dtype, vector.device, self.transform)
+        data = read((inputs, blank), "x", self._dtype, vector.device, self.transform)
         parts = torch.arange(len(inputs), device=vector.device).split(512)
         forward = self.tests.bound.forward
         return torch.cat([forward(vector[:P], vector[P:].clone(), data.batch(rows, None)[0])[0] for rows in parts])
@@ -311,6 +318,7 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "sizes": [d.size for d in e.data],
         "labels": hashlib.sha256(b"".join(_labels(d) for d in e.data)).hexdigest(),
         "parameters": {n: list(s) for n, s in zip(e.model.names, e.model.shapes, strict=True)},
+        "fixed": hashlib.sha256(b"".join(_bytes(x) for x in e.model.fixed())).hexdigest(),
         "solver": repr(e.solver),
         "epochs": e.epochs,
         "batch_size": e.batch_size,
@@ -319,7 +327,11 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
 
 
 def _labels(data: Samples | Stream) -> bytes:
-    return data.y.cpu().numpy().tobytes() if isinstance(data, Samples) else b""
+    return _bytes(data.y) if isinstance(data, Samples) else b""
+
+
+def _bytes(x: Tensor) -> bytes:
+    return x.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if x.numel() else b""
 
 
 def trim(path: Path, t: int) -> list[Record]:
@@ -349,6 +361,20 @@ def trim(path: Path, t: int) -> list[Record]:
     return records
 
 
+def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:
+    """The model, after the network was seen to work on a client's data."""
+    x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
+    Model(net, head)  # a wrong name is told before anything is tried
+    try:
+        found, random = observe(net, x, head)
+    except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
+        raise ValueError(
+            f"The network does not take the data of {who}: "
+            f"an input of shape {[1, *x.shape[1:]]} gives {type(error).__name__}: {error}"
+        ) from error
+    return Model(net, found, random)
+
+
 def _probe(
     bound: Bound, model: Model, data: Mapping[str, Samples | Stream], sets: Mapping[str, Samples | Stream]
 ) -> tuple[int, int]:
@@ -356,13 +382,7 @@ def _probe(
     who, first = next(iter(data.items()))
     P = model.n_params
     x, _ = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
-    try:
-        logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
-    except Exception as error:
-        raise ValueError(
-            f"The network does not take the data of {who}: "
-            f"an input of shape {list(x.shape)} gives {type(error).__name__}: {error}"
-        ) from error
+    logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
     if logits.dim() != 2:
         raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
     model.settle(x.expand(2, *x.shape[1:]))

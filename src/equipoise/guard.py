@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.engines.job import Answer
-from equipoise.rule import State
+from equipoise.rule import Rule, State
 from equipoise.tree import flatten
 
 
@@ -69,6 +69,38 @@ def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, 
             kind = "NaN" if bool(value[k].isnan().any()) else "infinity"
             problems.setdefault(answer.rows[k], f"the {what} holds {kind}")
     return problems
+
+
+class ServerError(RuntimeError):
+    """A rule made the server compute something that cannot be a model."""
+
+
+def weights(weights: Tensor, rule: Rule) -> None:
+    """Require convex client weights [M].
+
+    Raises
+    ------
+    ServerError : naming the rule that set them.
+    """
+    if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > 1e-4:
+        raise ServerError(
+            f"{type(rule).__name__} must set weights >= 0 that sum to 1; found a sum of {float(weights.sum()):g} and a "
+            f"smallest of {float(weights.min()):g}. Coefficients of another kind go into cohort.coefficients."
+        )
+
+
+def step(vector: Tensor, method: str) -> None:
+    """Require a finite global model [G].
+
+    Raises
+    ------
+    ServerError : naming the method.
+    """
+    if not bool(torch.isfinite(vector).all()):
+        raise ServerError(
+            f"The server's step of {method} is not finite although every update was. The last complete round is kept; "
+            "a smaller learning rate or other hyper-parameters may help."
+        )
 
 
 def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], cause: Exception | None = None) -> None:

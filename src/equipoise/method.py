@@ -88,7 +88,7 @@ METHODS: dict[str, Entry] = {
         (QFFL,),
         "losses to the power q + 1 (q-FedAvg)",
         "Li et al., ICLR 2020",
-        {"weights": {"form": "weights"}},
+        {"full": {"form": "full"}, "weights": {"form": "weights"}},
         "weights",
     ),
     "fedfv": Entry(
@@ -99,6 +99,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fphl": Entry((FPHL,), "drop updates whose direction is inconsistent", HEAL, {"released": RELEASED_FPHL}),
     "fael": Entry((FAEL,), "weigh clients by how far they moved", HEAL, {"released": RELEASED_FAEL}),
+    "fael-exact": Entry((FAELExact,), "weights that make the clients equally far from the global model", HEAL),
     "fedheal": Entry(
         (FPHL, FAEL),
         "FPHL and FAEL: equal accuracy across domains",
@@ -139,6 +140,10 @@ class Method:
         object.__setattr__(self, "parts", tuple(part for _, part in paired))
         object.__setattr__(self, "text", self.text or _sum(self.rules) or "fedavg")
         for k, (rule, part) in enumerate(paired):
+            if "__dataclass_params__" not in vars(type(rule)):
+                raise MethodError(
+                    f"{part}: a rule is a frozen dataclass, so that its hyper-parameters are seen. Decorate it with @dataclass(frozen=True)."
+                )
             for other, elsewhere in paired[:k]:
                 if type(rule) is type(other):
                     raise MethodError(
@@ -214,7 +219,7 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
     texts: list[str] = []
     for name, preset, given in pieces:
         entry = METHODS[name]
-        summed = entry.summed if len(pieces) > 1 else None
+        summed = entry.summed if len(pieces) > 1 and preset is None else None
         values = {**(entry.presets[summed] if summed else {}), **_preset(name, preset), **given}
         values |= {
             key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
@@ -228,7 +233,14 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
         made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
         rules += made
         parts += [name] * len(made)
-        shown = {k: v for k, v in values.items() if v != known[k].default or (summed and k in entry.presets[summed])}
+        always = (
+            entry.presets[entry.summed] if entry.summed and len(pieces) > 1 else {}
+        )  # said even where it is the default
+        shown = {
+            k: values.get(k, known[k].default)
+            for k in (*always, *values)
+            if k in always or values[k] != known[k].default
+        }
         inside = ", ".join(f"{k}={v}" for k, v in shown.items())
         texts.append(name + (f"({inside})" if inside else ""))
     if rest:
@@ -258,13 +270,15 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
         raise MethodError("The method is empty. All names: equipoise methods.")
     names = sorted(METHODS, key=len, reverse=True)
     while True:
-        name = next((n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(")), None)
+        name = next(
+            (n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(", " ")), None
+        )
         if name is None:
             word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
             raise MethodError(
                 f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods."
             )
-        rest = rest[len(name) :]
+        rest = rest[len(name) :].lstrip()
         preset = None
         if rest.startswith(":"):
             end = min((k for k in (rest.find("+"), rest.find("(")) if k > 0), default=len(rest))
@@ -289,6 +303,8 @@ def _values(text: str, name: str) -> dict[str, Any]:
         key, equals, value = piece.partition("=")
         if not equals:
             raise MethodError(f"{name}({piece}): write NAME=VALUE.")
+        if key.strip() in given:
+            raise MethodError(f"{name}: {key.strip()!r} is given twice. Keep one of them.")
         given[key.strip()] = read_value(value)
     return given
 

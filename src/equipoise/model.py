@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +24,8 @@ class Model:
     Parameters
     ----------
     net : the network; it is copied, never changed. Its output are logits [B, C].
-    head : name of the classifier, whose input are the features; by default the last ``nn.Linear``.
+    head : name of the classifier, whose input are the features; by default the ``nn.Linear`` registered last.
+    random : whether training is known to draw random numbers; layers that do are found in any case.
 
     Attributes
     ----------
@@ -42,7 +44,7 @@ class Model:
     ValueError : no trainable parameter, an unknown ``head``, mixed dtypes, or BatchNorm with ``momentum=None``.
     """
 
-    def __init__(self, net: nn.Module, head: str | None = None) -> None:
+    def __init__(self, net: nn.Module, head: str | None = None, random: bool = False) -> None:
         self.net = copy.deepcopy(net)
         parameters = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
         if not parameters:
@@ -78,7 +80,7 @@ class Model:
         self.norm = self._within(norms)
         self.head = self._within([] if self.head_name is None else [self.head_name])
         modules = list(self.net.modules())
-        self.random = any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
+        self.random = random or any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
         self.batch_norm = any(isinstance(m, _BatchNorm) for m in modules)
         self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.channels_last = False
@@ -93,6 +95,10 @@ class Model:
     def size(self) -> int:
         """Number G of coordinates."""
         return len(self.initial)
+
+    def fixed(self) -> list[Tensor]:
+        """The floating tensors of the network that are not in the vector: frozen parameters."""
+        return [p for n, p in self.net.named_parameters() if n not in self.names]
 
     def settle(self, x: Tensor) -> None:
         """Let images go in with their channels innermost, if the network takes them so, as on a CPU convolutions prefer.
@@ -135,6 +141,38 @@ class Model:
         net = copy.deepcopy(self.net)
         net.load_state_dict(self.state_dict(vector))
         return net.to(vector.device).eval()
+
+
+def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | None, bool]:
+    """Run ``net`` once on ``x`` [B, ...], B > 1, in training mode: its classifier, and whether it draws random numbers.
+
+    The classifier is the linear layer whose output are the logits, else the one called last.
+
+    Raises
+    ------
+    ValueError : a ``head`` that is never called.
+    """
+    called: dict[str, Tensor] = {}
+    probe = copy.deepcopy(net).train()
+    for name, module in probe.named_modules():
+        if isinstance(module, nn.Linear) or name == head:
+            module.register_forward_hook(partial(_keep, called, name))
+    with torch.random.fork_rng(), torch.no_grad():
+        before = torch.random.get_rng_state()
+        logits = probe(x)
+        random = not torch.equal(before, torch.random.get_rng_state())
+    if head is not None and head not in called:
+        raise ValueError(
+            f"The layer {head!r}, whose inputs were to be the features, is never called by the network. "
+            f"Called are: {', '.join(called) or 'no nn.Linear'}."
+        )
+    last = next((name for name, out in called.items() if out is logits), next(reversed(called), None))
+    return (last if head is None else head), random
+
+
+def _keep(kept: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+    kept.pop(name, None)  # a layer called again is the latest
+    kept[name] = output
 
 
 class Evaluator(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from equipoise.data.samples import Samples, Stream
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.method import Method
 from equipoise.model import Model
-from equipoise.rule import Cohort, Rule, Setup, State
+from equipoise.rule import Cohort, Rule, Setup, State, overrides
 from equipoise.solver import Solver
 from equipoise.tree import flatten, span, tree_map, unflatten
 
@@ -79,7 +80,7 @@ class Progression:
 def begin(e: Experiment) -> Progression:
     """What is remembered before the first round."""
     N, rules = len(e.data), e.method.rules
-    clients = tree_map(lambda leaf: leaf.expand(N, *leaf.shape), [rule.client_state(e.setup) for rule in rules])
+    clients = tree_map(lambda leaf: leaf.expand(N, *leaf.shape).clone(), [rule.client_state(e.setup) for rule in rules])
     server = [rule.server_state(e.setup) for rule in rules]
     own = None if e.private is None else e.model.initial.expand(N, -1).clone()
     return Progression(0, e.model.initial.clone(), clients, server, None, own)
@@ -101,6 +102,11 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     if e.private is not None and now.own is not None:
         received = torch.where(e.private, now.own[asked], received)
     answers = _collect(e, now, asked, e.engine(_job(e, now, asked, received, rounds)))
+    reports = (
+        answers.reports
+        if e.private is None
+        else tree_map(partial(_public, e.private, e.model.n_params), answers.reports)
+    )
 
     ids = asked[answers.rows]
     own = None if now.own is None else now.own.index_copy(0, ids, answers.trained)
@@ -122,10 +128,12 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         buffer_updates=updates[:, P:],
     )
     server = []
-    for rule, state, report in zip(e.method.rules, now.server, answers.reports, strict=True):
+    for rule, state, report in zip(e.method.rules, now.server, reports, strict=True):
         after, cohort = rule.aggregate(state, replace(cohort, reports=report))
+        guard.weights(cohort.weights, rule)
         server.append(after)
     vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
+    guard.step(vector, str(e.method))
     server, given = _reward(e, now, replace(cohort, theta=vector[:P]), vector, server)
     following = Progression(
         now.t + 1,
@@ -136,6 +144,12 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         own,
     )
     return following, _record(cohort, answers.bad, e.names)
+
+
+def _public(private: Tensor, n_params: int, report: Tensor) -> Tensor:
+    """A report without the coordinates that must not leave the client."""
+    n = report.shape[-1]
+    return report.masked_fill(private[:n], 0) if report.dim() > 1 and n in (n_params, len(private)) else report
 
 
 def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Job:
@@ -160,7 +174,7 @@ def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, round
 
 def _messages(rule: Rule, state: State, ids: Sequence[int]) -> State:
     """What each client is told, [M, ...]; a view where all are told the same."""
-    if type(rule).message is Rule.message:
+    if not overrides(rule, "message"):
         return {}
     told = [rule.message(state, m) for m in ids]
     first = told[0]
@@ -218,7 +232,10 @@ def _reward(
     shared = given = vector.expand(len(cohort.ids), -1)
     after = []
     for rule, state in zip(e.method.rules, server, strict=True):
-        state, given = rule.reward(state, cohort, given)
+        if overrides(rule, "reward"):
+            handed = given.clone()
+            state, kept = rule.reward(state, cohort, handed)
+            given = given if kept is handed else kept
         after.append(state)
     if given is shared and now.given is None:
         return after, None

@@ -104,7 +104,7 @@ class Visit:
 
     ``received`` [..., G] is the model handed out, ``state`` and ``message`` are the rule's own, ``oracle`` answers
     questions about the client's data, ``rounds`` is the planned number of rounds. ``trained`` [..., G] is the model
-    after local training; it is there in ``finish`` only.
+    after local training and ``begun`` [..., P] the parameters it started from; both are there in ``finish`` only.
     """
 
     received: Tensor
@@ -115,6 +115,7 @@ class Visit:
     t: int
     rounds: int
     trained: Tensor | None = None
+    begun: Tensor | None = None
 
     @property
     def start(self) -> Tensor:

@@ -25,6 +25,7 @@ from equipoise.files import PART, held, sweep, write_atomically
 from equipoise.history import History
 from equipoise.method import parse
 from equipoise.round import Record
+from equipoise.rule import Setup
 from equipoise.scenarios import Scenario
 from equipoise.solver import SGD, Adam, Solver
 
@@ -123,6 +124,12 @@ def configure(
             f"network {config.network} cannot be made with {told}: {str(error).splitlines()[0]}."
         ) from None
     _check_device(config.device)
+    one = torch.ones(1)
+    try:
+        for rule in made.rules:  # a rule may refuse the solver
+            rule.server_state(Setup(one, (1,), one, config.solver, 1, 1))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     return config
 
 
@@ -156,7 +163,8 @@ def start(config: RunConfig, directory: Path) -> None:
     path = directory / "config.toml"
     text = tomli_w.dumps(config.model_dump(exclude_none=True))
     if path.exists():
-        if load(directory) == RunConfig(**tomllib.loads(text)):  # as it reads back: lists for tuples
+        again = RunConfig(**tomllib.loads(text))  # as it reads back: lists for tuples
+        if load(directory).model_copy(update={"label": again.label}) == again:
             return
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):

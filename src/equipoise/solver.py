@@ -36,6 +36,13 @@ class Solver(Protocol):
         ...
 
 
+def _check_rate(solver: str, lr: float, clip: float | None) -> None:
+    if not 0 < lr < float("inf"):
+        raise ValueError(f"{solver}: lr must be > 0 and finite; found {lr:g}.")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"{solver}: clip must be > 0, or None; found {clip:g}.")
+
+
 def _check(solver: str, **values: tuple[float, float, float]) -> None:
     for name, (value, low, high) in values.items():
         if not low <= value < high:
@@ -71,8 +78,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         inf = float("inf")
-        if not self.lr > 0:
-            raise ValueError(f"SGD: lr must be > 0; found {self.lr:g}.")
+        _check_rate("SGD", self.lr, self.clip)
         _check("SGD", momentum=(self.momentum, 0, 1), weight_decay=(self.weight_decay, 0, inf))
 
     def init(self, theta: Tensor) -> Slots:
@@ -124,10 +130,15 @@ class Adam:
 
     def __post_init__(self) -> None:
         inf = float("inf")
-        if not self.lr > 0:
-            raise ValueError(f"Adam: lr must be > 0; found {self.lr:g}.")
+        _check_rate("Adam", self.lr, self.clip)
         first, second = self.betas
-        _check("Adam", beta1=(first, 0, 1), beta2=(second, 0, 1), weight_decay=(self.weight_decay, 0, inf))
+        _check(
+            "Adam",
+            beta1=(first, 0, 1),
+            beta2=(second, 0, 1),
+            weight_decay=(self.weight_decay, 0, inf),
+            eps=(self.eps, 0, inf),
+        )
 
     def init(self, theta: Tensor) -> Slots:
         """Both moments and the number of steps of each client."""

@@ -324,6 +324,7 @@ NEUTRAL: dict[str, Neutral] = {
     "fedfv": Neutral("fedfv(alpha=1, tau=0)", "fedavg:uniform"),
     "fphl": Neutral("fphl(tau=0)", "fedavg"),
     "fael": Neutral("fael(beta=0)", "fedavg"),
+    "fael-exact": Neutral("fael-exact(beta=1e-14)", "fedavg", why="beta > 0: without Eq. 10 nothing is left of it"),
     "fedheal": Neutral("fedheal(tau=0, beta=0)", "fedavg"),
     "fedheal-exact": Neutral(
         "fedheal-exact(tau=0, beta=1e-14)", "fedavg", why="beta > 0: without Eq. 10 nothing is left of it"

@@ -37,11 +37,9 @@ class Samples:
     def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
         where = rows if self.first is None else rows + self.first[:, None]
-        x = self.x.index_select(0, where.flatten()).unflatten(0, where.shape)  # several times as fast as self.x[where]
-        return self._ready(x, shift), self.y[where]
-
-    def _ready(self, x: Tensor, shift: Tensor | None) -> Tensor:
-        return x.to(self.dtype) if self.transform is None else self.transform(x, shift).to(self.dtype)
+        x = self.x.index_select(0, where.flatten())  # several times as fast as self.x[where]
+        flat = None if shift is None else shift.flatten(0, -2)
+        return ready(x, flat, self.transform, self.dtype).unflatten(0, where.shape), self.y[where]
 
     @cached_property
     def size(self) -> int:
@@ -74,7 +72,13 @@ class Stream:
         samples = [_sample(self.dataset, int(row)) for row in rows]
         x = torch.stack([x for x, _ in samples]).to(self.device)
         y = torch.tensor([y for _, y in samples], device=self.device)
-        return (x.to(self.dtype) if self.transform is None else self.transform(x, shift).to(self.dtype)), y
+        return ready(x, shift, self.transform, self.dtype), y
+
+
+def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: torch.dtype) -> Tensor:
+    """Network inputs of samples ``x`` [n, *shape]; a ``dtype`` of int64 leaves them as they are."""
+    x = x if transform is None else transform(x, shift)
+    return x if dtype == torch.int64 else x.to(dtype)
 
 
 def stack(clients: Sequence[Samples]) -> Samples:
@@ -109,7 +113,7 @@ def read(
     ----------
     data : ``(x, y)`` with x [n, *shape] and integer labels y [n], or a data set of such pairs.
     who : the client's name, for errors.
-    dtype, device : of the network.
+    dtype, device : of the network; a dtype of int64 leaves inputs as they are, for networks that look them up.
     transform : applied to every batch.
     memory : bytes this data set may take.
 

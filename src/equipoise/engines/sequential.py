@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
-import torch
 
 from equipoise.client import visit_client
 from equipoise.data.samples import Stream
-from equipoise.draws import NOISE, bits
+from equipoise.draws import NOISE, bits, seeded
 from equipoise.engines.job import Answer, Job
 from equipoise.model import Bound
 from equipoise.oracle import Oracle
@@ -33,9 +33,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
     oracle = Oracle(bound, job.data[row], job.solver, plan, job.model.n_params)
     seed = int(bits(job.seed, job.t, [job.ids[row]], NOISE, np.zeros((1, 1), np.int64))[0, 0] >> np.uint64(1))
     draws = job.model.random or isinstance(job.data[row], Stream)
-    with torch.random.fork_rng(enabled=draws):
-        if draws:
-            torch.manual_seed(seed)
+    with seeded(seed) if draws else nullcontext():
         trained, reports, states = visit_client(
             job.rules,
             oracle,

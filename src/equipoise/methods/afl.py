@@ -42,7 +42,7 @@ class AFL(Rule):
 
     def server_state(self, setup: Setup) -> State:
         lam = torch.full_like(setup.sizes, 1 / setup.n_clients)
-        return {"lam": lam, "mean": torch.zeros_like(setup.theta)} if self.averaged else {"lam": lam}
+        return {"lam": lam, "mean": setup.theta.clone()} if self.averaged else {"lam": lam}
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         lam, i = state["lam"], cohort.ids

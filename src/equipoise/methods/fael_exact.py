@@ -73,6 +73,10 @@ class FAELExact(Rule):
         i, M = cohort.ids, len(cohort.ids)
         before = state["p"][i]
         centre = torch.eye(M, dtype=torch.float64, device=before.device) - 1 / M
-        best = equidistant(centre @ gram(cohort.updates, cohort.mask) @ centre, simplex(cohort.sizes))
+        K = gram(cohort.updates, cohort.mask)
+        apart = centre @ K @ centre
+        if apart.trace() <= 1e-12 * K.trace():  # all updates are equal but for rounding
+            apart = torch.zeros_like(K)
+        best = equidistant(apart, simplex(cohort.sizes))
         p = (1 - self.beta) * simplex(before) + self.beta * best
         return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p)

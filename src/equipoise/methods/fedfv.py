@@ -50,7 +50,7 @@ class FedFV(Rule):
         """Coefficients [M, M] of each projected update in the updates, from their Gram matrix ``K`` [M, M]."""
         M = len(loss)
         order = loss.argsort(stable=True).tolist()
-        kept = order[M - (M - math.ceil((M - 1) * (1 - self.alpha))) :] if self.alpha > 0 else []
+        kept = order[math.ceil((M - 1) * (1 - self.alpha) - 1e-9) :] if self.alpha > 0 else []
         a = torch.eye(M, dtype=K.dtype, device=K.device)
         for m in set(order) - set(kept):
             for j in order:

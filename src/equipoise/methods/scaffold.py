@@ -58,7 +58,8 @@ class Scaffold(Rule):
         if self.option == 1:
             new = visit.oracle.gradient(visit.received)
         else:
-            new = old - visit.message["c"] + (visit.start - theta) / visit.travel
+            assert visit.begun is not None
+            new = old - visit.message["c"] + (visit.begun - theta) / visit.travel
         return {"dc": new - old}, {"c_i": new}
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:

@@ -112,7 +112,7 @@ def comparison(histories: Sequence[History], last: int = 5) -> Comparison:
     return {
         "scenario": histories[0].scenario,
         "rounds": max(len(history) for history in histories),
-        "averaged": last,
+        "averaged": min(last, max(len(run.group_table()[0]) for run in histories) or last),
         "seeds": sorted({history.seed for history in histories}),
         "notes": list(_notes(runs)),
         "methods": methods,
@@ -261,18 +261,25 @@ def rich_table(comparison: Comparison) -> "Table":
 
     titles, rows = grid(comparison)
     table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, title=Text(caption(comparison)), title_justify="left", title_style="italic"
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 0),
+        title=Text(caption(comparison)),
+        title_justify="left",
+        title_style="italic",
     )
-    table.caption, table.caption_justify = Text("\n".join([*_legend(comparison), *_test(comparison)])), "left"
+    table.caption, table.caption_justify = (
+        Text("\n".join([*_legend(comparison), *_test(comparison), *_differences(comparison)])),
+        "left",
+    )
     table.add_column("method", no_wrap=True)
     for title in titles:
-        table.add_column(Text(title), justify="right", overflow="fold", min_width=6)
+        table.add_column(Text(title), justify="right", no_wrap=True, min_width=6)
     for name, cells in rows:
         texts = []
         for cell in cells:
             text = Text(cell.mean, style="bold green" if cell.best else "")
-            text.append(f" ±{cell.spread}" if cell.spread else "", style="not bold dim default")
-            text.append(f"\n{cell.difference}" if cell.difference else "", style="not bold dim default")
+            text.append(f"\n±{cell.spread}" if cell.spread else "", style="not bold dim default")
             texts.append(text)
         table.add_row(Text(name), *texts)
     return table
