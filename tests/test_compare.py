@@ -114,7 +114,8 @@ def test_the_same_command_again_prints_the_result(
     monkeypatch.setattr(subprocess, "Popen", None)
     ended = equipoise(*arguments(compared, "--seeds", 2, "--no-report"))
     assert (ended.status, ended.err) == (0, "")
-    rows = [line.split()[0] for line in ended.out.splitlines() if line.strip().startswith(METHODS)]
+    table = ended.out.split("STD:")[0]
+    rows = [line.split()[0] for line in table.splitlines() if line.strip().startswith(METHODS)]
     assert rows == list(METHODS)
     assert f"run: {compared / 'both'}" in ended.out
     assert "report:" not in ended.out

@@ -219,11 +219,7 @@ def test_exceptions_are_needed() -> None:
     ("name", "limit"),
     [
         ("FedProx", 6),
-        pytest.param(
-            "Scaffold",
-            20,
-            marks=pytest.mark.xfail(strict=True, reason="both options and the check of the solver: 26 lines"),
-        ),
+        ("Scaffold", 20),
     ],
 )
 def test_the_shortest_methods_are_short(name: str, limit: int) -> None:

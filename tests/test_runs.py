@@ -317,7 +317,9 @@ def test_a_script_run_twice_does_not_overwrite_its_run(tmp_path: Path) -> None:
     whole.fit(4, directory=tmp_path / "whole", progress=False)
     make().fit(2, directory=tmp_path / "parts", progress=False)
     again = make()
-    with pytest.raises(ValueError, match=r"holds a run .* 2.*, and this federation is at 0. Call resume\(\)"):
+    with pytest.raises(
+        ValueError, match=r"holds another run, at round 2, and this federation is at 0. Call resume\(\)"
+    ):
         again.fit(2, directory=tmp_path / "parts", progress=False)
     assert again.resume(tmp_path / "parts") == 0
     again.fit(2, directory=tmp_path / "parts", progress=False)

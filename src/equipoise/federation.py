@@ -102,6 +102,7 @@ class Federation:
         self._dtype = dtype
         self.method = Method.of(method)
         self.solver = solver or SGD()
+        self.method.check(self.solver)
         self.transform = transform
         self.engine_choice = _engine(engine, model, data, max(1, round(participation * len(data))))
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
@@ -216,10 +217,11 @@ class Federation:
             _, meta = checkpoint.read(path / "checkpoint")
             if meta["t"] != self.progress.t or meta.get("fingerprint") != fingerprint(self.experiment):
                 raise ValueError(
-                    f"{path} holds another run, at round {meta['t']}; this federation is at {self.progress.t}. "
+                    f"{path} holds another run, at round {meta['t']}, and this federation is at {self.progress.t}. "
                     "Call resume() to go on with a run, or choose another directory."
                 )
-        write_atomically(path / "metrics.jsonl", "".join(map(line, self.records)))
+        if self.records or (path / "metrics.jsonl").exists():
+            write_atomically(path / "metrics.jsonl", "".join(map(line, self.records)))
         self.save(path, rounds)
         if not (path / "manifest.json").exists():
             meta = {**self.history.meta, "rounds": rounds}

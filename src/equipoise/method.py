@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+import torch
+
 from equipoise.methods.afl import AFL
 from equipoise.methods.ditto import Ditto, DittoPersonal
 from equipoise.methods.fael import FAEL
@@ -22,6 +24,7 @@ from equipoise.methods.moon import Moon
 from equipoise.methods.qffl import QFFL
 from equipoise.methods.scaffold import Scaffold
 from equipoise.rule import Rule, overrides
+from equipoise.solver import Solver
 from equipoise.words import near
 
 
@@ -108,6 +111,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fedheal-exact": Entry((FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", HEAL),
 }
+TRAVEL: frozenset[type[Rule]] = frozenset({Scaffold})  # rules that ask how far the solver's steps lead
 ORDER = ("start", "mask", "weights")  # rules that own nothing come first, those that set the weights last
 
 
@@ -163,6 +167,16 @@ class Method:
     def __add__(self, other: Method) -> Method:
         texts = (_text(m.rules[0], summed=True) if len(m.rules) == 1 else m.text for m in (self, other))
         return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
+
+    def check(self, solver: Solver) -> None:
+        """Refuse a solver that cannot answer what a rule asks.
+
+        Raises
+        ------
+        TypeError : from the solver, saying which to use instead.
+        """
+        if any(type(rule) in TRAVEL for rule in self.rules):
+            solver.travel(torch.ones(1))
 
     @staticmethod
     def of(method: str | Rule | Method | Iterable[Rule]) -> Method:

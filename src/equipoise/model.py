@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -210,9 +210,15 @@ class Bound:
     """The network at one vector: its tensors are views of the vector, so that nothing is copied to move it there."""
 
     def __init__(self, model: Model) -> None:
+        self.model = model
         self.training = _View(model)
-        self.looking = _View(model)  # its own copy: a look elsewhere in mid-step must not move what backward reads
         self.flat = torch.zeros_like(model.initial[: model.n_params])
+        self.places = _places(self.flat, model)
+
+    @cached_property
+    def looking(self) -> _View:
+        """A copy of its own: a look elsewhere in mid-step must not move what backward reads."""
+        return _View(self.model)
 
     @torch.no_grad()
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,7 +230,8 @@ class Bound:
     ) -> Tensor:
         """Gradient [P]. The result is overwritten by the next call."""
         loss = objective(*self.training(theta, buffers, x, train=train))
-        return _gradient(loss, self.training.parameters, self.flat, self.training.model.layout)
+        _differentiate(loss, self.training.parameters, self.places)
+        return self.flat
 
 
 class _View:
@@ -232,19 +239,21 @@ class _View:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.net = copy.deepcopy(model.net)
+        self.net = copy.deepcopy(model.net).train()
         self.features = _Features(self.net, model.head_name)
         named = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         self.parameters = [named[n] for n in model.names]
         self.buffers = [named[n] for n in model.buffer_names]
 
     def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
-        for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
-            p.data = part.view(p.shape)
-        if self.buffers:
+        if self.parameters[0].data_ptr() != theta.data_ptr():  # else they are there already
+            for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
+                p.data = part.view(p.shape)
+        if self.buffers and self.buffers[0].data_ptr() != buffers.data_ptr():
             for b, part in zip(self.buffers, buffers.split(self.model.buffer_layout), strict=True):
                 b.data = part.view(b.shape)
-        self.net.train(train)
+        if self.net.training != train:
+            self.net.train(train)
         if self.model.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         logits: Tensor = self.net(x)
@@ -289,18 +298,22 @@ class Stacked:
         """Gradients [m, P]. The result is overwritten by the next call."""
         self.net.train(train)
         parts = self.model.parts(theta.detach(), buffers)
-        at = [
-            parts[n].requires_grad_() for n in self.model.names
-        ]  # not theta: its gradient would be put together twice
+        leaves = [parts[n].requires_grad_() for n in self.model.names]
         loss = objective(*self._call(parts, buffers, x)).sum()
         if self.flat.shape != theta.shape:
-            self.flat = torch.zeros_like(theta)
-        return _gradient(loss, at, self.flat, self.model.layout)
+            self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
+        _differentiate(loss, leaves, _places(self.flat, self.model))
+        return self.flat
 
 
-def _gradient(loss: Tensor, parts: list[Tensor], flat: Tensor, layout: Sequence[int]) -> Tensor:
-    """Write the gradient by each of ``parts`` [..., *shape] to its place in ``flat`` [..., P]."""
-    gradients = torch.autograd.grad(loss, parts, materialize_grads=True)
-    for place, gradient in zip(flat.split(layout, -1), gradients, strict=True):
-        place.view(gradient.shape).copy_(gradient)
-    return flat
+def _places(flat: Tensor, model: Model) -> list[Tensor]:
+    """Views of ``flat`` [..., P] in the shapes of the trainable tensors."""
+    parts = zip(flat.split(model.layout, -1), model.shapes, strict=True)
+    return [part.view(*flat.shape[:-1], *shape) for part, shape in parts]
+
+
+def _differentiate(loss: Tensor, leaves: list[Tensor], places: list[Tensor]) -> None:
+    """Write the gradient of ``loss`` by each leaf to its place, once."""
+    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+    for place, gradient in zip(places, gradients, strict=True):
+        place.copy_(gradient)

@@ -114,8 +114,8 @@ class Visit:
     oracle: Oracle
     t: int
     rounds: int
-    trained: Tensor | None = None
-    begun: Tensor | None = None
+    trained: Tensor = field(default_factory=lambda: torch.empty(0))
+    begun: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @property
     def start(self) -> Tensor:

@@ -25,7 +25,6 @@ from equipoise.files import PART, held, sweep, write_atomically
 from equipoise.history import History
 from equipoise.method import parse
 from equipoise.round import Record
-from equipoise.rule import Setup
 from equipoise.scenarios import Scenario
 from equipoise.solver import SGD, Adam, Solver
 
@@ -124,12 +123,7 @@ def configure(
             f"network {config.network} cannot be made with {told}: {str(error).splitlines()[0]}."
         ) from None
     _check_device(config.device)
-    one = torch.ones(1)
-    try:
-        for rule in made.rules:  # a rule may refuse the solver
-            rule.server_state(Setup(one, (1,), one, config.solver, 1, 1))
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    made.check(config.solver)
     return config
 
 

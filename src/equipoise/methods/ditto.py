@@ -42,7 +42,6 @@ class Ditto(Rule):
         return self.lam * (theta - visit.start)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        assert visit.trained is not None
         return {}, {"v": visit.trained}
 
     def deploy(self, received: Tensor, state: State) -> Tensor:

@@ -20,7 +20,6 @@ def no_prototypes(setup: Setup) -> State:
 
 def local_prototypes(visit: Visit, n_classes: int) -> State:
     """Mean feature of each class [..., C, D] at the trained model, in eval mode, and the counts [..., C]."""
-    assert visit.trained is not None
     sums, counts = maths.class_sums(*visit.oracle.features(visit.trained), n_classes)
     return {"proto": maths.class_means(sums, counts), "count": counts}
 

@@ -51,5 +51,4 @@ class Moon(Rule):
         return self.mu * visit.state["seen"].squeeze(-1) * out.mean(term)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        assert visit.trained is not None
         return {}, {"previous": visit.trained, "seen": torch.ones_like(visit.state["seen"])}

@@ -43,8 +43,6 @@ class Scaffold(Rule):
         return {"c_i": torch.zeros_like(setup.theta)}
 
     def server_state(self, setup: Setup) -> State:
-        if self.option == 2 and setup.solver is not None:
-            setup.solver.travel(torch.ones(1))  # refuses a solver whose steps say nothing about the gradient
         return {"c": torch.zeros_like(setup.theta)}
 
     def message(self, state: State, m: int) -> State:
@@ -54,15 +52,10 @@ class Scaffold(Rule):
         return visit.message["c"] - visit.state["c_i"]
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        old = visit.state["c_i"]
-        if self.option == 1:
-            new = visit.oracle.gradient(visit.received)
-        else:
-            assert visit.begun is not None
-            new = old - visit.message["c"] + (visit.begun - theta) / visit.travel
-        return {"dc": new - old}, {"c_i": new}
+        drift = (visit.begun - theta) / visit.travel - self.correction(theta, visit)
+        new = drift if self.option == 2 else visit.oracle.gradient(visit.received)
+        return {"dc": new - visit.state["c_i"]}, {"c_i": new}
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        count = cohort.n_clients if self.absent else len(cohort.ids)
-        c = state["c"] + cohort.reports["dc"].sum(0) / count
+        c = state["c"] + cohort.reports["dc"].sum(0) / (cohort.n_clients if self.absent else len(cohort.ids))
         return {"c": c}, replace(cohort, weights=cohort.uniform, scale=cohort.scale * self.eta)
