@@ -187,6 +187,16 @@ def afl_round(i: Inputs) -> Fields:
     return {"rounds": rounds}
 
 
+def afl_marsfl(i: Inputs) -> Fields:
+    rule = AFL(gamma=i["gamma"], floor=i["floor"], memory=False)
+    weights = []
+    for losses in tensor(i["losses"]):
+        server = Server(rule, torch.zeros(1, dtype=torch.float64), [1.0] * len(losses))
+        cohort = server.round(torch.zeros(len(losses), 1, dtype=torch.float64), reports=[{"loss": losses}])
+        weights.append(cohort.weights)
+    return {"weights": weights}
+
+
 def qfedavg(i: Inputs, q: float, *, weighted: bool = False) -> Fields:
     W, losses = tensor(i["W"]), tensor(i["losses"])
     updates = tensor(i["client_models"]) - W
@@ -576,6 +586,7 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "fedheal.exact_eq10.paper.generic5": exact_eq10,
     "afl.project.paper": afl_project,
     "afl.round.paper": afl_round,
+    "afl.weights.released_marsfl": afl_marsfl,
     "qffl.qfedavg.paper": qfedavg_many,
     "qffl.qfedavg.released": qfedavg_many,
     "qffl.qfedavg_weighted.project": qfedavg_one(weighted=True),
@@ -616,7 +627,6 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
 
 SKIPPED: dict[str, str] = {  # optional entries only
     "afl.project.released_fair_flearn": "a documented bug of released code: the result does not sum to one",
-    "afl.weights.released_marsfl": "released code without memory, on test losses; not offered",
     "fedproto.global.paper_literal": "Eq. 6 as printed, probably a slip; not offered",
     "fedproto.client.paper": "the distance of batch prototypes; every released code pulls each sample, as we do",
 }

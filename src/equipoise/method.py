@@ -86,7 +86,12 @@ METHODS: dict[str, Entry] = {
     ),
     "ditto": Entry((Ditto,), "personal models, averaged into the global one", "Li et al., ICML 2021, as in " + HEAL),
     "ditto-personal": Entry((DittoPersonal,), "a personal model beside the global one", "Li et al., ICML 2021"),
-    "afl": Entry((AFL,), "weights that climb on the clients' losses (agnostic FL)", "Mohri et al., ICML 2019"),
+    "afl": Entry(
+        (AFL,),
+        "weights that climb on the clients' losses (agnostic FL)",
+        "Mohri et al., ICML 2019",
+        {"marsfl": {"memory": False, "floor": 0.001}},
+    ),
     "qffl": Entry(
         (QFFL,),
         "losses to the power q + 1 (q-FedAvg)",

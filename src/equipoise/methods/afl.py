@@ -27,6 +27,8 @@ class AFL(Rule):
     gamma : ascent rate, >= 0; 0.001 to 0.1. 0 keeps equal weights.
     averaged : evaluate the mean of the global models so far, the output of the original, instead of the last one.
     importance : scale the losses of the clients present by N / |S|.
+    memory : False starts the climb from equal multipliers every round and uses its result at once, as MarsFL does.
+    floor : least multiplier used, in [0, 1).
 
     Server state: ``lam`` [N]; ``mean`` [P] if ``averaged``.
     Absent clients (a decision where the paper assumes all take part) add no loss; the others' weights are scaled to one.
@@ -36,6 +38,8 @@ class AFL(Rule):
     gamma: float = number(0.01, low=0)
     averaged: bool = False
     importance: bool = False
+    memory: bool = True
+    floor: float = number(0.0, low=0, high=1)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
@@ -45,10 +49,13 @@ class AFL(Rule):
         return {"lam": lam, "mean": setup.theta.clone()} if self.averaged else {"lam": lam}
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        lam, i = state["lam"], cohort.ids
+        i = cohort.ids
+        lam = state["lam"] if self.memory else torch.full_like(state["lam"], 1 / cohort.n_clients)
         factor = cohort.n_clients / len(i) if self.importance else 1.0
         climbed = lam.index_add(0, i, self.gamma * factor * cohort.reports["loss"].to(lam.dtype))
-        return {**state, "lam": project_to_simplex(climbed)}, replace(cohort, weights=simplex(lam[i]))
+        after = project_to_simplex(climbed)
+        used = (lam if self.memory else after)[i].clamp(min=self.floor)
+        return {**state, "lam": after}, replace(cohort, weights=simplex(used))
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
         if self.averaged:
