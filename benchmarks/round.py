@@ -198,7 +198,7 @@ def machine() -> str:
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, equipoise {eq.__version__}"
-    busy = f"; {os.getloadavg()[0]:.1f} other processes running" if hasattr(os, "getloadavg") else ""
+    busy = f"; load average {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     return f"{model or platform.machine()}, {os.cpu_count()} cores; {platform.system()}; {versions}{busy}"
 
 
