@@ -8,7 +8,7 @@ JOBS ?= 2
 .PHONY: help run test test-all check docs bench clean
 
 help:
-	@echo "make run       compare fair methods on real digits and write a report (about two minutes)"
+	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
 	@echo "make test      the test suite        make test-all  the slow tests too"
 	@echo "make check     formatter, linter, type checker, documentation"
 	@echo "make bench     speed, as ratios      make docs      the documentation in site/"
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(STAMP)
-	$(BIN)/equipoise compare fedavg afl fedavg+qffl fedheal --scenario digits --rounds 30 --name quickstart --jobs $(JOBS)
+	$(BIN)/equipoise compare fedavg afl fedavg+qffl fedheal --scenario digits --rounds 25 --name quickstart --jobs $(JOBS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS)
