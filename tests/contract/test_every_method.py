@@ -601,3 +601,12 @@ def test_the_network_given_is_never_changed() -> None:
     fitted("scaffold+fedheal", 2, net=net)
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stack_is_not_visited_one_by_one(method: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    fed = federation(method, kind=kind, sizes=(16, 16, 16), participation=1.0, engine="stacked")
+    fed.fit(2, progress=False)
+    assert [record.message for record in caplog.records] == []
+    assert not any("quarantined" in record for record in fed.records)

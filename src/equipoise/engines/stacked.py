@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from equipoise.model import Stacked
 from equipoise.oracle import Oracle
 from equipoise.tree import span
 
+log = logging.getLogger(__name__)
 MEMORY = 256 << 20  # bytes for the vectors of one stack; beyond that they leave the caches and nothing is gained
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
 
@@ -36,7 +38,10 @@ def stacked(job: Job) -> Iterator[Answer]:
     for rows in stacks(job):
         try:
             yield _visit(job, together, rows)
-        except Exception:  # one client's data may be to blame: the others must not suffer
+        except Exception as error:  # one client's data may be to blame: the others must not suffer
+            log.warning(
+                "%d stacked clients failed (%s: %s); they train one by one", len(rows), type(error).__name__, error
+            )
             yield from (_renumbered(answer, rows) for answer in sequential(_part(job, rows)))
 
 
