@@ -39,9 +39,14 @@ def bits(seed: int, t: int, clients: Sequence[int], purpose: int, positions: NDA
         return _mix(keys + GOLDEN * (positions.astype(np.uint64) + np.uint64(1)))
 
 
+def cohort_size(n_clients: int, share: float) -> int:
+    """How many clients train in a round."""
+    return max(1, round(share * n_clients))
+
+
 def participants(seed: int, t: int, n_clients: int, share: float) -> Tensor:
     """Ids of the clients of round ``t``, ascending: ``max(1, round(share * N))`` of them, each equally likely."""
-    count = max(1, round(share * n_clients))
+    count = cohort_size(n_clients, share)
     if count >= n_clients:
         return torch.arange(n_clients)
     lots = bits(seed, t, [0], PARTICIPANTS, np.arange(n_clients)[None])[0]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from equipoise import checkpoint, evaluation
 from equipoise.data.samples import Samples, Stream, Transform, read, room
+from equipoise.draws import cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
@@ -85,7 +86,8 @@ class Federation:
         where = _device(device)
         net = copy.deepcopy(net).to(where)
         embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
-        dtype = torch.int64 if embeds else Model(net, head).initial.dtype
+        dtype = Model(net, head).initial.dtype  # what is wrong with the network is told before its data are read
+        dtype = torch.int64 if embeds else dtype
         clients = list(clients)
         known = tuple(names) if names is not None else tuple(f"client-{k}" for k in range(len(clients)))
         if not clients or len(set(known)) != len(clients):
@@ -104,7 +106,7 @@ class Federation:
         self.solver = solver or SGD()
         self.method.check(self.solver)
         self.transform = transform
-        self.engine_choice = _engine(engine, model, data, max(1, round(participation * len(data))))
+        self.engine_choice = _engine(engine, model, data, cohort_size(len(data), participation))
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         private = [p for rule in self.method.rules if (p := rule.private(model)) is not None]
         self.experiment = Experiment(
@@ -130,7 +132,7 @@ class Federation:
     def header(self) -> list[str]:
         """What a reader of the results must know about how they were made."""
         e, m = self.experiment, self.experiment.model
-        asked = max(1, round(e.participation * len(e.data)))
+        asked = cohort_size(len(e.data), e.participation)
         norm = "none in this network"
         if m.batch_norm:
             norm = (
@@ -366,7 +368,6 @@ def trim(path: Path, t: int) -> list[Record]:
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:
     """The model, after the network was seen to work on a client's data."""
     x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
-    Model(net, head)  # a wrong name is told before anything is tried
     try:
         found, random = observe(net, x, head)
     except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
