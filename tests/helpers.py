@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -257,7 +257,7 @@ class Quadratic:
 class StartAt(Rule):
     """Start local training from the vector in the client's state."""
 
-    owns: ClassVar[frozenset[str]] = frozenset({"start"})
+    owns = frozenset({"start"})
 
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return visit.state["at"]

@@ -130,7 +130,7 @@ def test_the_reader_of_imports_reads() -> None:
     """Otherwise the tests above would pass on nothing."""
     assert "rule" in IMPORTS["methods.fedprox"]
     assert "methods.fedproto" in IMPORTS["methods.fedproc"]
-    assert {"maths", "guard", "draws"} <= IMPORTS["round"]
+    assert {"guard", "draws", "tree"} <= IMPORTS["round"]
     assert "model" not in IMPORTS["rule"]  # for type checking only
 
 

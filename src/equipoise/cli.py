@@ -28,7 +28,7 @@ from equipoise.compare import compare as run_all
 from equipoise.compare import members
 from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
-from equipoise.method import METHODS, MethodError, read_value
+from equipoise.method import ALIASES, METHODS, MethodError, read_value
 from equipoise.report.html import write as write_report
 from equipoise.report.table import comparison, rich_table
 
@@ -233,6 +233,7 @@ def methods_(
     json_: Json = False,
 ) -> None:
     """List the methods: what they do, their hyper-parameters, where they come from."""
+    name = ALIASES.get(name, name) if name is not None else None
     if name is not None and name not in METHODS:
         from equipoise.method import parse
 
@@ -292,7 +293,7 @@ def _described(name: str) -> dict[str, Any]:
     parameters = [
         {
             "name": f.name,
-            "default": f.default,
+            "default": entry.defaults[f.name],
             "values": hyper.describe(f),
             "part": rule.__name__,
             "main": "low" in f.metadata,
@@ -303,6 +304,7 @@ def _described(name: str) -> dict[str, Any]:
     hooks = (
         "private",
         "begin",
+        "trains",
         "loss",
         "correction",
         "gradient",

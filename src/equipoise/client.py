@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from operator import add
+from operator import add, and_
 
 from torch import Tensor
 
@@ -66,11 +66,13 @@ def visit_client(
             grad = _wrapped(r, v, grad)
         return grad(theta)
 
+    masks = [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
     trained = oracle.solve(
         start,
         terms if with_loss else None,
         correction if with_correction else None,
         wrap if with_gradient else None,
+        reduce(and_, masks) if masks else None,
     )
     theta = trained[..., : oracle.n_params]
     done = [r.finish(theta, replace(v, trained=trained, begun=start[..., : oracle.n_params])) for r, v in paired]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -73,11 +73,21 @@ class Plan:
     """Which samples every step of every client reads, drawn before any engine is chosen.
 
     ``index`` [M, K, B] numbers the samples of each client, -1 where a batch is not full; ``shift`` [M, K, B, 2] is the
-    offset of each image's random crop, or None.
+    offset of each image's random crop, or None. The steps are ``epochs`` times as many as those of one epoch.
     """
 
     index: Tensor
     shift: Tensor | None
+    epochs: int = 1
+
+    def of(self, client: int) -> Plan:
+        """The plan of one of its clients."""
+        return replace(self, index=self.index[client], shift=None if self.shift is None else self.shift[client])
+
+    def first(self, epochs: int) -> Plan:
+        """The steps of the first epochs."""
+        steps = epochs * self.index.shape[-2] // self.epochs
+        return Plan(self.index[..., :steps, :], None if self.shift is None else self.shift[..., :steps, :, :], epochs)
 
 
 def plan(
@@ -115,8 +125,8 @@ def plan(
         alone = ((index >= 0).sum(2) == 1) & (np.arange(epochs * steps) % steps > 0)
         index[alone] = -1
     if not crop:
-        return Plan(torch.from_numpy(index), None)
+        return Plan(torch.from_numpy(index), None, epochs)
     shift = np.zeros((*full, 2), np.int64)
     lots = bits(seed, t, ids, SHIFT, position[..., None] * 2 + np.arange(2))
     shift[:, :, :widest] = (lots % np.uint64(2 * crop + 1)).astype(np.int64)
-    return Plan(torch.from_numpy(index), torch.from_numpy(shift.reshape(*index.shape, 2)))
+    return Plan(torch.from_numpy(index), torch.from_numpy(shift.reshape(*index.shape, 2)), epochs)

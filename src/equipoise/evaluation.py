@@ -15,6 +15,7 @@ from equipoise.draws import Plan, seeded
 from equipoise.model import Bound
 from equipoise.oracle import Oracle
 from equipoise.round import Experiment, Progression, Record
+from equipoise.rule import overrides
 
 PERSONAL_EVERY = 5  # rounds between evaluations of personal models, which cost one test pass per client
 LAST = 5  # rounds that make the reported figures
@@ -28,11 +29,18 @@ class Score(NamedTuple):
 
 
 def published(e: Experiment, p: Progression) -> Tensor:
-    """The global model as it is evaluated and given out: a whole vector [G]."""
-    theta = p.vector[: e.model.n_params]
+    """The global model as it is evaluated and given out: a whole vector [G].
+
+    What clients keep to themselves is there as the mean over clients, by samples.
+    """
+    vector = p.vector
+    if e.private is not None and p.own is not None:  # as FedBN's authors do for a client from outside
+        share = (e.setup.sizes / e.setup.sizes.sum()).to(vector.dtype)
+        vector = torch.where(e.private, share @ p.own, vector)
+    theta = vector[: e.model.n_params]
     for rule, state in zip(e.method.rules, p.server, strict=True):
         theta = rule.publish(theta, state)
-    return torch.cat([theta, p.vector[e.model.n_params :]])
+    return torch.cat([theta, vector[e.model.n_params :]])
 
 
 def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
@@ -40,8 +48,9 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     vector = published(e, p) if p.given is None else p.given[m]
     if e.private is not None and p.own is not None:
         vector = torch.where(e.private, p.own[m], vector)
-    for rule, state in zip(e.method.rules, p.clients, strict=True):
-        vector = rule.deploy(vector, {k: v[m] for k, v in state.items()})
+    for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
+        if overrides(rule, "deploy"):
+            vector = rule.deploy(vector, {k: v[m] for k, v in state.items()}, rule.message(server, m))
     return vector
 
 

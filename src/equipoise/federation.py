@@ -114,7 +114,9 @@ class Federation:
             method=self.method,
             solver=self.solver,
             engine=ENGINES[self.engine_choice.engine] if isinstance(engine, str) else engine,
-            setup=Setup(model.initial, model.layout, sizes, self.solver, n_classes, n_features),
+            setup=Setup(
+                model.initial, model.layout, sizes, self.solver, n_classes, n_features, model.head[: model.n_params]
+            ),
             data=data,
             names=known,
             private=torch.stack(private).any(0).to(where) if private else None,

@@ -35,7 +35,8 @@ class MethodError(ValueError):
 class Entry(NamedTuple):
     """One name of the catalogue: its rules, where they come from, named sets of hyper-parameters.
 
-    ``summed`` is the preset used where the name is one part of a sum.
+    ``summed`` is the preset used where the name is one part of a sum; ``values`` are the defaults of this name where they
+    are not those of its rules (FedISM is FedISM+ with another radius).
     """
 
     rules: tuple[type[Rule], ...]
@@ -43,6 +44,13 @@ class Entry(NamedTuple):
     citation: str
     presets: Mapping[str, Mapping[str, Any]] = {}
     summed: str | None = None
+    values: Mapping[str, Any] = {}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every hyper-parameter of this name with its default."""
+        own = {f.name: f.default for rule in self.rules for f in fields(rule)}
+        return {**own, **self.values}
 
 
 HEAL = "Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024"
@@ -116,8 +124,9 @@ METHODS: dict[str, Entry] = {
     ),
     "fedheal-exact": Entry((FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", HEAL),
 }
+ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance
 TRAVEL: frozenset[type[Rule]] = frozenset({Scaffold})  # rules that ask how far the solver's steps lead
-ORDER = ("start", "mask", "weights")  # rules that own nothing come first, those that set the weights last
+ORDER = ("start", "mask", "weights", "direction")  # rules that own nothing come first, those that turn the step last
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ class Method:
     """An ordered tuple of rules.
 
     Rules that own nothing come first, then those that set the mask, then those that set the weights (which read the
-    mask); otherwise the order is kept, so ``a + b`` and ``b + a`` differ only between rules of one kind.
+    mask), then those that set the direction (which read the weights); otherwise the order is kept, so ``a + b`` and ``b + a`` differ only between rules of one kind.
 
     Parameters
     ----------
@@ -163,6 +172,7 @@ class Method:
                         "weights": "the weights of the clients",
                         "mask": "which parameters count",
                         "start": "where training starts",
+                        "direction": "the direction of the step",
                     }
                     raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
 
@@ -207,7 +217,7 @@ def _rank(rule: Rule) -> int:
 
 def _text(rule: Rule, *, summed: bool = False) -> str:
     """A rule as text, with what differs from its defaults, and where ``summed`` what a sum would set otherwise."""
-    named = [(n, e) for n, e in METHODS.items() if e.rules == (type(rule),)]
+    named = [(n, e) for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
     also = [key for _, e in named if summed and e.summed for key in e.presets[e.summed]]
     values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default or f.name in also}
     inside = ", ".join(f"{k}={v}" for k, v in values.items())
@@ -239,11 +249,11 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
     for name, preset, given in pieces:
         entry = METHODS[name]
         summed = entry.summed if len(pieces) > 1 and preset is None else None
-        values = {**(entry.presets[summed] if summed else {}), **_preset(name, preset), **given}
+        values = {**entry.values, **(entry.presets[summed] if summed else {}), **_preset(name, preset), **given}
         values |= {
             key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
         }
-        known = {f.name: f for rule in entry.rules for f in fields(rule)}
+        known = entry.defaults
         for key in values:
             if key not in known:
                 raise MethodError(
@@ -255,11 +265,7 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
         always = (
             entry.presets[entry.summed] if entry.summed and len(pieces) > 1 else {}
         )  # said even where it is the default
-        shown = {
-            k: values.get(k, known[k].default)
-            for k in (*always, *values)
-            if k in always or values[k] != known[k].default
-        }
+        shown = {k: values.get(k, known[k]) for k in (*always, *values) if k in always or values[k] != known[k]}
         inside = ", ".join(f"{k}={v}" for k, v in shown.items())
         texts.append(name + (f"({inside})" if inside else ""))
     if rest:
@@ -287,7 +293,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
     rest = text.strip()
     if not rest:
         raise MethodError("The method is empty. All names: equipoise methods.")
-    names = sorted(METHODS, key=len, reverse=True)
+    names = sorted([*METHODS, *ALIASES], key=len, reverse=True)
     while True:
         name = next(
             (n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(", " ")), None
@@ -298,6 +304,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
                 f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods."
             )
         rest = rest[len(name) :].lstrip()
+        name = ALIASES.get(name, name)
         preset = None
         if rest.startswith(":"):
             end = min((k for k in (rest.find("+"), rest.find("(")) if k > 0), default=len(rest))

@@ -76,8 +76,7 @@ class Model:
                 f"The network has no module {head!r} to take features from. It has: {', '.join(linear) or 'no nn.Linear'}."
             )
         self.head_name = head if head is not None else (linear[-1] if linear else None)
-        norms = [n for n, m in self.net.named_modules() if isinstance(m, (_BatchNorm, nn.GroupNorm, nn.LayerNorm))]
-        self.norm = self._within(norms)
+        self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
         self.head = self._within([] if self.head_name is None else [self.head_name])
         modules = list(self.net.modules())
         self.random = random or any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
@@ -85,11 +84,20 @@ class Model:
         self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.channels_last = False
 
+    def inside(self, *kinds: type[nn.Module]) -> Tensor:
+        """Mark the coordinates [G] of the tensors that belong to modules of some kinds, such as ``nn.GroupNorm``."""
+        return self._within([n for n, m in self.net.named_modules() if isinstance(m, kinds)])
+
+    def named(self, word: str) -> Tensor:
+        """Mark the coordinates [G] of the tensors with ``word`` in their name."""
+        return self._mark([word in name for name in (*self.names, *self.buffer_names)])
+
     def _within(self, modules: list[str]) -> Tensor:
-        """Mark the coordinates [G] of the tensors that belong to ``modules``."""
+        return self._mark([name.rpartition(".")[0] in modules for name in (*self.names, *self.buffer_names)])
+
+    def _mark(self, tensors: list[bool]) -> Tensor:
         sizes = torch.tensor([*self.layout, *self.buffer_layout])
-        inside = [name.rpartition(".")[0] in modules for name in (*self.names, *self.buffer_names)]
-        return torch.tensor(inside).repeat_interleave(sizes)
+        return torch.tensor(tensors).repeat_interleave(sizes).to(self.initial.device)
 
     @property
     def size(self) -> int:
@@ -177,6 +185,11 @@ def _keep(kept: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, ou
 
 class Evaluator(Protocol):
     """The network at given vectors: of one client ``[P]``, or of a stack ``[m, P]``."""
+
+    @property
+    def model(self) -> Model:
+        """What the vectors mean."""
+        ...
 
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from equipoise.draws import Plan
 from equipoise.model import Evaluator
@@ -35,6 +36,10 @@ class Source(Protocol):
         """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
         ...
 
+    def labels(self, rows: Tensor) -> Tensor:
+        """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
+        ...
+
 
 class Oracle:
     """One data set (or a stack of them) under one network and solver.
@@ -54,6 +59,7 @@ class Oracle:
         self.solver = solver
         self.plan = plan
         self.n_params = n_params
+        self._counts: Tensor | None = None
 
     # questions about the whole data set, at a whole vector [..., G], in eval mode and without crops
     def _passes(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -72,21 +78,45 @@ class Oracle:
             yield torch.where(ok, rows, 0), ok
 
     def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Accuracy and mean cross-entropy over the data set, each [...]."""
-        right = torch.zeros(self.source.sizes.shape, dtype=vector.dtype, device=vector.device)
+        """Accuracy and mean cross-entropy over the data set, each [...], summed and given in float64."""
+        right = torch.zeros(self.source.sizes.shape, dtype=torch.float64, device=vector.device)
         total = torch.zeros_like(right)
         for logits, _, y, ok in self._passes(vector):
             right = right + ((logits.argmax(-1) == y) & ok).sum(-1)
-            total = total + (cross_entropy(logits, y) * ok).sum(-1)
+            total = total + (cross_entropy(logits, y).double() * ok).sum(-1)
         return right / self.source.sizes, total / self.source.sizes
 
     def loss(self, vector: Tensor) -> Tensor:
         """Mean cross-entropy over the data set [...]."""
-        return self.score(vector)[1]
+        return self.score(vector)[1].to(vector.dtype)
 
     def accuracy(self, vector: Tensor) -> Tensor:
         """Share of samples classified correctly [...]."""
-        return self.score(vector)[0]
+        return self.score(vector)[0].to(vector.dtype)
+
+    def balanced_accuracy(self, vector: Tensor) -> Tensor:
+        """Mean over the classes that are there of the share of their samples classified correctly [...]."""
+        right = count = torch.zeros((), dtype=torch.float64, device=vector.device)
+        for logits, _, y, ok in self._passes(vector):
+            of = functional.one_hot(y, logits.shape[-1]) * ok.unsqueeze(-1)  # [..., B, C]
+            right = right + (of * (logits.argmax(-1) == y).unsqueeze(-1)).sum(-2)
+            count = count + of.sum(-2)
+        recall = right / count.clamp(min=1)
+        return (recall.sum(-1) / (count > 0).sum(-1)).to(vector.dtype)
+
+    def class_counts(self, n_classes: int) -> Tensor:
+        """Samples of each class [..., C]; asked once a visit."""
+        if self._counts is None:
+            total = torch.zeros((), dtype=torch.int64, device=self.source.sizes.device)
+            for rows, ok in self._blocks():
+                total = total + (functional.one_hot(self.source.labels(rows), n_classes) * ok.unsqueeze(-1)).sum(-2)
+            self._counts = total
+        return self._counts
+
+    @property
+    def head(self) -> Tensor:
+        """True on the classifier's coordinates [P]."""
+        return self.evaluator.model.head[: self.n_params]
 
     def features(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features [..., n, D], labels [..., n] and which samples are there [..., n]."""
@@ -119,16 +149,29 @@ class Oracle:
         return self.solver.travel(self.steps.double())
 
     def solve(
-        self, start: Tensor, terms: Terms | None = None, correction: Corrections | None = None, wrap: Wrap | None = None
+        self,
+        start: Tensor,
+        terms: Terms | None = None,
+        correction: Corrections | None = None,
+        wrap: Wrap | None = None,
+        only: Tensor | None = None,
+        *,
+        epochs: int | None = None,
+        solver: Solver | None = None,
     ) -> Tensor:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
         ``terms`` is minimised on every batch (default: cross-entropy), ``correction`` is added to its gradient, and
-        ``wrap`` may evaluate the gradient elsewhere. A step that is padding for a client changes nothing of it.
+        ``wrap`` may evaluate the gradient elsewhere. Coordinates outside ``only`` [..., P] keep their value.
+        ``epochs`` stops after so many of this visit's epochs; ``solver`` is another than the visit's own. A step that is
+        padding for a client changes nothing of it.
         """
         theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
-        slots = self.solver.init(theta)
-        index = self.plan.index
+        solver = solver or self.solver
+        slots = solver.init(theta)
+        plan = self.plan if epochs is None else self.plan.first(epochs)
+        index = plan.index
+        fixed = None if only is None else theta.clone()
         counts = (index >= 0).sum(-1).reshape(-1, index.shape[-2])  # samples in each batch: [m or 1, K]
         fewest, most = counts.amin(0).tolist(), counts.amax(0).tolist()
         for k, width in enumerate(most):
@@ -138,14 +181,18 @@ class Oracle:
             if fewest[k] < width:
                 ok = rows >= 0
                 rows, live = rows.clamp(min=0), None if fewest[k] else ok.any(-1, keepdim=True)
-            shift = None if self.plan.shift is None else self.plan.shift[..., k, :width, :]
+            shift = None if plan.shift is None else plan.shift[..., k, :width, :]
             before = (
                 None if live is None else (theta.clone(), buffers.clone(), {n: s.clone() for n, s in slots.items()})
             )
             gradient = self._batch_gradient(theta, buffers, rows, shift, ok, terms, wrap)
             if correction is not None:
                 gradient = gradient + correction(theta)
-            theta, slots = self.solver.step(theta, gradient, slots)
+            if only is not None and fixed is not None:
+                theta, slots = solver.step(theta, gradient * only, slots)  # as if the others had no gradient ...
+                theta = torch.where(only, theta, fixed)  # ... and no weight decay
+            else:
+                theta, slots = solver.step(theta, gradient, slots)
             if live is not None and before is not None:
                 theta, buffers = torch.where(live, theta, before[0]), torch.where(live, buffers, before[1])
                 slots = {n: torch.where(live, s, before[2][n]) for n, s in slots.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise import draws, guard, maths
+from equipoise import draws, guard
 from equipoise.data.samples import Samples, Stream
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.method import Method
@@ -101,7 +101,8 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     received = now.vector.expand(len(asked), -1) if now.given is None else now.given[asked]
     if e.private is not None and now.own is not None:
         received = torch.where(e.private, now.own[asked], received)
-    answers = _collect(e, now, asked, e.engine(_job(e, now, asked, received, rounds)))
+    job = _job(e, now, asked, received, rounds)
+    answers = _collect(e, now, asked, e.engine(job))
     reports = (
         answers.reports
         if e.private is None
@@ -110,6 +111,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
 
     ids = asked[answers.rows]
     own = None if now.own is None else now.own.index_copy(0, ids, answers.trained)
+    traffic = _traffic(e, job, answers)
     updates = answers.trained.sub_(received if len(ids) == len(asked) else received[answers.rows])
     P = e.model.n_params
     sizes = e.setup.sizes[ids]
@@ -143,13 +145,22 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         given,
         own,
     )
-    return following, _record(cohort, answers.bad, e.names)
+    return following, {**_record(cohort, answers.bad, e.names), **traffic}
 
 
 def _public(private: Tensor, n_params: int, report: Tensor) -> Tensor:
     """A report without the coordinates that must not leave the client."""
     n = report.shape[-1]
     return report.masked_fill(private[:n], 0) if report.dim() > 1 and n in (n_params, len(private)) else report
+
+
+def _traffic(e: Experiment, job: Job, answers: _Answers) -> Record:
+    """Bytes that each client that answered received and sent: what is not private of its model, messages, reports."""
+    shared = e.model.size if e.private is None else int((~e.private).sum())
+    model = shared * job.received.element_size()
+    n = len(answers.rows)
+    down, up = (sum(x[:1].nbytes for x in flatten(told).values()) for told in (job.messages, answers.reports))
+    return {"bytes": {"down": [model + down] * n, "up": [model + up] * n}}
 
 
 def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Job:
@@ -244,8 +255,7 @@ def _reward(
 
 
 def _record(cohort: Cohort, bad: Sequence[guard.Quarantined], names: Sequence[str]) -> Record:
-    counted = cohort.weights if cohort.coefficients is None else maths.simplex(cohort.coefficients)
-    record: Record = {"round": cohort.t, "ids": cohort.ids.tolist(), "weights": counted.tolist(), **cohort.notes}
+    record: Record = {"round": cohort.t, "ids": cohort.ids.tolist(), "weights": cohort.counted.tolist(), **cohort.notes}
     if bad:
         record["quarantined"] = [{"client": q.client, "name": names[q.client], "reason": q.reason} for q in bad]
     return record

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -40,7 +40,8 @@ class Setup:
     """What is known before the first round.
 
     ``initial`` [G] is the first global model, ``layout`` the sizes of its trainable tensors, ``sizes`` [N] the training
-    samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none).
+    samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none),
+    ``head`` [P] true on the classifier.
     """
 
     initial: Tensor
@@ -49,6 +50,7 @@ class Setup:
     solver: Solver | None = None
     n_classes: int = 0
     n_features: int = 0
+    head: Tensor | None = None
 
     @property
     def n_params(self) -> int:
@@ -138,7 +140,7 @@ class Cohort:
 
     ``theta`` [P] is the broadcast model, ``updates`` [M, P] and ``buffer_updates`` [M, G - P] are trained minus
     received. ``weights`` [M] (convex) say how much each client counts; they average the buffers and, unless
-    ``coefficients`` [M] or a ``mask`` [M, P] say otherwise, the updates. ``scale`` is eta, ``shift`` [P] is s.
+    ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. ``scale`` is eta, ``shift`` [P] is s.
     ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
     ``notes`` are numbers to record with the round; they have no influence.
     """
@@ -169,8 +171,22 @@ class Cohort:
     def step(self) -> Tensor:
         """What this round adds to ``theta``: [P]."""
         weights = self.weights if self.coefficients is None else self.coefficients
-        step = self.scale * maths.combine(self.updates, weights, self.mask)
+        if weights.dim() == 2:
+            parts = zip(self.updates.split(self.layout, 1), weights.unbind(1), strict=True)
+            step = self.scale * torch.cat([maths.combine(u, w) for u, w in parts])
+        else:
+            step = self.scale * maths.combine(self.updates, weights, self.mask)
         return step if self.shift is None else step + self.shift
+
+    @property
+    def counted(self) -> Tensor:
+        """How much each client counted in the step, sum one where possible: [M]."""
+        if self.coefficients is None:
+            return self.weights
+        c = self.coefficients
+        if c.dim() == 2:
+            c = c @ torch.tensor(self.layout, dtype=c.dtype, device=c.device)
+        return maths.simplex(c)
 
     def buffer_step(self) -> Tensor:
         """What this round adds to the buffers: a plain convex average, never extrapolated, [G - P]."""
@@ -181,11 +197,14 @@ class Cohort:
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
-    ``owns`` names what only one rule of a method may set: ``"start"``, ``"weights"``, ``"mask"``. A rule is final: vary
-    it by composing, not by subclassing.
+    ``owns`` names what only one rule of a method may set: ``"start"``, ``"mask"``, ``"weights"`` (how much each client
+    counts), ``"direction"`` (the coefficients of the updates). A rule is final: vary it by composing, not by subclassing.
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset()
+    @property
+    def owns(self) -> frozenset[str]:
+        """What only one rule of a method may set."""
+        return frozenset()
 
     def __post_init__(self) -> None:
         hyper.check(self)
@@ -212,6 +231,10 @@ class Rule:
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         """The whole model [..., G] from which local training starts."""
         return start
+
+    def trains(self, visit: Visit) -> Tensor | None:
+        """Coordinates [..., P] (boolean) that local training may move, or None for all."""
+        return None
 
     def loss(self, out: Out, visit: Visit) -> Tensor | float:
         """A term [...] of the batch loss, from logits, features and labels."""
@@ -242,8 +265,8 @@ class Rule:
         return state, given
 
     # use
-    def deploy(self, received: Tensor, state: State) -> Tensor:
-        """The whole model [G] a client predicts with, from the one it was last handed and its own state."""
+    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
+        """The whole model [G] a client predicts with: from the one it has, its own state and what it would be told."""
         return received
 
     def publish(self, theta: Tensor, state: State) -> Tensor:

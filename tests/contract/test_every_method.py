@@ -171,6 +171,7 @@ HOOKS = (
     "message",
     "private",
     "begin",
+    "trains",
     "loss",
     "correction",
     "gradient",

@@ -41,6 +41,10 @@ class Samples:
         flat = None if shift is None else shift.flatten(0, -2)
         return ready(x, flat, self.transform, self.dtype).unflatten(0, where.shape), self.y[where]
 
+    def labels(self, rows: Tensor) -> Tensor:
+        """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
+        return self.y[rows if self.first is None else rows + self.first[:, None]]
+
     @cached_property
     def size(self) -> int:
         """Samples of one client."""
@@ -73,6 +77,14 @@ class Stream:
         x = torch.stack([x for x, _ in samples]).to(self.device)
         y = torch.tensor([y for _, y in samples], device=self.device)
         return ready(x, shift, self.transform, self.dtype), y
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """Labels [B] of the samples ``rows`` [B]; every sample is read, once."""
+        return self._labels[rows]
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        return torch.tensor([_sample(self.dataset, k)[1] for k in range(self.size)], device=self.device)
 
 
 def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: torch.dtype) -> Tensor:

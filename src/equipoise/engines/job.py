@@ -52,7 +52,8 @@ class Job:
             drop_single=self.model.batch_norm,
         )
         device = self.received.device
-        return Plan(drawn.index.to(device), None if drawn.shift is None else drawn.shift.to(device))
+        shift = None if drawn.shift is None else drawn.shift.to(device)
+        return Plan(drawn.index.to(device), shift, drawn.epochs)
 
     def take(self, trees: list[State], rows: slice | int | list[int]) -> list[State]:
         """The entries of the clients at ``rows``."""

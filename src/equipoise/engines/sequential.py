@@ -28,9 +28,7 @@ def sequential(job: Job) -> Iterator[Answer]:
 
 def visit(job: Job, bound: Bound, row: int) -> Answer:
     """Visit the client at one row of the job."""
-    plan = job.plan([row])
-    plan = type(plan)(plan.index[0], None if plan.shift is None else plan.shift[0])
-    oracle = Oracle(bound, job.data[row], job.solver, plan, job.model.n_params)
+    oracle = Oracle(bound, job.data[row], job.solver, job.plan([row]).of(0), job.model.n_params)
     seed = int(bits(job.seed, job.t, [job.ids[row]], NOISE, np.zeros((1, 1), np.int64))[0, 0] >> np.uint64(1))
     draws = job.model.random or isinstance(job.data[row], Stream)
     with seeded(seed) if draws else nullcontext():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ class AFL(Rule):
     Absent clients (a decision where the paper assumes all take part) add no loss; the others' weights are scaled to one.
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
+    owns = frozenset({"weights"})
     gamma: float = number(0.01, low=0)
     averaged: bool = False
     importance: bool = False

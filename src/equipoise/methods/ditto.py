@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -29,7 +28,7 @@ class Ditto(Rule):
     Client state: ``v`` [G].
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset({"start"})
+    owns = frozenset({"start"})
     lam: float = number(1.0, low=0)
 
     def client_state(self, setup: Setup) -> State:
@@ -44,7 +43,7 @@ class Ditto(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {}, {"v": visit.trained}
 
-    def deploy(self, received: Tensor, state: State) -> Tensor:
+    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
         return state["v"]
 
 
@@ -72,5 +71,5 @@ class DittoPersonal(Rule):
         pull = lambda v: self.lam * (v - visit.start)  # noqa: E731
         return {}, {"v": visit.oracle.solve(visit.state["v"], correction=pull)}
 
-    def deploy(self, received: Tensor, state: State) -> Tensor:
+    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
         return state["v"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class FAEL(Rule):
     Absent clients (the paper assumes none) keep p and dp; those present share out the weight they had together.
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
+    owns = frozenset({"weights"})
     beta: float = number(0.4, low=0, high=1)
     distance: Literal["squared", "norms"] = choice("squared", "norms")
     init: Literal["samples", "uniform"] = choice("samples", "uniform")

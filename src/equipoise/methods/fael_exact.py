@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -63,7 +62,7 @@ class FAELExact(Rule):
     Server state: ``p`` [N].
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
+    owns = frozenset({"weights"})
     beta: float = number(1.0, low=0, high=1, above=True)
 
     def server_state(self, setup: Setup) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class FedFV(Rule):
     Server state: ``last_update`` [N, P], ``last_round`` [N] (-1: never).
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset({"weights", "mask"})
+    owns = frozenset({"weights", "mask", "direction"})
     alpha: float = number(0.1, low=0, high=1)
     tau: int = number(1, low=0)
     lags: Literal["paper", "released"] = choice("paper", "released")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class FPHL(Rule):
     Server state: integer counts, so that the comparison is exact: ``ups`` [N, G], ``rounds`` [N] (rounds each took part).
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset({"mask"})
+    owns = frozenset({"mask"})
     tau: float = number(0.3, low=0, high=1)
     history: Literal["inclusive", "exclusive"] = choice("inclusive", "exclusive")
     strict: bool = False

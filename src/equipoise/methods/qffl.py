@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,12 +33,15 @@ class QFFL(Rule):
     eps : added to every loss, >= 0.
     """
 
-    owns: ClassVar[frozenset[str]] = frozenset({"weights"})
     q: float = number(1.0, low=0)
     form: Literal["full", "weights"] = choice("full", "weights")
     lipschitz: float | None = number(None, low=0, above=True)
     sample_weights: bool = False
     eps: float = number(1e-10, low=0)
+
+    @property
+    def owns(self) -> frozenset[str]:
+        return frozenset({"weights", "direction"} if self.form == "full" else {"weights"})
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
