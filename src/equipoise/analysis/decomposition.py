@@ -1,0 +1,213 @@
+"""FedLD's loss decomposition, round by round, of any run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise import runs
+from equipoise.data.samples import Samples, Stream
+from equipoise.draws import Plan, seeded
+from equipoise.engines import Answer, Job
+from equipoise.federation import Federation
+from equipoise.files import write_atomically
+from equipoise.method import Method, parse
+from equipoise.metrics.decomposition import decompose
+from equipoise.model import Bound
+from equipoise.oracle import Oracle
+from equipoise.round import Experiment, Progression, begin, one_round
+from equipoise.runs import RunConfig, RunError
+
+FILE = "decomposition.json"  # what was measured of a run, in its directory
+AGREE = 1e-6  # largest difference of a client's weight between a run and its repetition
+
+Row = dict[str, Any]  # method, round, local, shift, aggregation, total
+
+
+def trace(
+    fed: Federation,
+    rounds: int,
+    every: int = 1,
+    *,
+    others: Sequence[str] = (),
+    known: Mapping[tuple[int, str], Row] | None = None,
+    on_round: Callable[[int, dict[str, Any]], None] | None = None,
+) -> list[Row]:
+    r"""Train a federation and split the loss of its global model in every ``every``-th round and in the last.
+
+    The losses are plain mean cross-entropies on the clients' training data, in eval mode, without random crops; a round
+    costs :math:`m (m + 1)` passes over a client's data for m participants, and every model must be tried on every
+    client's data, so this is for simulation only.
+
+    Parameters
+    ----------
+    fed : a federation before its first round.
+    rounds : >= 1, planned and trained.
+    every : >= 1.
+    others : texts of methods that are tried for one round from the same global models, as FedLD's Fig. 2 compares them;
+        each starts afresh, without what it would remember of earlier rounds.
+    known : rows measured earlier, by round and method; they are taken as they are.
+    on_round : called after each round with its number and its record.
+
+    Returns
+    -------
+    Rows in the order of the rounds: ``method``, ``round`` (from 0), ``local``, ``shift``, ``aggregation`` (signed) and
+    ``total``, which is the loss of the global model.
+    """
+    if rounds < 1 or every < 1:
+        raise ValueError(f"rounds and every must be >= 1; found {rounds} and {every}.")
+    e, had = fed.experiment, known or {}
+    tried = {text: _with(e, parse(text)) for text in others}
+    rows = []
+    for t in range(rounds):
+        measured = (t + 1) % every == 0 or t == rounds - 1
+        own = str(e.method)
+        for text, other in tried.items() if measured else ():
+            if (t, text) not in had:
+                now = replace(begin(other), t=t, vector=fed.progress.vector)
+                rows.append({"method": text, **_measured(other, fed.tests.bound, now, rounds)[2]})
+            else:
+                rows.append(dict(had[t, text]))
+        if measured and (t, own) not in had:
+            fed.progress, record, row = _measured(e, fed.tests.bound, fed.progress, rounds)
+            rows.append({"method": own, **row})
+        else:
+            fed.progress, record = one_round(e, fed.progress, rounds)
+            rows += [dict(had[t, own])] if measured else []
+        if on_round is not None:
+            on_round(t, record)
+    return rows
+
+
+def _with(e: Experiment, method: Method) -> Experiment:
+    """The same experiment by another method."""
+    method.check(e.solver)
+    private = [p for rule in method.rules if (p := rule.private(e.model)) is not None]
+    return replace(e, method=method, private=torch.stack(private).any(0) if private else None)
+
+
+def _measured(e: Experiment, bound: Bound, now: Progression, rounds: int) -> tuple[Progression, dict[str, Any], Row]:
+    """One round, and the terms of its loss."""
+    models: dict[int, Tensor] = {}
+
+    def watching(job: Job) -> Iterator[Answer]:
+        for answer in e.engine(job):
+            if not answer.error:
+                models.update({job.ids[row]: x.clone() for row, x in zip(answer.rows, answer.trained, strict=True)})
+            yield answer
+
+    following, record = one_round(replace(e, engine=watching), now, rounds)
+    ids = record["ids"]  # without those in quarantine
+    cross = torch.stack([_losses(e, bound, models[m], ids) for m in ids])
+    after = _losses(e, bound, following.vector, ids)
+    found = decompose(cross.numpy(), after.numpy(), e.setup.sizes[ids].cpu().numpy())
+    return following, record, {"round": now.t, **found._asdict(), "total": found.total}
+
+
+def _losses(e: Experiment, bound: Bound, vector: Tensor, ids: Sequence[int]) -> Tensor:
+    """Loss of one whole model [G] on the training data of each client [m]."""
+    return torch.tensor([loss_on(e, bound, vector, e.data[m]) for m in ids], dtype=torch.float64)
+
+
+def loss_on(e: Experiment, bound: Bound, vector: Tensor, data: Samples | Stream) -> float:
+    """Mean cross-entropy of a whole model [G] on a data set, in eval mode and without crops."""
+    nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
+    with seeded(0) if isinstance(data, Stream) else nullcontext():  # a data set may draw random numbers
+        return float(Oracle(bound, data, e.solver, nothing, e.model.n_params).score(vector)[1])
+
+
+def decomposition(
+    directory: str | Path,
+    every: int = 1,
+    others: Sequence[str] = (),
+    *,
+    on_round: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Split the loss of a run, round by round, by training it once more: the same seed gives the same local models.
+
+    What is measured is kept in ``decomposition.json`` beside the run; rounds that are there are not measured again. A
+    directory in which a run was only begun serves too.
+
+    Parameters
+    ----------
+    directory : of a run made by the command line.
+    every : measure every ``every``-th round, and the last.
+    others : methods to try for one round from the same models, see :func:`trace`.
+    on_round : called after each round with the rounds done and to do.
+
+    Raises
+    ------
+    ValueError : no run there. RunError : the repetition differs from the run, as with another version of a library.
+    """
+    path, others = Path(directory), [str(parse(text)) for text in others]
+    config = runs.load(path)
+    known = _known(path, config)
+    wanted = _wanted(config, every, others)
+    if all(key in known for key in wanted):
+        return [known[key] for key in wanted]
+    torch.set_num_threads(config.threads)
+    fed, _ = runs.federation(config)
+    then = _weights(path / "metrics.jsonl")
+
+    def check(t: int, record: dict[str, Any]) -> None:
+        if t in then and not _same(then[t], dict(zip(record["ids"], record["weights"], strict=True))):
+            raise RunError(
+                f"{path}: trained again, round {t} gives its clients other weights than metrics.jsonl holds. The versions "
+                "of libraries or the machine have changed since; make the run anew to take it apart."
+            )
+        if on_round is not None:
+            on_round(t + 1, config.rounds)
+
+    rows = trace(fed, config.rounds, every, others=others, known=known, on_round=check)
+    merged = {**known, **{(int(row["round"]), str(row["method"])): row for row in rows}}
+    kept = {"config": config.model_dump(mode="json"), "rows": [merged[key] for key in sorted(merged)]}
+    write_atomically(path / FILE, json.dumps(kept, indent=1))
+    return rows
+
+
+def measured(directory: Path, every: int, others: Sequence[str]) -> bool:
+    """Whether :func:`decomposition` would find everything measured."""
+    config = runs.load(directory)
+    return all(key in _known(directory, config) for key in _wanted(config, every, others))
+
+
+def _wanted(config: RunConfig, every: int, others: Sequence[str]) -> list[tuple[int, str]]:
+    """Round and method of every row."""
+    names, last = [*others, str(parse(config.method))], config.rounds - 1
+    return [(t, name) for t in range(config.rounds) if (t + 1) % every == 0 or t == last for name in names]
+
+
+def _known(directory: Path, config: RunConfig) -> dict[tuple[int, str], Row]:
+    return {(int(row["round"]), str(row["method"])): row for row in _kept(directory / FILE, config)}
+
+
+def _kept(path: Path, config: RunConfig) -> list[Row]:
+    if not path.exists():
+        return []
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        same = found["config"] == config.model_dump(mode="json")
+        rows: list[Row] = found["rows"] if same else []
+    except (ValueError, KeyError, TypeError):
+        raise RunError(f"{path} is damaged. Delete it; it will be measured again.") from None
+    return rows
+
+
+def _weights(path: Path) -> dict[int, dict[int, float]]:
+    """The weight of each client in each round that the run itself recorded."""
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    records = [json.loads(text) for text in lines if text.strip()]
+    return {r["round"]: dict(zip(r["ids"], r["weights"], strict=True)) for r in records if r.get("weights")}
+
+
+def _same(a: Mapping[int, float], b: Mapping[int, float]) -> bool:
+    return a.keys() == b.keys() and all(abs(a[m] - b[m]) < AGREE for m in a)

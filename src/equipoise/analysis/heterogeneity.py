@@ -1,0 +1,131 @@
+"""Both losses of FedLD's decomposition against the label skew: the kind of its Fig. 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise import runs
+from equipoise.analysis.decomposition import decomposition, measured
+from equipoise.method import parse
+from equipoise.runs import RunConfig, RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METHODS = (
+    "fedavg",
+    "principal",
+    "fedgh",
+    "margin",
+    "fedld",
+    "margin+fedgh",
+)  # three aggregations, without and with margin
+ALPHAS = (100.0, 10.0, 1.0, 0.1, 0.01)
+SCENARIO = "digits-label-skew"
+POLL = 0.2  # seconds between looks at the running processes
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the figure: FedAvg at a label skew with a seed, and where it is."""
+
+    alpha: float
+    seed: int
+    config: RunConfig
+    path: Path
+
+
+def cells(base: Path, alphas: Sequence[float] = ALPHAS, seeds: int = 1, **choices: Any) -> list[Cell]:
+    """Every run of the figure, begun in a directory of its own; those begun earlier stay.
+
+    Parameters
+    ----------
+    base : directory of the figure. alphas : Dirichlet concentrations, > 0. seeds : 0, 1, ..., seeds - 1.
+    choices : fields of :class:`equipoise.runs.RunConfig`; ``scenario_options`` may not hold ``alpha``.
+    """
+    options = dict(choices.pop("scenario_options", {}))
+    found = []
+    for alpha in alphas:
+        for seed in range(seeds):
+            config = runs.configure(
+                "fedavg", SCENARIO, seed=seed, scenario_options={**options, "alpha": float(alpha)}, **choices
+            )
+            found.append(Cell(float(alpha), seed, config, base / f"alpha{alpha:g}-seed{seed}"))
+    for cell in found:  # once all are known to be possible
+        runs.start(cell.config, cell.path)
+    return found
+
+
+def measure(
+    found: Sequence[Cell],
+    methods: Sequence[str] = METHODS,
+    *,
+    every: int = 5,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Train every cell by FedAvg, each in a process of its own, and try one round of every method from the same models.
+
+    So the local models of ``fedavg``, ``principal`` and ``fedgh`` are the same, as in FedLD's figure ("in one FL round").
+    What is finished is not done again.
+
+    Returns
+    -------
+    Columns ``method, alpha, seed, round, local, shift, aggregation, total``; one row per measured round.
+
+    Raises
+    ------
+    RunError : some cells failed; the others are kept, and the same call goes on from there.
+    """
+    import pandas as pd
+
+    others = [text for text in dict.fromkeys(str(parse(method)) for method in methods) if text != "fedavg"]
+    waiting = [cell for cell in found if not measured(cell.path, every, others)]
+    done = len(found) - len(waiting)
+    running: dict[int, tuple[Cell, subprocess.Popen[bytes], Any]] = {}
+    failed: list[str] = []
+    width = jobs or max(1, (os.cpu_count() or 1) // max(cell.config.threads for cell in found))
+    try:
+        while waiting or running:
+            while waiting and len(running) < width:
+                cell = waiting.pop(0)
+                said = tempfile.TemporaryFile()  # noqa: SIM115 (a pipe would block the child when full)
+                command = [sys.executable, "-P", "-m", "equipoise", "analyse", "decomposition", "--quiet"]
+                command += [f"--every={every}", *(f"--try={text}" for text in others), "--", str(cell.path)]
+                child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+                running[child.pid] = cell, child, said
+            time.sleep(POLL)
+            for pid, (cell, child, said) in list(running.items()):
+                if child.poll() is None:
+                    continue
+                del running[pid]
+                done += 1
+                with said:
+                    if child.returncode:
+                        said.seek(0)
+                        last = said.read().decode(errors="replace").strip().splitlines() or ["no message"]
+                        failed.append(f"{cell.path.name}: {last[-1].removeprefix('error: ')}")
+            if on_progress is not None:
+                on_progress(done, len(found))
+    finally:
+        for _, child, said in running.values():
+            child.terminate()
+            child.wait()
+            said.close()
+    if failed:
+        raise RunError(f"{len(failed)} of {len(found)} runs failed. {'; '.join(failed)}. The others are kept.")
+    rows = [
+        {"alpha": cell.alpha, "seed": cell.seed, **row}
+        for cell in found
+        for row in decomposition(cell.path, every, others)
+        if row["method"] in {*others, "fedavg"}
+    ]
+    return pd.DataFrame(rows)

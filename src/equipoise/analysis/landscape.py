@@ -1,0 +1,184 @@
+"""Loss landscapes: how the loss of a trained model changes along random, filter-normalised directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise import checkpoint, evaluation, runs
+from equipoise.analysis.decomposition import loss_on
+from equipoise.data.samples import Samples, Stream
+from equipoise.federation import Federation
+from equipoise.history import History
+from equipoise.words import unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def filter_normalised(direction: Tensor, theta: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
+    r"""Scale each filter of a random direction to the length of the same filter of the model.
+
+    .. math:: d_{i,j} \gets \frac{d_{i,j}}{\lVert d_{i,j} \rVert + 10^{-10}} \lVert \theta_{i,j} \rVert
+
+    for filter j (a slice of the first axis) of tensor i; tensors of one axis (biases, BatchNorm) get direction 0.
+    Li, Xu, Taylor, Studer, Goldstein, NeurIPS 2018, Section 4.
+
+    Parameters
+    ----------
+    direction, theta : shape [P].
+    shapes : of the tensors that make up ``theta``.
+
+    Returns
+    -------
+    The direction [P].
+    """
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    if sum(sizes) != len(theta) or direction.shape != theta.shape:
+        raise ValueError(
+            f"filter_normalised: shapes of {sum(sizes)} values for theta {list(theta.shape)} and direction "
+            f"{list(direction.shape)}. All must agree."
+        )
+    parts = []
+    for d, w, shape in zip(direction.split(sizes), theta.split(sizes), shapes, strict=True):
+        if len(shape) < 2:
+            parts.append(torch.zeros_like(d))
+            continue
+        d, w = d.view(shape[0], -1), w.view(shape[0], -1)
+        parts.append((d * (w.norm(dim=1) / (d.norm(dim=1) + 1e-10))[:, None]).flatten())
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The loss of one trained model around it.
+
+    ``at`` [n] are the steps along a direction, ``line`` [draws, n] the losses along each of several directions;
+    ``grid_at`` [k] and ``grid`` [k, k] the losses over a plane (first direction downwards, second to the right), empty
+    where none was asked for. ``group`` is the test set.
+    """
+
+    label: str
+    seed: int
+    group: str
+    at: NDArray[np.float64]
+    line: NDArray[np.float64]
+    grid_at: NDArray[np.float64]
+    grid: NDArray[np.float64]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per point: columns ``method, seed, group, kind, draw, a, b, loss``."""
+        import pandas as pd
+
+        who = (self.label, self.seed, self.group)
+        rows: list[tuple[object, ...]] = [
+            (*who, "line", draw, a, 0.0, loss)
+            for draw, losses in enumerate(self.line.tolist())
+            for a, loss in zip(self.at.tolist(), losses, strict=True)
+        ]
+        rows += [
+            (*who, "plane", 0, a, b, loss)
+            for a, losses in zip(self.grid_at.tolist(), self.grid.tolist(), strict=True)
+            for b, loss in zip(self.grid_at.tolist(), losses, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["method", "seed", "group", "kind", "draw", "a", "b", "loss"])
+
+
+def landscape(
+    directories: Sequence[str | Path],
+    group: str | None = None,
+    *,
+    points: int = 51,
+    grid: int = 21,
+    draws: int = 3,
+    span: float = 1.0,
+    seed: int = 0,
+    on_point: Callable[[int, int], None] | None = None,
+) -> list[Landscape]:
+    """Walk around the global models of several runs, along the same random directions for all of them.
+
+    The raw directions are the same draws for every run, each normalised by that run's own filters; buffers stay. The loss
+    is the plain mean cross-entropy on one test set, in eval mode.
+
+    Parameters
+    ----------
+    directories : of runs with the same network, each with a checkpoint.
+    group : the test set; by default the worst one of the first run.
+    points : of a line, odd, >= 3. grid : points along each axis of the plane, odd, or 0 for no plane.
+    draws : lines per run, >= 1. span : the steps reach from -span to span, > 0.
+    seed : of the directions.
+    on_point : called with the points done and to do.
+
+    Raises
+    ------
+    ValueError : no run, nothing trained there, an unknown group, or networks that differ.
+    """
+    if points < 3 or points % 2 == 0 or (grid and (grid < 3 or grid % 2 == 0)):
+        raise ValueError(
+            f"points and grid must be odd and >= 3, so that the model itself is one; found {points} and {grid}."
+        )
+    if draws < 1 or not span > 0:
+        raise ValueError(f"draws must be >= 1 and span > 0; found {draws} and {span}.")
+    if not directories:
+        raise ValueError("landscape: expected at least one run, found none.")
+    paths = [Path(directory) for directory in directories]
+    at, plane = np.linspace(-span, span, points), np.linspace(-span, span, grid) if grid else np.empty(0)
+    total, done = len(paths) * (draws * points + grid * grid), 0
+    found: list[Landscape] = []
+    names: tuple[str, ...] = ()
+    for path in paths:
+        config = runs.load(path)
+        torch.set_num_threads(config.threads)
+        if not checkpoint.exists(path / "checkpoint"):
+            raise ValueError(f"{path} holds no trained model yet. Train it first: equipoise resume {path}")
+        fed, _ = runs.federation(config)
+        fed.resume(path)
+        names, group = _agree(path, fed, names, group)
+        data = fed.tests.sets[group]
+        vector = evaluation.published(fed.experiment, fed.progress)
+        P = fed.model.n_params
+        directions = [filter_normalised(raw, vector[:P], fed.model.shapes) for raw in _drawn(draws, P, seed, vector)]
+
+        def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples | Stream = data) -> float:
+            nonlocal done
+            moved = torch.cat([vector[: len(step)] + step, vector[len(step) :]])
+            value = loss_on(fed.experiment, fed.tests.bound, moved, data)
+            done += 1
+            if on_point is not None:
+                on_point(done, total)
+            return value
+
+        history = History.from_run(path)
+        line = np.array([[loss(a * d) for a in at.tolist()] for d in directions[:draws]])
+        one, two = directions[0], directions[-1]
+        cells = np.array([[loss(a * one + b * two) for b in plane.tolist()] for a in plane.tolist()])
+        found.append(Landscape(history.label, history.seed, str(group), at, line, plane, cells.reshape(grid, grid)))
+    return found
+
+
+def _drawn(draws: int, n: int, seed: int, like: Tensor) -> list[Tensor]:
+    """Gaussian directions [P], drawn on the processor so that a device does not change them; one more for the plane."""
+    made = []
+    for k in range(draws + 1):
+        numbers = torch.Generator().manual_seed(1_000_003 * seed + k)
+        made.append(torch.randn(n, generator=numbers, dtype=torch.float64).to(like.device, like.dtype))
+    return made
+
+
+def _agree(path: Path, fed: Federation, names: tuple[str, ...], group: str | None) -> tuple[tuple[str, ...], str]:
+    """The network's tensors and the test set, if this run has those of the runs before it."""
+    described = tuple(f"{n}{list(s)}" for n, s in zip(fed.model.names, fed.model.shapes, strict=True))
+    if names and described != names:
+        raise ValueError(f"{path} has another network than the first run; landscapes are compared for one network.")
+    if group is None:
+        group = History.from_run(path).summary()["worst_group"] or next(iter(fed.tests.sets))
+    if group not in fed.tests.sets:
+        raise ValueError(unknown(f"test set of {path}:", group, fed.tests.sets))
+    return described, group

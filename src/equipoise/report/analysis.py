@@ -1,0 +1,198 @@
+"""Figures of analyses: functions of plain tables that return matplotlib figures, at the width of a column."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.report.figures import (
+    INK,
+    MARKERS,
+    PALETTE,
+    WIDTH,
+    _color,
+    _dash,
+    _legend,
+    _name,
+    _panels,
+    _whole_numbers,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+TERMS: Final = {"local": "local loss", "shift": "distribution shift", "aggregation": "aggregation"}
+
+
+def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
+    """Local, distribution-shift and aggregation loss over the rounds, one panel per term, one line per run.
+
+    The terms are signed: an aggregation loss below the line at 0 means that the average is better than the local models.
+
+    Parameters
+    ----------
+    rows
+        By name of the run, its rows with `round`, `local`, `shift` and `aggregation`.
+    """
+    figure, panels = _panels(len(TERMS), height=1.25, sharex=True)
+    for axes, (term, title) in zip(panels, TERMS.items(), strict=True):
+        for i, (label, found) in enumerate(rows.items()):
+            rounds, values = [row["round"] for row in found], [row[term] for row in found]
+            marker = "o" if len(rounds) == 1 else None
+            axes.plot(
+                rounds,
+                values,
+                color=_color(i),
+                linestyle=_dash(i),
+                linewidth=1.4,
+                marker=marker,
+                markersize=3,
+                label=_name(label),
+            )
+        if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
+            axes.axhline(0, color=INK, linewidth=0.6)
+        axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
+    panels[-1].set_xlabel("round", size=8, color=INK)
+    _whole_numbers(panels[-1])
+    figure.align_ylabels(panels)
+    _legend(figure, panels[0], list(rows))
+    return figure
+
+
+def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
+    """Size of the distribution-shift and the aggregation loss of one round against the label skew: FedLD's Fig. 2.
+
+    The shift loss belongs to the local training, so methods that differ on the server only share a line there.
+
+    Lines with hollow marks have margin control. Means over the last measured rounds and the seeds; bands are the standard
+    deviation over seeds (ddof 1).
+
+    Parameters
+    ----------
+    frame
+        Columns `method, alpha, seed, round, shift, aggregation`.
+    last
+        How many of the last measured rounds to average.
+    """
+    tail = frame.sort_values("round").groupby(["method", "alpha", "seed"], sort=False).tail(last)
+    values = tail.groupby(["method", "alpha", "seed"])[["shift", "aggregation"]].mean().abs()
+    methods = list(dict.fromkeys(frame["method"]))
+    alphas = sorted(frame["alpha"].unique(), reverse=True)
+    bases = list(dict.fromkeys(_aggregation(method) for method in methods))
+    figure, panels = _panels(2, height=1.6, sharex=True)
+    for axes, (term, title) in zip(
+        panels, {"shift": "|shift loss|", "aggregation": "|aggregation loss|"}.items(), strict=True
+    ):
+        drawn: list[object] = []
+        for method in methods:
+            own = values.loc[method, term].unstack("seed")  # [alphas, seeds]
+            if term == "shift" and own.to_numpy().tolist() in drawn:
+                continue  # the same local training
+            drawn.append(own.to_numpy().tolist())
+            i, margin = bases.index(_aggregation(method)), _has_margin(method)
+            known = [a for a in alphas if a in own.index]
+            found = [own.loc[a].dropna().to_numpy() for a in known]
+            mean = np.array([v.mean() for v in found])
+            axes.plot(
+                known,
+                mean,
+                color=_color(i),
+                linestyle="--" if margin else "-",
+                marker=MARKERS[i % len(MARKERS)],
+                fillstyle="none" if margin else "full",
+                markersize=3.5,
+                linewidth=1.2,
+                label=_name(method),
+            )
+            if min(map(len, found)) > 1:
+                std = np.array([v.std(ddof=1) for v in found])
+                axes.fill_between(known, mean - std, mean + std, color=_color(i), alpha=0.15, linewidth=0)
+        axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
+        axes.set_xscale("log")
+        axes.invert_xaxis()
+    panels[-1].set_xticks(alphas, [f"{a:g}" for a in alphas])
+    panels[-1].minorticks_off()
+    panels[-1].set_xlabel("Dirichlet α (to the right: more skewed)", size=8, color=INK)
+    figure.align_ylabels(panels)
+    _legend(figure, panels[1], methods)
+    return figure
+
+
+def _has_margin(method: str) -> bool:
+    return "margin" in method or method.startswith("fedld")
+
+
+def _aggregation(method: str) -> str:
+    """What a method does on the server, for its colour: FedLD is principal with margin control."""
+    rest = [part for part in method.split("+") if not part.startswith("margin")]
+    name = "+".join(rest) or "fedavg"
+    return name.replace("fedld", "principal")
+
+
+def lines(found: Sequence[Any]) -> "Figure":
+    """Loss of trained models along filter-normalised random directions: mean and range over the directions, per run.
+
+    Parameters
+    ----------
+    found
+        What :func:`equipoise.analysis.landscape` returned.
+    """
+    figure, (axes,) = _panels(1, height=1.9)
+    names = _names(found)
+    for i, (name, one) in enumerate(zip(names, found, strict=True)):
+        mean = one.line.mean(axis=0)
+        axes.plot(one.at, mean, color=_color(i), linestyle=_dash(i), linewidth=1.4, label=_name(name))
+        if len(one.line) > 1:
+            axes.fill_between(
+                one.at, one.line.min(axis=0), one.line.max(axis=0), color=_color(i), alpha=0.15, linewidth=0
+            )
+    axes.set_xlabel("step along the direction (in filter norms)", size=8, color=INK)
+    axes.set_ylabel(f"loss on {found[0].group} (nats)", size=8, color=INK)
+    axes.set_ylim(bottom=0)
+    _legend(figure, axes, names)
+    return figure
+
+
+def planes(found: Sequence[Any]) -> "Figure":
+    """Loss of trained models over a plane of two random directions: contours at the same levels, one panel per run.
+
+    Parameters
+    ----------
+    found
+        What :func:`equipoise.analysis.landscape` returned, with a grid.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    columns = min(3 if len(found) > 4 else 2, len(found))
+    side = (WIDTH - 0.5) / columns
+    figure, panels = _panels(len(found), columns=columns, height=side, sharex=True)
+    levels = _levels([one.grid for one in found])
+    colors = LinearSegmentedColormap.from_list("one hue", ["#f2f7fb", PALETTE[5], PALETTE[0], "#00263d"])
+    for axes, name, one in zip(panels, _names(found), found, strict=True):
+        axes.grid(visible=False)
+        drawn = axes.contourf(one.grid_at, one.grid_at, one.grid, levels=levels, cmap=colors, extend="both")
+        axes.contour(one.grid_at, one.grid_at, one.grid, levels=levels, colors=INK, linewidths=0.3)
+        axes.plot(0, 0, marker="x", color="white", markersize=4, markeredgewidth=1.2)
+        axes.set_title(_name(name), size=8, color=INK, loc="left")
+        axes.set_aspect("equal")
+    bar = figure.colorbar(drawn, ax=panels, shrink=0.8, pad=0.02)
+    bar.ax.tick_params(labelsize=7, width=0.6, length=2.5)
+    bar.set_label(f"loss on {found[0].group} (nats)", size=8, color=INK)
+    figure.supxlabel("second direction (filter norms)", size=8, color=INK)
+    figure.supylabel("first direction (filter norms)", size=8, color=INK)
+    return figure
+
+
+def _levels(grids: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Ten levels between the lowest loss and that of the middle of the edge, evenly spaced in its logarithm."""
+    low = min(float(np.nanmin(grid)) for grid in grids)
+    edge = float(np.median([np.median(np.concatenate([g[0], g[-1], g[:, 0], g[:, -1]])) for g in grids]))
+    low = max(low, 1e-3)
+    return np.geomspace(low, max(edge, 1.1 * low), 10)
+
+
+def _names(found: Sequence[Any]) -> list[str]:
+    several = len({one.seed for one in found}) > 1
+    return [f"{one.label}, seed {one.seed}" if several else one.label for one in found]
