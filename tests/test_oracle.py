@@ -171,3 +171,71 @@ def test_the_mean_of_a_batch_leaves_padding_out() -> None:
     ok = torch.tensor([[True, True, False], [True, True, True], [False, False, False]])
     out = eq.Out(torch.zeros(3, 3, 2), torch.zeros(3, 3, 2), torch.zeros(3, 3, dtype=torch.int64), ok, lambda v: v)
     assert out.mean(values).tolist() == [2.0, 4.0, 0.0]
+
+
+@pytest.mark.parametrize("width", [512, 7])
+def test_classes_are_counted_and_weigh_the_same(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a client lacks a class, and in a stack with padding."""
+    from sklearn.metrics import balanced_accuracy_score
+
+    monkeypatch.setattr(oracle, "EVALUATION_BATCH", width)
+    whole, each, model = together("mlp", [5, 13, 1, 8], eq.SGD(0.1))
+    vectors = model.initial + 0.2 * normal(4, model.size)
+    counts = torch.stack([one.class_counts(4) for one in each])
+    assert torch.equal(whole.class_counts(4), counts)
+    assert counts.sum(1).tolist() == [5, 13, 1, 8]
+    assert counts[2].count_nonzero() == 1
+    found = [one.balanced_accuracy(v) for one, v in zip(each, vectors, strict=True)]
+    assert torch.allclose(whole.balanced_accuracy(vectors), torch.stack(found), rtol=0, atol=1e-14)
+    for one, v, value in zip(each, vectors, found, strict=True):
+        net = model.network(v)
+        labels = one.source.y.tolist()
+        predicted = net(one.source.x).argmax(1)
+        recalls = [float((predicted[one.source.y == c] == c).double().mean()) for c in range(3) if c in labels]
+        assert float(value) == pytest.approx(sum(recalls) / len(recalls))
+    everything = each[1]
+    expected = balanced_accuracy_score(everything.source.y, model.network(vectors[1])(everything.source.x).argmax(1))
+    assert float(found[1]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("solver", [eq.SGD(0.1, 0.9, 0.1), eq.Adam(0.01, weight_decay=0.1, decoupled=True)])
+def test_only_some_coordinates_are_trained(solver: object) -> None:
+    """The rest keeps its value whatever the solver adds, in a stack as alone; the trained ones move as if alone."""
+    whole, each, model = together("mlp", [5, 13], solver)
+    head = model.head[: model.n_params]
+    starts = model.initial + 0.1 * normal(2, model.size)
+    trained = whole.solve(starts, only=head)
+    assert torch.equal(trained[:, ~head], starts[:, ~head])
+    assert not torch.isclose(trained[:, head], starts[:, head]).any()
+    for one, start, found in zip(each, starts, trained, strict=True):
+        assert torch.allclose(one.solve(start, only=head), found, rtol=0, atol=1e-12)
+    own = torch.stack([head, ~head])  # another part for each client of the stack
+    mixed = whole.solve(starts, only=own)
+    assert torch.equal(mixed[~own], starts[~own])
+    assert torch.allclose(mixed[0], trained[0], rtol=0, atol=1e-12)
+
+
+def test_training_may_stop_after_an_epoch_and_take_another_solver() -> None:
+    model = Model(network())
+    data = read(clients([13])[0], "c", torch.float64, torch.device("cpu"))
+    one, three = (
+        Oracle(Bound(model), data, eq.SGD(0.1), plan([13], epochs=epochs).of(0), model.n_params) for epochs in (1, 3)
+    )
+    first = one.solve(model.initial)
+    assert torch.equal(three.solve(model.initial, epochs=1), first)
+    assert torch.equal(three.solve(model.initial, epochs=3), three.solve(model.initial))
+    slow = Oracle(Bound(model), data, eq.SGD(0.01), one.plan, model.n_params).solve(model.initial)
+    assert torch.equal(one.solve(model.initial, solver=eq.SGD(0.01)), slow)
+    assert not torch.equal(first, slow)
+
+
+def test_losses_are_summed_in_float64() -> None:
+    """A float32 network's loss over many samples is that of its float32 logits, not of a float32 sum."""
+    net = network().float()
+    x, y = samples(5000, 1)
+    asked = oracle_of(net, x.float(), y, eq.SGD(0.1))
+    theta = Model(net).initial
+    exact = functional.cross_entropy(net(x.float()), y, reduction="none").detach().double().mean()
+    assert asked.score(theta)[1].dtype == torch.float64
+    assert float(asked.score(theta)[1]) == pytest.approx(float(exact), rel=1e-8)
+    assert asked.loss(theta).dtype == torch.float32

@@ -1,0 +1,136 @@
+"""What the contract offers to rules: parts that are trained, directions, and what a client predicts with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise import evaluation
+from equipoise.method import Method, MethodError, parse
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from helpers import KeepHead, KeepNorm, federation, fitted, normal
+
+
+def cohort(updates: Tensor, **more: object) -> Cohort:
+    M, P = updates.shape
+    weights = torch.full((M,), 1 / M, dtype=torch.float64)
+    given = {
+        "t": 0,
+        "rounds": 1,
+        "n_clients": M,
+        "theta": torch.zeros(P, dtype=torch.float64),
+        "updates": updates,
+        "ids": torch.arange(M),
+        "sizes": weights,
+        "weights": weights,
+        "layout": (P,),
+        "buffer_updates": updates[:, :0],
+    }
+    return Cohort(**{**given, **more})
+
+
+def test_coefficients_may_differ_between_tensors() -> None:
+    u, c = normal(3, 10), normal(3, 2, seed=1)
+    found = cohort(u, layout=(4, 6), coefficients=c, scale=2.0, shift=torch.ones(10, dtype=torch.float64))
+    expected = [2 * sum(float(c[m, int(j >= 4)] * u[m, j]) for m in range(3)) + 1 for j in range(10)]
+    assert found.step().tolist() == pytest.approx(expected)
+
+
+def test_how_much_a_client_counted() -> None:
+    u = normal(2, 10)
+    assert cohort(u).counted.tolist() == [0.5, 0.5]
+    assert cohort(u, coefficients=torch.tensor([1.0, 3.0])).counted.tolist() == [0.25, 0.75]
+    c = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert cohort(u, layout=(4, 6), coefficients=c).counted.tolist() == pytest.approx([0.4, 0.6])
+
+
+@dataclass(frozen=True)
+class HeadOnly(Rule):
+    """Train the classifier alone."""
+
+    def trains(self, visit: Visit) -> Tensor:
+        return visit.oracle.head
+
+
+@dataclass(frozen=True)
+class NotHead(Rule):
+    """Train everything but the classifier."""
+
+    def trains(self, visit: Visit) -> Tensor:
+        return ~visit.oracle.head
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_rule_may_train_a_part(engine: str) -> None:
+    fed = fitted(HeadOnly(), 2, engine=engine)
+    head = fed.model.head
+    assert torch.equal(fed.progress.vector[~head], fed.model.initial[~head])
+    assert not torch.equal(fed.progress.vector[head], fed.model.initial[head])
+
+
+def test_two_rules_that_train_parts_train_what_both_allow() -> None:
+    fed = fitted((HeadOnly(), NotHead()), 2)
+    assert torch.equal(fed.progress.vector, fed.model.initial)
+
+
+@dataclass(frozen=True)
+class Turn(Rule):
+    """Set the direction of the step from the weights it finds."""
+
+    owns = frozenset({"direction"})
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        return state, replace(cohort, coefficients=-cohort.weights)
+
+
+def test_a_direction_comes_after_the_weights_and_only_once() -> None:
+    method = Method((Turn(), *parse("afl").rules))
+    assert [type(rule).__name__ for rule in method.rules] == ["AFL", "Turn"]
+    with pytest.raises(MethodError, match="each set the direction of the step"):
+        Method((Turn(), *parse("fedfv").rules))
+    with pytest.raises(MethodError, match="each set the direction of the step"):
+        Method((Turn(), *parse("qffl").rules))
+    Method((Turn(), *parse("qffl:weights").rules))
+    forth, back = (fitted(m, 1, participation=1.0) for m in ("fedavg", (Turn(),)))
+    start = forth.model.initial
+    assert torch.allclose(back.progress.vector - start, start - forth.progress.vector, rtol=0, atol=1e-14)
+
+
+@dataclass(frozen=True)
+class Badge(Rule):
+    """A client predicts with what it is told."""
+
+    def server_state(self, setup: Setup) -> State:
+        return {"told": setup.initial + torch.arange(setup.n_clients)[:, None]}
+
+    def message(self, state: State, m: int) -> State:
+        return {"told": state["told"][m]}
+
+    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
+        return message["told"]
+
+
+def test_a_client_predicts_with_what_it_would_be_told() -> None:
+    fed = fitted(Badge(), 1)
+    for m in range(5):
+        assert torch.equal(evaluation.deployed(fed.experiment, fed.progress, m), fed.model.initial + m)
+
+
+@pytest.mark.parametrize(("rule", "kind"), [(KeepHead(), "mlp"), (KeepNorm(), "batchnorm")])
+def test_the_global_model_shows_the_mean_of_what_is_private(rule: Rule, kind: str) -> None:
+    fed = fitted(rule, 2, kind=kind, participation=1.0)
+    private = rule.private(fed.model)
+    own, sizes = fed.progress.own, fed.experiment.setup.sizes
+    shown = evaluation.published(fed.experiment, fed.progress)
+    expected = (sizes[:, None] * own).sum(0) / sizes.sum()
+    assert torch.allclose(shown[private], expected[private], rtol=0, atol=1e-14)
+    assert torch.equal(shown[~private], fed.progress.vector[~private])
+
+
+def test_owns_of_a_rule_without_any() -> None:
+    assert Rule().owns == frozenset()
+    assert federation(eq.Method((HeadOnly(),))).method.rules == (HeadOnly(),)
