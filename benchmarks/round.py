@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shlex
 import statistics
 import sys
@@ -248,6 +249,15 @@ the two end at, in float64, after a round of a tenth of the clients (at least fo
 """
 
 
+def keep(text: str, path: Path) -> None:
+    """Put a page, which begins with a heading, in place of the one with this heading, or last."""
+    pages = re.split(r"^(?=# )", path.read_text(), flags=re.M) if path.exists() else []
+    heading = text.splitlines()[0]
+    if not any(page.startswith(heading) for page in pages):
+        pages.append(text)
+    path.write_text("\n".join(text if p.startswith(heading) else p.rstrip("\n") + "\n" for p in pages if p.strip()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time a FedAvg round beside a plain PyTorch loop, as ratios.")
     parser.add_argument("--alternations", type=int, default=5, help="turns that each side takes (5)")
@@ -272,7 +282,7 @@ def main() -> None:
     else:
         Console(width=None if sys.stdout.isatty() else 120).print(table(results))
     if arguments.write:
-        Path(__file__).with_name("RESULTS.md").write_text(markdown(results, where, arguments))
+        keep(markdown(results, where, arguments), Path(__file__).with_name("RESULTS.md"))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,11 @@ from equipoise.methods.scaffold import Scaffold
 from equipoise.oracle import Oracle
 from equipoise.rule import Cohort, Rule, State
 from equipoise.solver import SGD
+from golden_fedism import ADAPTERS as FEDISM
+from golden_fedld import ADAPTERS as FEDLD
+from golden_metrics import ADAPTERS as METRICS
+from golden_partitions import ADAPTERS as PARTITIONS
+from golden_weights import ADAPTERS as WEIGHTS
 from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
 
 Inputs = dict[str, Any]
@@ -630,3 +635,9 @@ SKIPPED: dict[str, str] = {  # optional entries only
     "fedproto.global.paper_literal": "Eq. 6 as printed, probably a slip; not offered",
     "fedproto.client.paper": "the distance of batch prototypes; every released code pulls each sample, as we do",
 }
+
+ADAPTERS |= WEIGHTS
+ADAPTERS |= FEDISM
+ADAPTERS |= PARTITIONS
+ADAPTERS |= FEDLD
+ADAPTERS |= METRICS

@@ -254,13 +254,21 @@ def test_figures_show_what_they_are_given(trained: Path) -> None:
 
 def test_heterogeneity_figure_takes_means_and_sizes() -> None:
     rows = [
-        {"method": method, "alpha": alpha, "seed": seed, "round": t, "shift": s / alpha, "aggregation": -a * (seed + 1)}
+        {
+            "method": method,
+            "alpha": alpha,
+            "seed": seed,
+            "round": t,
+            "shift": s / alpha,
+            "aggregation": -a * (seed + 1),
+            "total": s,
+        }
         for method, s, a in (("fedavg", 1.0, 2.0), ("principal", 1.0, 1.0), ("margin", 0.5, 2.0))
         for alpha in (1.0, 0.1)
         for seed in (0, 1)
         for t in (1, 3)
     ]
-    shift, aggregation = draw.heterogeneity(pd.DataFrame(rows)).axes
+    shift, aggregation, _ = draw.heterogeneity(pd.DataFrame(rows)).axes
     assert [line.get_ydata().tolist() for line in shift.lines] == [[1, 10], [0.5, 5]]  # principal trains as fedavg does
     assert [line.get_ydata().tolist() for line in aggregation.lines] == [[3, 3], [1.5, 1.5], [3, 3]]
 

@@ -88,7 +88,7 @@ def test_a_method_in_full(equipoise: Call, name: str) -> None:
     ended = equipoise("methods", name)
     assert (ended.status, ended.err) == (0, "")
     assert ended.out.startswith(f"{name}: ")
-    assert METHODS[name].citation.split(",")[0] in ended.out
+    assert METHODS[name].citation.split(",")[0] in " ".join(ended.out.split())
     assert all(field.name in ended.out for rule in METHODS[name].rules for field in fields(rule))
     for preset in ("paper", *METHODS[name].presets):
         assert f"{name}:{preset}" in ended.out
@@ -142,10 +142,15 @@ def test_without_a_name_every_run_is_new(tmp_path: Path, equipoise: Call) -> Non
 def schema(text: str, method: str, rounds: int) -> None:
     """One JSON document as documented, and nothing else."""
     found = json.loads(text)
-    assert found.keys() == {"scenario", "rounds", "averaged", "seeds", "notes", "methods"}
+    measures = found.pop("measures")
+    assert found.keys() == {"scenario", "measure", "title", "rounds", "averaged", "seeds", "notes", "methods"}
+    assert (found["measure"], found["title"]) == ("accuracy", "Accuracy")
+    assert measures == {"accuracy": found}
     assert (found["scenario"], found["rounds"], found["seeds"]) == ("digits", rounds, [0])
     (entry,) = found["methods"]
-    assert entry.keys() == {"method", "seeds", "avg", "std", "worst", "groups", "clients", "versus"}
+    statistics = {"avg", "std", "worst", "gap", "client_std"}
+    assert entry.keys() == {"method", "seeds", *statistics, "groups", "clients", "versus", "pooled"}
+    assert entry["pooled"].keys() == {"groups", *statistics, "n"}
     assert entry["method"] == method
     assert list(entry["groups"]) == ["optdigits", "photo", "fonts", "street"]
     for value in (entry["avg"], entry["std"], entry["worst"], *entry["groups"].values()):
@@ -203,6 +208,7 @@ def test_hyper_parameters_network_and_scenario_are_as_given(equipoise: Call, tmp
         (" cnn ( width = 4 , norm = batch ) ", ("cnn", {"width": 4, "norm": "batch"})),
         ("mlp(hidden=[64, 32])", ("mlp", {"hidden": [64, 32]})),
         ("mlp(hidden=(64,))", ("mlp", {"hidden": (64,)})),
+        ("x(a=motion-blur)", ("x", {"a": "motion-blur"})),
         ("x(a=-1e-3, b=true, c='d e')", ("x", {"a": -0.001, "b": True, "c": "d e"})),
     ],
 )
@@ -229,6 +235,46 @@ def test_brackets_that_cannot_be_read(text: str) -> None:
         cli._called("--network", text, "resnet10(width=64)")
 
 
+def test_an_option_of_the_scenario_can_be_set(equipoise: Call, tmp_path: Path) -> None:
+    given = ["-s", "digits(clients=4, test=[20, 20, 20, 20])", *TINY[2:], "--rounds", 1, "--json"]
+    sets = ["--set", "train=[24, 20, 28, 16]", "--set", "fedheal.tau=0.4"]
+    ended = equipoise("run", "-m", "fedheal", *given, *sets, "--runs", tmp_path, "--name", "x")
+    assert (ended.status, ended.err) == (0, "")
+    found = runs.load(tmp_path / "x")
+    assert found.scenario_options == config().scenario_options
+    assert found.method == "fedheal(tau=0.4)"
+    assert_same_run(tmp_path / "x", executed(tmp_path / "again", found))
+
+
+QUALITY = ["-s", "digits-quality(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=5)", *TINY[2:], "--rounds", 6]
+
+
+def test_a_scenario_with_measures_from_end_to_end(equipoise: Call, tmp_path: Path) -> None:
+    given = ["compare", "fedavg", "qffl", *QUALITY, "--set", "corruption=motion-blur", "--set", "corrupted=1"]
+    ended = equipoise(*given, "--seeds", 2, "--runs", tmp_path, "--name", "x")
+    assert (ended.status, ended.err) == (0, "")
+    text = " ".join(ended.out.split())
+    for title in (
+        "Accuracy of",
+        "Balanced accuracy (ACC of FedISM+) of",
+        "One-vs-one macro AUC (AUC of FedISM+) of",
+        "One-vs-rest weighted AUC of",
+    ):
+        assert text.count(f"{title} the global model on digits-quality in percent") == 1
+    assert "client STD" in text
+    assert (tmp_path / "x" / "report.html").read_text().count("on every group</h2>") == 4
+    run = tmp_path / "x" / "qffl-seed1"
+    assert runs.load(run).scenario_options.items() >= {"corruption": "motion-blur", "corrupted": 1}.items()
+    assert json.loads((run / "manifest.json").read_text())["measures"] == ["accuracy", "balanced", "auc", "auc_ovr"]
+    assert [r["round"] for r in records(run) if "auc" in r["groups"]["clean"]] == [1, 2, 3, 4, 5]
+    assert_same_run(run, executed(tmp_path / "again", runs.load(run)))
+    found = json.loads(equipoise("report", tmp_path / "x", "--json", "-o", tmp_path / "r.html").out)
+    assert list(found["measures"]) == ["accuracy", "balanced", "auc", "auc_ovr"]
+    pooled = found["measures"]["auc"]["methods"][1]["pooled"]
+    assert pooled["n"] == 10
+    assert pooled["client_std"]["mean"] == pytest.approx(0.4 * pooled["gap"]["mean"])  # one client of five
+
+
 # the user's errors
 WRONG: list[tuple[list[Any], str]] = [
     (["-m", "fedheel"], "Unknown method 'fedheel' in 'fedheel'. Did you mean 'fedheal'?"),
@@ -242,8 +288,13 @@ WRONG: list[tuple[list[Any], str]] = [
     (["-m", "fedheal", "--set", "fedheal.tau=high"], "tau must be in [0, 1]; found 'high'"),
     (["-m", "fedheal", "--set", "fedheal.tua=1"], "fedheal has no hyper-parameter 'tua'. Did you mean 'tau'?"),
     (["-m", "fedheal", "--set", "moon.mu=1"], "'moon' is not part of 'fedheal'"),
-    (["-m", "fedheal", "--set", "tau=1"], "--set tau=1: expected PART.NAME=VALUE, for example fedheal.tau=0.4"),
     (["-m", "fedheal", "--set", "fedheal.tau"], "--set fedheal.tau: expected PART.NAME=VALUE"),
+    (["-m", "fedheal", "--set", "=1"], "or NAME=VALUE for an option of the scenario, for example clients=8"),
+    (["-m", "fedheal", "--set", "fedheal.tau=0.2", "--set", "fedheal.tau=0.3"], "fedheal.tau is told twice"),
+    (["--set", "tau=1"], "Unknown option of scenario 'digits': 'tau'."),
+    (["--set", "clients=8"], "clients is told twice: in --scenario digits(train"),
+    (["-s", "digits", "--set", "clients=8", "--set", "clients = 8"], "clients is told twice. Leave one out."),
+    (["-s", "digits", "--set", "clients=5"], "clients must be a multiple of 4, the domains; found 5"),
     (["-s", "digitz"], "Unknown scenario 'digitz'. Did you mean 'digits'?"),
     (["-s", "digits(cleints=4)"], "'cleints'. Did you mean 'clients'?"),
     (["-s", "digits(clients=5)"], "clients must be a multiple of 4, the domains; found 5"),

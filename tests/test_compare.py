@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from equipoise import files, runs
-from equipoise.compare import compare, directories
+from equipoise.compare import compare, directories, fitting
 from equipoise.runs import RunError
 from run_helpers import (
     TINY,
@@ -145,6 +145,21 @@ def test_a_hyper_parameter_reaches_the_methods_that_have_it(
     assert [c.label for c in seen] == ["fedprox(mu=0.5)", "fedavg", "fedprox(mu=0.5)+fedheal"]
 
 
+def test_by_default_there_are_as_many_runs_at_a_time_as_cores(
+    equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[int] = []
+    monkeypatch.setattr("equipoise.cli.run_all", lambda *_, **given: jobs.append(given["jobs"]) or [][0])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    for given in ([], ["--seeds", 9], ["--seeds", 9, "--threads", 2], ["--seeds", 9, "--threads", 50], ["-j", 4]):
+        equipoise("compare", "fedavg", *TINY, *given, "--runs", tmp_path)
+    assert jobs == [1, 6, 3, 1, 4]
+    assert fitting([config(device="cuda")] * 9) == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)  # unknown
+    assert fitting([config()] * 9) == 1
+
+
 # interrupted
 def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path: Path) -> None:
     configs = [config("ditto+afl", rounds=60, lr=0.01), config("fedprox", lr=1e30), config("fedavg")]
@@ -176,10 +191,23 @@ def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path:
 def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     equipoise: Call, zygote: Zygote, tmp_path: Path, number: int
 ) -> None:
-    given = ["compare", "fedheal", "fedavg", *TINY, "--rounds", "30", "--runs", str(tmp_path), "--name", "both"]
+    given = [
+        "compare",
+        "fedheal",
+        "fedavg",
+        *TINY,
+        "--rounds",
+        "30",
+        "-j",
+        "1",
+        "--runs",
+        str(tmp_path),
+        "--name",
+        "both",
+    ]
     pid = zygote.begin(arguments=given, errors=str(tmp_path / "errors"))
     first, second = tmp_path / "both" / "fedheal-seed0", tmp_path / "both" / "fedavg-seed0"
-    while not (first / "metrics.jsonl").exists():
+    while not (first / "metrics.jsonl").exists() or not (first / "metrics.jsonl").stat().st_size:
         time.sleep(0.01)
     os.kill(pid, number)
     assert zygote.end() == 128 + number

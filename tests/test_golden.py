@@ -26,6 +26,8 @@ def mismatches(got: Any, expected: Any, absolute: float, relative: float, where:
         got = got.tolist()
     if expected is None:
         return [] if got is None else [f"{where}: expected null, found {got!r}"]
+    if isinstance(expected, str):
+        return [] if got == expected else [f"{where}: expected {expected!r}, found {got!r}"]
     if isinstance(expected, Mapping):
         if not isinstance(got, Mapping):
             return [f"{where}: expected fields, found {type(got).__name__}"]
@@ -83,7 +85,8 @@ def moved(entry: Mapping[str, Any], path: tuple[Any, ...], by: float) -> dict[st
     at = changed["expected"]
     for key in path[:-1]:
         at = at[key]
-    at[path[-1]] += by
+    value = at[path[-1]]
+    at[path[-1]] = f"not {value}" if isinstance(value, str) else value + by * max(1, abs(value))
     return changed
 
 

@@ -97,13 +97,87 @@ def test_summary_of_clients():
     assert found["jain"] == pytest.approx(1.5**2 / (3 * (0.25 + 0.0625 + 0.5625)))
 
 
+def measured(accuracy, auc=None, **more):
+    return {"accuracy": accuracy, "loss": 1.0, **({} if auc is None else {"balanced": auc - 0.1, "auc": auc}), **more}
+
+
+@pytest.fixture
+def with_areas():
+    """Four rounds of two groups; the areas are there in the second and the fourth. Three clients of four are clean."""
+    records = [
+        {"round": 0, "groups": {"clean": measured(0.5), "noisy": measured(0.3)}},
+        {"round": 1, "groups": {"clean": measured(0.6, 0.8), "noisy": measured(0.5, 0.7)}},
+        {"round": 2, "groups": {"clean": measured(0.9), "noisy": measured(0.8)}},
+        {"round": 3, "groups": {"clean": measured(0.7, 0.9), "noisy": measured(0.6, 0.6)}},
+    ]
+    groups = ["clean", "clean", "noisy", "clean"]
+    return History(records, {"method": "fedism", "client_groups": groups, "measures": ["accuracy", "balanced", "auc"]})
+
+
+def test_measures_have_tables_of_their_own_rounds(with_areas):
+    assert with_areas.measures == ("accuracy", "balanced", "auc")
+    assert with_areas.group_counts == (3, 1)
+    rounds, table = with_areas.group_table("auc")
+    assert rounds == [1, 3]
+    np.testing.assert_array_equal(table, [[0.8, 0.7], [0.9, 0.6]])
+    assert with_areas.group_table()[0] == [0, 1, 2, 3]
+    rounds, table = with_areas.group_table("auc_ovr")
+    assert (rounds, table.shape) == ([], (0, 2))
+    with pytest.raises(ValueError, match=r"Unknown measure 'acu'\. Did you mean 'auc'"):
+        with_areas.group_table("acu")
+
+
+def test_summary_of_a_measure(with_areas):
+    found = with_areas.summary(measure="auc")
+    assert found["groups"] == pytest.approx({"clean": 85, "noisy": 65})
+    assert (found["avg"], found["worst"], found["gap"]) == pytest.approx((75, 65, 20))
+    assert found["std"] == pytest.approx(statistics.stdev([85, 65]))
+    assert found["client_std"] == pytest.approx(math.sqrt(3 / 16) * 20)
+    assert (found["worst_group"], found["clients"], found["averaged"]) == ("noisy", {}, [1, 3])
+    assert (found["rounds"], found["last"], found["best"]) == (4, pytest.approx(75), pytest.approx(75))
+    assert with_areas.summary(1, "balanced")["groups"] == pytest.approx({"clean": 80, "noisy": 50})
+    assert with_areas.summary(measure="auc_ovr")["groups"] == {"clean": None, "noisy": None}
+
+
+def test_last_and_best_round(with_areas):
+    found = with_areas.summary()
+    assert (found["last"], found["best"]) == (pytest.approx(65), pytest.approx(85))
+    one = History([{"round": t, "groups": {"all": {"accuracy": a}}} for t, a in enumerate((0.3, 0.6, 0.5))], META)
+    assert [one.summary()[key] for key in ("avg", "last", "best")] == pytest.approx([140 / 3, 50, 60])
+
+
+def test_clients_without_a_group_have_no_std_between_groups(with_areas):
+    for groups in (None, [], ["clean", "clean", "", "noisy"], ["clean", "elsewhere"]):
+        history = History(with_areas.records, {"method": "m", "client_groups": groups})
+        assert history.group_counts is None
+        assert history.summary(measure="auc")["client_std"] is None
+
+
+def test_frame_has_a_column_for_every_measure(with_areas):
+    frame = with_areas.frame()
+    assert list(frame.columns) == ["round", "group", "accuracy", "loss", "balanced", "auc"]
+    assert frame.iloc[2].tolist() == [1, "clean", 0.6, 1.0, pytest.approx(0.7), 0.8]
+    assert math.isnan(frame.auc.iloc[0])
+
+
+def test_measures_survive_the_files(tmp_path, with_areas):
+    run = make_run(tmp_path, with_areas.records)
+    (run / "manifest.json").write_text(json.dumps({"measures": ["accuracy", "balanced", "auc"]}))
+    found = History.from_run(run)
+    assert found.meta["measures"] == ["accuracy", "balanced", "auc"]
+    assert found.measures == with_areas.measures
+    assert History(RECORDS, META).measures == ("accuracy",)
+    assert History([], META).measures == ()
+
+
 def test_summary_says_none_where_nothing_is_defined(history):
     found = history.summary()
     assert found["clients"]["mean"] is None  # one client was not evaluated
     one = History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"}).summary()
     assert (one["avg"], one["std"], one["worst_group"]) == (50, None, "all")
     empty = History([], {"method": "m"}).summary()
-    expected = {"avg": None, "std": None, "worst": None, "worst_group": None, "groups": {}, "clients": {}}
+    numbers = ("avg", "std", "worst", "worst_group", "gap", "client_std", "last", "best")
+    expected = {**dict.fromkeys(numbers), "groups": {}, "clients": {}}
     assert empty == {**expected, "rounds": 0, "averaged": []}
     json.dumps([found, one, empty], allow_nan=False)
 

@@ -49,6 +49,30 @@ def test_simplex(v: list[float]) -> None:
         assert got.tolist() == pytest.approx([1 / len(v)] * len(v))
 
 
+@given(
+    seed=st.integers(0, 10**6), M=st.integers(1, 8), rank=st.integers(1, 8), scale=st.sampled_from([1e-12, 1.0, 1e9])
+)
+def test_least_square_on_the_simplex(seed: int, M: int, rank: int, scale: float) -> None:
+    """On the simplex, and no corner lies downhill: the gradient there is least on the support."""
+    root = normal(M, rank, seed=seed)
+    P = scale * (root @ root.T + torch.diag(normal(M, seed=seed + 1).abs()))
+    a = maths.min_on_simplex(P, torch.zeros(M, dtype=torch.float64))
+    assert bool((a >= 0).all())
+    assert float(a.sum()) == pytest.approx(1, abs=1e-12)
+    downhill = P @ a - a @ P @ a
+    assert float(downhill.min()) >= -1e-8 * float(P.abs().max())
+    assert float((downhill * a).abs().max()) <= 1e-8 * float(P.abs().max())
+
+
+def test_least_square_on_the_simplex_where_there_is_none() -> None:
+    """Nothing to minimise, or nothing that could be: what was given is given back. A singular matrix has a point."""
+    otherwise = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    for P in ([[0.0, 0.0], [0.0, 0.0]], [[1.0, 2.0], [2.0, 1.0]]):
+        assert maths.min_on_simplex(tensor(P), otherwise) is otherwise
+    assert maths.min_on_simplex(tensor([[1.0, 1.0], [1.0, 1.0]]), otherwise).tolist() == pytest.approx([0.5, 0.5])
+    assert maths.min_on_simplex(tensor([[0.0, 0.0], [0.0, 1.0]]), otherwise).tolist() == pytest.approx([1.0, 0.0])
+
+
 @given(vectors)
 def test_projection_is_the_nearest_point(v: list[float]) -> None:
     """On the simplex, and v - x makes no acute angle with the way to any corner: the condition for a projection."""

@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from equipoise.metrics import (
+    MEASURES,
     avg_std_worst,
     avg_std_worst_per_round,
+    classification,
     paired,
     performance,
+    pooled,
     spread,
     summary_over_seeds,
 )
+from equipoise.metrics.classification import chosen
 
 accuracies = st.lists(st.floats(1e-3, 1, allow_subnormal=False), min_size=1, max_size=40)
 
@@ -307,3 +311,178 @@ def test_paired_is_undefined_without_spread(a, b, n):
 
 def test_paired_keeps_the_difference_of_one_seed():
     assert paired([0.5], [0.4]).difference == pytest.approx(0.1)
+
+
+# --- one classifier on one data set
+
+
+def test_classification_by_hand():
+    """Three classes; one sample of class 1 is taken for class 0."""
+    p = [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.5, 0.4, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
+    found = classification(p, [0, 0, 1, 1, 2])
+    assert found["accuracy"] == pytest.approx(4 / 5)
+    assert found["balanced"] == pytest.approx((1 + 1 / 2 + 1) / 3)
+    assert found["auc"] == found["auc_ovr"] == 1  # each class has its highest probabilities on its own samples
+    assert found["missing"] == ()
+    p[0], p[2] = p[2], p[0]  # p_0 is now 0.5, 0.6 on class 0 and 0.7, 0.1 on class 1; p_1 is 0.4, 0.3 and 0.2, 0.8
+    found = classification(p, [0, 0, 1, 1, 2])
+    assert found["auc"] == pytest.approx(((2 / 4 + 2 / 4) / 2 + 1 + (1.5 / 2 + 1) / 2) / 3)
+    assert found["auc_ovr"] == pytest.approx((2 * 4 / 6 + 2 * 3.5 / 6 + 1) / 5)
+
+
+def area(positive, negative):
+    """The share of pairs in the right order, equal ones counting one half."""
+    pairs = [(a > b) + (a == b) / 2 for a in positive for b in negative]
+    return sum(pairs) / len(pairs)
+
+
+def naive_classification(p, y):
+    """Every measure as loops over classes and pairs of samples."""
+    classes = sorted(set(y))
+    of = {c: [row for row, label in zip(p, y, strict=True) if label == c] for c in classes}
+    hits = {c: sum(row.index(max(row)) == c for row in rows) for c, rows in of.items()}
+    found = {
+        "accuracy": sum(hits.values()) / len(y),
+        "balanced": sum(hits[c] / len(of[c]) for c in classes) / len(classes),
+    }
+    column = lambda rows, c: [row[c] for row in rows]  # noqa: E731
+    pairs = [(a, b) for a in classes for b in classes if a < b]
+    both = [(area(column(of[a], a), column(of[b], a)) + area(column(of[b], b), column(of[a], b))) / 2 for a, b in pairs]
+    found["auc"] = sum(both) / len(both)
+    against = [(area(column(of[c], c), [r[c] for d in classes if d != c for r in of[d]]), len(of[c])) for c in classes]
+    found["auc_ovr"] = sum(a * n for a, n in against) / len(y)
+    return found
+
+
+@given(st.integers(2, 4), st.integers(4, 25), st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_classification_equals_naive_loops(C, n, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, C, n)
+    if len(set(y.tolist())) < 2:
+        return
+    p = rng.integers(1, 6, (n, C)).astype(float)  # few values: many ties
+    p /= p.sum(axis=1, keepdims=True)
+    if C == 2:
+        p = np.round(p, 3)  # so that 1 - p orders the samples exactly the other way round
+        p[:, 1] = 1 - p[:, 0]
+    found = classification(p, y)
+    expected = naive_classification(p.tolist(), y.tolist())
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    assert found["missing"] == tuple(sorted(set(range(C)) - set(y.tolist())))
+
+
+def test_classes_without_a_sample_are_left_out_and_named():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(5), 30)
+    y = rng.choice([0, 2, 4], 30)
+    found = classification(p, y)
+    assert found["missing"] == (1, 3)
+    expected = naive_classification(p.tolist(), y.tolist())
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_logits_are_compared_as_probabilities():
+    rng = np.random.default_rng(0)
+    logits, y = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    measured = lambda *given, **how: [classification(*given, **how)[name] for name in MEASURES]  # noqa: E731
+    found = measured(logits, y, logits=True)
+    assert found == pytest.approx(measured(p, y))
+    shift = 1000 * rng.normal(size=(40, 1))
+    assert measured(logits + shift, y, logits=True) == pytest.approx(found)
+    huge = classification([[1e4, 0.0], [0.0, 1e4]], [0, 1], logits=True)
+    assert [huge[name] for name in MEASURES] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "undefined"),
+    [
+        (np.full((3, 2), 0.5), [1, 1, 1], {"auc", "auc_ovr"}),
+        (np.full((3, 4), 0.25), [2, 2, 2], {"auc", "auc_ovr"}),
+        (np.empty((0, 3)), np.empty(0, int), set(MEASURES)),
+        ([[math.nan, 1.0], [0.5, 0.5]], [0, 1], set(MEASURES)),
+    ],
+)
+def test_classification_without_meaning_is_nan(p, y, undefined):
+    found = classification(p, y)
+    assert {name for name in MEASURES if math.isnan(found[name])} == undefined
+
+
+def test_only_the_measures_asked_for_are_made():
+    assert classification([[0.9, 0.1]], [0], ["balanced"]) == {"balanced": 1.0, "missing": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: classification([0.1, 0.2], [0, 1]), r"expected scores \[n, C\] and labels \[n\], found \(2,\)"),
+        (lambda: classification([[0.5, 0.5]], [0, 1]), r"found \(1, 2\) and \(2,\)"),
+        (lambda: classification([[0.5, 0.5]], [2]), r"labels must be in 0..1: found 2..2"),
+        (lambda: classification([[0.5, 1.5]], [1]), "sum to 1. Give logits=True for logits"),
+        (lambda: classification([[0.5, 0.5]], [1], ["acu"]), "Unknown measure 'acu'. Did you mean 'auc'?"),
+        (lambda: pooled([[[0.5, 0.5]], [[0.5]]]), r"over the same groups only: found \[1, 2\]"),
+        (lambda: pooled([[0.5, 0.5]], last=0), "at least 1, found 0"),
+        (lambda: pooled([[0.5, 0.5]], counts=[1]), r"expected shape \(2,\), found \(1,\)"),
+    ],
+)
+def test_classification_and_pooling_say_what_was_found(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_chosen_measures_are_in_order_with_the_accuracy():
+    assert chosen(()) == ("accuracy",)
+    assert chosen(["auc", "balanced", "auc"]) == ("accuracy", "balanced", "auc")
+    with pytest.raises(TypeError, match="several names"):
+        chosen("auc")
+
+
+# --- FedISM+'s reduction
+
+
+def test_pooled_by_hand():
+    """Two runs, two rounds of each count; in one of the four the second group is the better one."""
+    tables = [[[0.0, 0.0], [0.8, 0.6], [0.9, 0.5]], [[0.7, 0.7], [0.5, 0.9]]]
+    found = pooled(tables, last=2, counts=[3, 1])
+    assert found.n == 4
+    first, second = found.groups
+    assert first == pytest.approx((0.725, np.std([0.8, 0.9, 0.7, 0.5])))
+    assert second == pytest.approx((0.675, np.std([0.6, 0.5, 0.7, 0.9])))
+    assert found.average == pytest.approx((0.7, 0))
+    assert found.worst == pytest.approx((0.575, np.std([0.6, 0.5, 0.7, 0.5])))
+    assert found.gap == pytest.approx((0.25, np.std([0.2, 0.4, 0, 0.4])))
+    assert found.std == pytest.approx([x / math.sqrt(2) for x in found.gap])
+    assert found.client_std == pytest.approx([x * math.sqrt(3 / 16) for x in found.gap])
+
+
+def test_pooled_without_clients_groups_or_numbers():
+    assert math.isnan(pooled([[0.5, 0.6]]).client_std.mean)
+    assert math.isnan(pooled([[0.5, 0.6]], counts=[0, 0]).client_std.mean)
+    one = pooled([[[0.5], [0.7]]])
+    assert one.average == one.worst == pytest.approx((0.6, 0.1))
+    assert math.isnan(one.std.mean)
+    torn = pooled([[0.5, math.nan]], counts=[1, 1])
+    assert torn.groups[0] == (0.5, 0)
+    assert all(math.isnan(moments.mean) for moments in (torn.groups[1], torn.average, torn.worst, torn.client_std))
+    assert (pooled([]).n, pooled([]).groups) == (0, ())
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 20)), min_size=1, max_size=5))
+def test_client_std_is_the_std_over_clients_with_the_value_of_their_group(groups):
+    values, counts = zip(*groups, strict=True)
+    clients = [value for value, n in groups for _ in range(n)]
+    found = performance.client_std(values, counts)
+    assert found.defined == bool(clients)
+    if clients:
+        assert found.value == pytest.approx(np.std(clients), abs=1e-12)
+
+
+def test_client_std_does_not_ask_for_a_group_without_clients():
+    assert performance.client_std([0.5, math.nan, 0.7], [1, 0, 1]).value == pytest.approx(0.1)
+    assert not performance.client_std([0.5, math.nan], [1, 1]).defined
+
+
+def test_best_round_is_over_the_rounds_that_are_known():
+    assert performance.best_round([[0.5, 0.7], [0.9, math.nan], [0.4, 0.6]]).value == pytest.approx(0.6)
+    assert not performance.best_round(np.empty((0, 2))).defined

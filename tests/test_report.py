@@ -244,6 +244,142 @@ def test_latex_is_balanced():
     assert [line.count("&") for line in body.splitlines() if "&" in line] == [6, 6, 6]
 
 
+# --- measures besides the accuracy
+
+AREAS = {
+    "balanced": "Balanced accuracy (ACC of FedISM+)",
+    "auc": "One-vs-one macro AUC (AUC of FedISM+)",
+    "auc_ovr": "One-vs-rest weighted AUC",
+}
+
+
+def with_areas(method, seed=0, *, groups=("clean", "noisy"), lift=0.0, rounds=12, clients=(16, 4), **areas):
+    """A run whose first groups are better; areas every fifth round and in the last five."""
+    rng = np.random.default_rng([seed, len(method)])
+    records = []
+    for t in range(rounds):
+        results = {}
+        for k, group in enumerate(groups):
+            a = (0.9 - 0.1 * k * (1 - lift)) * (1 - 0.5 ** (t + 1)) + 0.01 * rng.random()
+            results[group] = {"accuracy": a, "loss": 2 - a}
+            if (t + 1) % 5 == 0 or t + 1 > rounds - 5:
+                results[group] |= {"balanced": a - 0.1, "auc": 0.5 + a / 2, "auc_ovr": a, **areas}
+        records.append({"round": t, "groups": results})
+    of_clients = [group for group, n in zip(groups, clients, strict=False) for _ in range(n)]
+    meta = {"method": method, "seed": seed, "scenario": "digits", "rounds": rounds, "client_groups": of_clients}
+    return History(records, meta)
+
+
+def compared(groups=("clean", "noisy"), seeds=3, **options):
+    lifts = {"fedavg": 0.0, "fedism": 0.3, "fedism+": 0.6}
+    return [with_areas(m, s, groups=groups, lift=lift, **options) for s in range(seeds) for m, lift in lifts.items()]
+
+
+FOUR = ("optdigits", "photo", "fonts", "street")
+EVERY_SHAPE = [(groups, seeds) for groups in (("all",), ("clean", "noisy"), FOUR) for seeds in (1, 3)]
+
+
+@pytest.mark.parametrize(("groups", "seeds"), EVERY_SHAPE)
+def test_every_measure_has_a_block_like_that_of_the_accuracy(groups, seeds):
+    histories = compared(groups, seeds, clients=(5,) * len(groups))
+    found = comparison(histories)
+    json.dumps(found, allow_nan=False)
+    assert list(found["measures"]) == ["accuracy", *AREAS]
+    assert found["measures"]["accuracy"] == {key: value for key, value in found.items() if key != "measures"}
+    for name, block in found["measures"].items():
+        assert (block["measure"], block["averaged"], block["seeds"]) == (name, 5, list(range(seeds)))
+        for method in block["methods"]:
+            runs = [h for h in histories if h.label == method["method"]]
+            for key in ("avg", "std", "worst", "gap", "client_std"):
+                values = [run.summary(measure=name)[key] for run in runs]
+                expected = None if values[0] is None else np.mean(values)
+                if name != "accuracy":  # means of the rounds, as in the table, so that differences are those seen
+                    expected = method["pooled"][key]["mean"]
+                assert method[key]["mean"] == (None if expected is None else pytest.approx(expected))
+            rows = 100 * np.concatenate([run.group_table(name)[1][-5:] for run in runs])  # [5 x seeds, D]
+            pooled = method["pooled"]
+            assert pooled["n"] == 5 * seeds
+            for k, group in enumerate(groups):
+                assert pooled["groups"][group] == pytest.approx({"mean": rows[:, k].mean(), "std": rows[:, k].std()})
+            over = {"avg": rows.mean(axis=1), "worst": rows.min(axis=1), "gap": np.ptp(rows, axis=1)}
+            over["client_std"] = rows.std(axis=1)  # of equal numbers of clients
+            for key, values in over.items():
+                assert pooled[key] == pytest.approx({"mean": values.mean(), "std": values.std()}), key
+
+
+@pytest.mark.parametrize(("groups", "seeds"), EVERY_SHAPE)
+def test_every_measure_has_a_table(groups, seeds):
+    histories = compared(groups, seeds, clients=(5,) * len(groups))
+    found = comparison(histories)
+    page = Page(render(histories))
+    heads = [table[0] for table in page.tables if table[0][: 1 + len(groups)] == ["Method", *groups]]
+    spread = {1: [], 2: ["gap", "worst"], 4: ["STD", "worst"]}[len(groups)]
+    client_std = ["client STD"] * (len(groups) > 1)
+    assert heads == [
+        ["Method", *groups, "AVG", "STD", "worst"],
+        ["Method", *groups, "AVG", *spread],
+        *[["Method", *groups, "AVG", *spread, *client_std]] * 2,
+    ]
+    for text in (shown(rich_table(found)), markdown(found), latex(found), page.text):
+        for name, title in AREAS.items():
+            assert title in " ".join(text.split())
+            for method in found["measures"][name]["methods"]:
+                for cell in (*method["pooled"]["groups"].values(), method["pooled"]["avg"]):
+                    assert f"{cell['mean']:.2f}" in text
+                    assert f"{cell['std']:.2f}" in text
+    assert latex(found).count(r"\begin{table}") == markdown(found).count("|---|") == 4
+    assert latex(found).count("{") == latex(found).count("}")
+    for width in (80, 100):
+        text = shown(rich_table(found), width)
+        assert "…" not in text
+        assert all(len(line) <= width for line in text.splitlines())
+        sentence = "standard deviation (ddof 0) over these rounds"
+        assert " ".join(text.split()).count(sentence) == 1  # said once for all tables
+
+
+def test_the_spread_over_clients_is_shown_where_their_groups_are_known():
+    histories = compared()
+    without = [History(h.records, {**h.meta, "client_groups": None}) for h in histories]
+    assert "client STD" in markdown(comparison(histories))
+    assert "client STD" not in markdown(comparison(without))
+
+
+def test_a_single_value_has_no_spread():
+    found = comparison(compared(seeds=1, rounds=1))
+    assert found["measures"]["auc"]["methods"][0]["pooled"]["avg"]["std"] is None
+    assert "±" not in markdown(found)
+
+
+def test_an_area_names_the_classes_it_leaves_out():
+    histories = [with_areas("fedism", seed, missing=[3, 7]) for seed in range(2)]
+    found = comparison(histories)
+    note = "clean has no test sample of classes 3, 7, which the AUC leaves out."
+    assert note in found["measures"]["auc"]["notes"]
+    assert found["notes"] == found["measures"]["balanced"]["notes"] == []
+    for text in (shown(rich_table(found)), markdown(found), latex(found), Page(render(histories)).text):
+        assert note in " ".join(text.split())
+
+
+def test_runs_without_a_measure_are_undefined_not_an_error():
+    old = History([{"round": 0, "groups": {"clean": {"accuracy": 0.5}}}], {"method": "old", "scenario": "digits"})
+    found = comparison([with_areas("fedism"), old])
+    block = found["measures"]["auc"]["methods"][1]
+    assert block["avg"]["mean"] is block["pooled"]["avg"]["mean"] is None
+    assert re.search(r"\| old \| – \|", markdown(found))
+
+
+def test_the_verdict_says_when_a_measure_favours_another_method():
+    one, two = compared(seeds=1)[1:]
+    text = verdict(comparison([one, two]))
+    assert text.startswith("fedism+ is the fairest: its accuracy")
+    assert "By " not in text
+    records = [
+        {**r, "groups": {g: {**v, "auc": 0.5, "auc_ovr": 0.5} for g, v in r["groups"].items()}} for r in two.records
+    ]
+    text = verdict(comparison([one, History(records, two.meta)]))
+    assert "By one-vs-one macro AUC and one-vs-rest weighted AUC, fedism serves the worst group best." in text
+
+
 # --- the verdict
 
 

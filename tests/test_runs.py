@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn import metrics
 from torch import nn
 
 import equipoise as eq
 from equipoise import checkpoint, files, runs
+from equipoise.model import Bound
 from equipoise.runs import RunConfig, RunError
 from run_helpers import SIZES, assert_same_run, cache, config, executed, records, started, tensors
 
@@ -306,6 +308,89 @@ def test_the_python_interface(tmp_path: Path) -> None:
     assert again.resume(tmp_path / "run") == 0
     assert torch.equal(again.logits(x), fed.logits(x))
     assert again.history.frame().equals(frame)
+
+
+# measures besides the accuracy
+ALL = ("accuracy", "balanced", "auc", "auc_ovr")
+
+
+def measured(measures: Any = ALL, method: str = "fedavg", **options: Any) -> eq.Federation:
+    torch.manual_seed(0)
+    tests = {"A": hospital(10), "B": hospital(11)}
+    clients = [hospital(seed) for seed in range(3)]
+    settings: dict[str, Any] = {"tests": tests, "groups": ["A", "B", "B"], "batch_size": 8, **options}
+    return eq.Federation(Own(), clients, method, eq.SGD(lr=0.1), measures=measures, **settings)
+
+
+def test_measures_are_those_of_scikit_learn_on_the_rounds_that_count(tmp_path: Path) -> None:
+    fed = measured()
+    history = fed.fit(11, directory=tmp_path, progress=False)
+    assert history.measures == ALL
+    assert [record["round"] for record in history.records if "auc" in record["groups"]["A"]] == [4, 6, 7, 8, 9, 10]
+    assert all(result.keys() >= {"accuracy", "loss"} for r in history.records for result in r["groups"].values())
+    x, y = hospital(10)
+    p, last = torch.softmax(fed.logits(x).double(), 1).numpy(), history.records[-1]["groups"]["A"]
+    assert last["accuracy"] == pytest.approx(metrics.accuracy_score(y, p.argmax(1)))
+    assert last["balanced"] == pytest.approx(metrics.balanced_accuracy_score(y, p.argmax(1)))
+    assert last["auc"] == pytest.approx(metrics.roc_auc_score(y, p, multi_class="ovo", average="macro"))
+    assert last["auc_ovr"] == pytest.approx(metrics.roc_auc_score(y, p, multi_class="ovr", average="weighted"))
+    assert fed.evaluate()["A"] == last
+    assert fed.evaluate(x, y) == last
+    assert eq.History.from_run(tmp_path).records == history.records
+    assert eq.History.from_run(tmp_path).meta["measures"] == history.meta["measures"] == list(ALL)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto-personal"])
+def test_measures_change_nothing_else(method: str) -> None:
+    plain, more = measured((), method), measured(method=method)
+    plain.fit(6, progress=False)
+    more.fit(6, progress=False)
+    assert torch.equal(plain.progress.vector, more.progress.vector)
+    for one, two in zip(plain.records, more.records, strict=True):
+        kept = {
+            g: {k: v for k, v in result.items() if k in ("accuracy", "loss")} for g, result in two["groups"].items()
+        }
+        assert one == {**two, "groups": kept, "seconds": one["seconds"]}
+
+
+def test_a_test_set_is_passed_once_whatever_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, seen, forward = measured(), [], Bound.forward
+
+    def counted(self: Bound, *given: Any) -> Any:
+        seen.append(1)
+        return forward(self, *given)
+
+    monkeypatch.setattr(Bound, "forward", counted)
+    assert set(fed.evaluate()["A"]) == {"loss", *ALL}
+    assert len(seen) == 2  # sets
+
+
+def test_measures_are_recorded_after_a_resume(tmp_path: Path) -> None:
+    whole = measured().fit(7, progress=False)
+    measured(()).fit(7, directory=tmp_path, progress=False)  # begun without them, its checkpoint serves all the same
+    again = measured()
+    again.resume(tmp_path)
+    assert again.history.measures == ("accuracy",)
+    again.fit(2, directory=tmp_path, progress=False)
+    assert [record["round"] for record in again.records if "auc" in record["groups"]["A"]] == [7, 8]
+    assert [r["groups"]["A"]["accuracy"] for r in again.records[:7]] == [
+        r["groups"]["A"]["accuracy"] for r in whole.records
+    ]
+
+
+def test_classes_that_a_test_set_lacks_are_recorded() -> None:
+    x, y = hospital(10)
+    history = measured(["auc"], tests={"A": (x[y != 1], y[y != 1]), "B": (x[y == 2], y[y == 2])}).fit(1, progress=False)
+    results = history.records[0]["groups"]
+    assert results["A"]["missing"] == [1]
+    assert 0 <= results["A"]["auc"] <= 1
+    assert results["B"]["missing"] == [0, 1]
+    assert history.summary(measure="auc")["groups"]["B"] is None
+
+
+def test_an_unknown_measure_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Unknown measure 'balancd'\. Did you mean 'balanced'\?"):
+        measured(["balancd"])
 
 
 def test_a_script_run_twice_does_not_overwrite_its_run(tmp_path: Path) -> None:

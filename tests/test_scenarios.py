@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.scenarios import SCENARIOS, Images, cache, digits, load, partition
+from equipoise.runs import configure
+from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, digits, load, partition
 
 DOMAINS = ("optdigits", "photo", "fonts", "street")
 SMALL = {"train": (20, 20, 24, 20), "test": (20, 20, 20, 20), "clients": 8}
@@ -380,3 +381,123 @@ def test_a_scenario_is_generated_once(fresh, monkeypatch):
     assert torch.equal(first.clients[3][0], second.clients[3][0])
     assert alike.manifest["sha256"] == first.manifest["sha256"]
     assert [file.name.rsplit("-", 1)[0] for file in fresh.iterdir()] == ["digits-v1-seed5"]
+
+
+# Unequal quality
+
+
+SMALL_QUALITY = SMALL | {"corrupted": 2}
+
+
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+def test_corrupted_clients_hold_corrupted_images_and_the_others_do_not(corruption):
+    bad, good = (load("digits-quality", seed=1, **SMALL_QUALITY, corruption=corruption, severity=k) for k in (5, 0))
+    assert bad.client_names == (*(f"clean-{k}" for k in range(1, 7)), "corrupted-1", "corrupted-2")
+    assert bad.client_groups == ("clean",) * 6 + ("corrupted",) * 2
+    assert list(bad.tests) == ["clean", "corrupted"]
+    for group, (x, y), (before, labels) in zip(bad.client_groups, bad.clients, good.clients, strict=True):
+        assert torch.equal(y, labels)
+        same = (x == before).flatten(1).all(1)
+        assert same.all() if group == "clean" else not same.any()
+    assert torch.equal(bad.tests["clean"][0], good.tests["corrupted"][0])
+    assert torch.equal(bad.tests["clean"][1], bad.tests["corrupted"][1])
+    assert not torch.equal(bad.tests["clean"][0], bad.tests["corrupted"][0])
+    assert bad.manifest["clients"] == good.manifest["clients"]
+    assert bad.manifest["sha256"] != good.manifest["sha256"]
+
+
+def test_quality_repeats_and_its_manifest_says_where_all_came_from():
+    first, again, other = (load("digits-quality", seed=seed, **SMALL_QUALITY) for seed in (2, 2, 3))
+    assert first.manifest == again.manifest
+    assert json.loads(json.dumps(first.manifest)) == first.manifest
+    assert first.manifest["clients"] != other.manifest["clients"]
+    for (x, y), (x_again, y_again) in zip(first.clients, again.clients, strict=True):
+        assert torch.equal(x, x_again)
+        assert torch.equal(y, y_again)
+    told = first.manifest["quality"]
+    assert (told["corrupted"], told["corruption"], told["severity"]) == (2, "gaussian-noise", 4)
+    images, labels = digits.joined(digits.recall(2, SMALL["train"], SMALL["test"]), "train")
+    for name, (x, y) in zip(first.client_names, first.clients, strict=True):
+        assert torch.equal(labels[first.manifest["clients"][name]], y)
+        assert torch.equal(images[first.manifest["clients"][name]], x) == name.startswith("clean")
+    assert sorted(k for part in first.manifest["clients"].values() for k in part) == list(range(84))
+
+
+def test_domains_are_mixed_among_clean_and_corrupted_clients():
+    """The partition takes the last of each class, and the images come sorted by domain."""
+    scenario = load("digits-quality", seed=0)
+    held = {name: np.array(part) // 300 for name, part in scenario.manifest["clients"].items()}
+    for group in ("clean", "corrupted"):
+        of = np.concatenate([part for name, part in held.items() if name.startswith(group)])
+        shares = np.bincount(of, minlength=6)[[0, 1, 5]] / len(of)
+        assert (abs(shares - [300 / 1700, 300 / 1700, 200 / 1700]) < 0.05).all()
+
+
+@pytest.mark.parametrize("corrupted", [0, 1, 4, 8])
+def test_from_no_corrupted_client_to_all(corrupted):
+    scenario = load("digits-quality", **SMALL | {"corrupted": corrupted})
+    assert scenario.client_groups.count("corrupted") == corrupted
+    assert sum(len(y) for _, y in scenario.clients) == 84
+    assert list(scenario.tests) == ["clean", "corrupted"]
+
+
+@pytest.mark.parametrize("corrupted", [1, 2, 4, 6])
+def test_no_client_is_left_with_next_to_nothing(corrupted):
+    scenario = load("digits-quality", seed=corrupted, corrupted=corrupted)
+    assert min(len(y) for _, y in scenario.clients) >= 1700 / 20 / 4 - 1
+    bad = sum(
+        len(y) for group, (_, y) in zip(scenario.client_groups, scenario.clients, strict=True) if group != "clean"
+    )
+    assert bad / 1700 == pytest.approx(corrupted / 20, abs=0.004)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"corruption": "motion"}, "Unknown corruption 'motion'. Did you mean 'motion-blur'"),
+        ({"severity": 6}, "severity must be a whole number"),
+        ({"corrupted": 21}, r"corrupted must be in 0\.\.20"),
+        ({"clients": 0}, "found 0"),
+        ({"alpha": 0}, "alpha must be at least"),
+    ],
+)
+def test_options_of_quality_out_of_range_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        load("digits-quality", **options)
+
+
+# Label skew
+
+
+def test_label_skew_has_one_test_for_all():
+    scenario = load("digits-label-skew", seed=1, **SMALL)
+    assert scenario.client_groups is None
+    assert [len(y) for _, y in scenario.tests.values()] == [80]
+    assert scenario.manifest == load("digits-label-skew", seed=1, **SMALL).manifest
+    assert json.loads(json.dumps(scenario.manifest)) == scenario.manifest
+    images, labels = digits.joined(digits.recall(1, SMALL["train"], SMALL["test"]), "train")
+    for name, (x, y) in zip(scenario.client_names, scenario.clients, strict=True):
+        assert torch.equal(images[scenario.manifest["clients"][name]], x)
+        assert torch.equal(labels[scenario.manifest["clients"][name]], y)
+    assert sorted(k for part in scenario.manifest["clients"].values() for k in part) == list(range(84))
+
+
+def test_label_skew_grows_as_alpha_falls():
+    def classes(alpha):
+        shares = [y.bincount(minlength=10) / len(y) for _, y in load("digits-label-skew", alpha=alpha).clients]
+        return torch.stack(shares).square().sum(1).reciprocal().mean()  # as many equal classes would be as uneven
+
+    assert classes(0.1) < 4.5 < 6 < classes(1.0) < 9.5 < classes(100.0)
+
+
+def test_many_clients_train_in_turns():
+    assert load("digits-label-skew").protocol.participation == 1
+    many = load("digits-label-skew", clients=50)
+    assert many.protocol.participation == 0.1
+    assert configure("fedavg", "digits-label-skew", scenario_options={"clients": 50}).participation == 0.1
+    assert configure("fedavg", "digits-label-skew").participation == 1
+    assert min(len(y) for _, y in many.clients) >= 10
+    with pytest.raises(ValueError, match=r"each of the 50 clients get min_size=10.*Raise alpha"):
+        load("digits-label-skew", clients=50, alpha=0.05)
+    with pytest.raises(ValueError, match="found 0"):
+        load("digits-label-skew", clients=0)

@@ -23,9 +23,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from equipoise import __version__, hyper, networks, runs, scenarios
+from equipoise.analyse_cli import app as analyse
 from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
-from equipoise.compare import members
+from equipoise.compare import fitting, members
 from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
 from equipoise.method import ALIASES, METHODS, MethodError, read_value
@@ -41,6 +42,7 @@ app = typer.Typer(
     help="Fair federated learning: published methods, exactly as published, that combine freely.",
     epilog="Start with `equipoise compare fedavg fedheal`. Add `--debug` to any command for a traceback.",
 )
+app.add_typer(analyse)
 out = Console()
 err = Console(stderr=True)
 
@@ -58,7 +60,10 @@ Rounds = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="PART.NAME=VALUE", help="A hyper-parameter, for example `fedheal.tau=0.4`. Repeatable."
+        "--set",
+        metavar="[PART.]NAME=VALUE",
+        help="A hyper-parameter, for example `fedheal.tau=0.4`; without a dot an option of the scenario, for example "
+        "`clients=8`. Repeatable.",
     ),
 ]
 Network = Annotated[
@@ -76,7 +81,7 @@ Decay = Annotated[float | None, typer.Option("--weight-decay", help="Weight deca
 Optimizer = Annotated[str | None, typer.Option(help="sgd, adam or adamw [default: sgd].")]
 Clip = Annotated[float | None, typer.Option(help="Largest norm of a local gradient.")]
 Participation = Annotated[
-    float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: 1].")
+    float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: the scenario's].")
 ]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, sequential or stacked [default: auto].")]
 Quorum = Annotated[
@@ -125,11 +130,12 @@ def run(
     figures: Figures = False,
 ) -> None:
     """Train one method and show how fair it is."""
+    overrides, options = _settings(set_)
     choices = _choices(
-        scenario, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        scenario, options, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
         clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
-    config = runs.configure(method, overrides=_overrides(set_), seed=seed, **choices)
+    config = runs.configure(method, overrides=overrides, seed=seed, **choices)
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{seed}")
     runs.start(config, directory)
     _finish([_execute(directory, quiet=json_)], directory, json_, report, figures)
@@ -142,8 +148,14 @@ def compare(
     rounds: Rounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Runs at a time. The results do not depend on it.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Runs at a time; the results do not depend on it [default: cores / threads; on a GPU 1].",
+        ),
+    ] = None,
     set_: Set = None,
     network: Network = None,
     epochs: Epochs = None,
@@ -165,11 +177,11 @@ def compare(
     figures: Figures = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
+    overrides, options = _settings(set_)
     choices = _choices(
-        scenario, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        scenario, options, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
         clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
-    overrides = _overrides(set_)
     configs = []
     for method in methods:
         own = {k: v for k, v in overrides.items() if k.split(".", 1)[0] in _parts(method)}
@@ -188,7 +200,10 @@ def compare(
     with Progress(*columns, console=err, disable=json_ or not err.is_terminal) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
         histories = run_all(
-            configs, directory, jobs=jobs, on_progress=lambda done, total: bar.update(task, completed=done, total=total)
+            configs,
+            directory,
+            jobs=jobs or fitting(configs),
+            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     _finish(histories, directory, json_, report, figures)
 
@@ -351,12 +366,14 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-def _choices(scenario: str, network: str | None, **values: Any) -> dict[str, Any]:
-    name, options = _called("--scenario", scenario, "digits(clients=8)")
-    values |= {"scenario": name, "scenario_options": options}
+def _choices(scenario: str, options: dict[str, Any], network: str | None, **values: Any) -> dict[str, Any]:
+    name, bracketed = _called("--scenario", scenario, "digits(clients=8)")
+    for option in options.keys() & bracketed.keys():
+        raise ValueError(f"{option} is told twice: in --scenario {scenario} and by --set. Leave one out.")
+    values |= {"scenario": name, "scenario_options": {**bracketed, **options}}
     if network is not None:
-        name, options = _called("--network", network, "resnet10(width=64)")
-        values |= {"network": name, "network_options": options}
+        name, bracketed = _called("--network", network, "resnet10(width=64)")
+        values |= {"network": name, "network_options": bracketed}
     return values
 
 
@@ -366,22 +383,31 @@ def _called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
     if not bracket:
         return name.strip(), {}
     try:
-        call = ast.parse(f"_({inside}", mode="eval").body
+        call = ast.parse(told := f"_({inside}", mode="eval").body
     except SyntaxError:
         call = None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
-    return name.strip(), {str(pair.arg): read_value(ast.unparse(pair.value)) for pair in call.keywords}
+    return name.strip(), {
+        str(pair.arg): read_value(ast.get_source_segment(told, pair.value) or "") for pair in call.keywords
+    }
 
 
-def _overrides(pairs: Sequence[str] | None) -> dict[str, Any]:
-    values = {}
+def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name."""
+    values: dict[str, Any] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
-        if not equals or "." not in key:
-            raise MethodError(f"--set {pair}: expected PART.NAME=VALUE, for example fedheal.tau=0.4.")
-        values[key.strip()] = read_value(value)
-    return values
+        key = key.strip()
+        if not equals or not key:
+            raise MethodError(
+                f"--set {pair}: expected PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the "
+                "scenario, for example clients=8."
+            )
+        if key in values:
+            raise MethodError(f"--set {pair}: {key} is told twice. Leave one out.")
+        values[key] = read_value(value)
+    return {k: v for k, v in values.items() if "." in k}, {k: v for k, v in values.items() if "." not in k}
 
 
 def _parts(method: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,14 @@ def members(base: Path) -> list[Path]:
     if (base / ORDER).exists():
         return [base / name for name in json.loads((base / ORDER).read_text(encoding="utf-8"))]
     return sorted(path.parent for path in base.glob("*/config.toml"))
+
+
+def fitting(configs: Sequence[RunConfig]) -> int:
+    """How many of these runs to have at a time: as many as the processor has cores for, on a GPU one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if any(config.device != "cpu" for config in configs):
+        return 1
+    return max(1, min(cores // max((config.threads for config in configs), default=1), len(configs)))
 
 
 def compare(

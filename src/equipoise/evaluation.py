@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipoise.data.samples import Samples, Stream
 from equipoise.draws import Plan, seeded
+from equipoise.metrics.classification import AREAS, classification
 from equipoise.model import Bound
 from equipoise.oracle import Oracle
 from equipoise.round import Experiment, Progression, Record
-from equipoise.rule import overrides
+from equipoise.rule import cross_entropy, overrides
 
-PERSONAL_EVERY = 5  # rounds between evaluations of personal models, which cost one test pass per client
+EVERY = 5  # rounds between evaluations of what costs much: personal models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # rounds that make the reported figures
 
-
-class Score(NamedTuple):
-    """Share of samples classified correctly, and mean cross-entropy."""
-
-    accuracy: float
-    loss: float
+Score = dict[str, Any]  # accuracy, loss, the other measures asked for; "missing": classes that an area leaves out
 
 
 def published(e: Experiment, p: Progression) -> Tensor:
@@ -68,31 +64,42 @@ class Tests:
     sets: Mapping[str, Samples | Stream]
     groups: tuple[str, ...] | None
     bound: Bound
+    measures: tuple[str, ...] = ("accuracy",)
 
-    def score(self, e: Experiment, vector: Tensor, data: Samples | Stream) -> Score:
-        """Score a whole vector [G] on one data set."""
+    def score(
+        self, e: Experiment, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
+    ) -> Score:
+        """Accuracy, loss and other measures (None: all that were asked for) of a whole vector [G] on one data set.
+
+        The data set is passed through the network once, whatever is measured.
+        """
         with seeded(0) if isinstance(data, Stream) else nullcontext():  # a data set may draw random numbers
-            return self._score(e, vector, data)
-
-    def _score(self, e: Experiment, vector: Tensor, data: Samples | Stream) -> Score:
-        nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
-        accuracy, loss = Oracle(self.bound, data, e.solver, nothing, e.model.n_params).score(vector)
-        return Score(float(accuracy), float(loss))
+            nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
+            logits, y = Oracle(self.bound, data, e.solver, nothing, e.model.n_params).logits(vector)
+        accuracy = (logits.argmax(-1) == y).double().mean()
+        score: Score = {"accuracy": float(accuracy), "loss": float(cross_entropy(logits, y).double().mean())}
+        if more := [name for name in (self.measures if measures is None else measures) if name not in score]:
+            found = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
+            score |= {name: found[name] for name in more}
+            if found["missing"] and set(AREAS) & set(more):
+                score["missing"] = list(found["missing"])
+        return score
 
     def record(self, e: Experiment, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the accuracy of what each client predicts with."""
         vector = published(e, p)
-        scores = {name: self.score(e, vector, data) for name, data in self.sets.items()}
-        record: Record = {"groups": {name: score._asdict() for name, score in scores.items()}}
+        counts = p.t % EVERY == 0 or p.t > rounds - LAST
+        scores = {n: self.score(e, vector, d, self.measures if counts else ()) for n, d in self.sets.items()}
+        record: Record = {"groups": scores}
         if not personal(e, p):
             clients = [self._average(scores, m) for m in range(len(e.data))]
-        elif p.t % PERSONAL_EVERY and p.t <= rounds - LAST:
+        elif not counts:
             return record
         else:
             clients = []
             for m in range(len(e.data)):
                 vector = deployed(e, p, m)
-                clients.append(self._average({n: self.score(e, vector, self.sets[n]) for n in self._own(m)}, m))
+                clients.append(self._average({n: self.score(e, vector, self.sets[n], ()) for n in self._own(m)}, m))
         return {**record, "clients": {"accuracy": clients}}
 
     def _own(self, m: int) -> Sequence[str]:
@@ -101,4 +108,5 @@ class Tests:
     def _average(self, scores: Mapping[str, Score], m: int) -> float:
         """Accuracy over all samples of the sets client ``m`` belongs to."""
         own = self._own(m)
-        return sum(scores[n].accuracy * self.sets[n].size for n in own) / sum(self.sets[n].size for n in own)
+        right = sum(float(scores[n]["accuracy"]) * self.sets[n].size for n in own)
+        return right / sum(self.sets[n].size for n in own)

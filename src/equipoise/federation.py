@@ -24,6 +24,7 @@ from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
 from equipoise.history import History, line
 from equipoise.method import Method
+from equipoise.metrics.classification import chosen
 from equipoise.model import Bound, Model, observe
 from equipoise.round import Experiment, Record, begin, one_round
 from equipoise.rule import Rule, Setup
@@ -51,6 +52,8 @@ class Federation:
     head : name of the classifier layer whose inputs are the features; default the last ``nn.Linear``.
     device : where to compute.
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
+    measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
+        in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five.
 
     Raises
     ------
@@ -77,12 +80,14 @@ class Federation:
         head: str | None = None,
         device: str | torch.device = "cpu",
         memory: int | None = None,
+        measures: Iterable[str] = ("accuracy",),
     ) -> None:
         _whole("epochs", epochs, 1)
         _whole("batch_size", batch_size, 1)
         _whole("seed", seed, 0)
         _share("participation", participation, "the share of clients that train in a round", above=True)
         _share("quorum", quorum, "the least share of clients that must answer well")
+        measured = chosen(measures)
         where = _device(device)
         net = copy.deepcopy(net).to(where)
         embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
@@ -97,7 +102,7 @@ class Federation:
         data = tuple(read(c, name, dtype, where, transform, share) for c, name in zip(clients, known, strict=True))
         sets = {n: read(t, f"test set {n!r}", dtype, where, transform) for n, t in (tests or {}).items()}
         model = _observed(net, head, known[0], data[0])
-        self.tests = Tests(sets, _groups(groups, len(data), sets), Bound(model))
+        self.tests = Tests(sets, _groups(groups, len(data), sets), Bound(model), measured)
         n_classes, n_features = _probe(self.tests.bound, model, dict(zip(known, data, strict=True)), sets)
 
         self.model = model
@@ -240,18 +245,19 @@ class Federation:
             "rounds": self.progress.t,
             "client_names": list(self.experiment.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
+            "measures": list(self.tests.measures),
             "header": self.header,
         }
         return History(tuple(self.records), meta)
 
     # use
     def evaluate(self, x: Any = None, y: Any = None, *, client: int | None = None) -> dict[str, Any]:
-        """Accuracy and loss of the global model (or of a client's) on ``(x, y)``, or on every test set."""
+        """Accuracy, loss and the other measures of the global model (or a client's) on ``(x, y)``, or every test set."""
         vector = self._vector(client)
         if x is None:
-            return {n: self.tests.score(self.experiment, vector, d)._asdict() for n, d in self.tests.sets.items()}
+            return {n: self.tests.score(self.experiment, vector, d) for n, d in self.tests.sets.items()}
         data = read((x, y) if y is not None else x, "evaluation data", self._dtype, vector.device, self.transform)
-        return self.tests.score(self.experiment, vector, data)._asdict()
+        return self.tests.score(self.experiment, vector, data)
 
     def predict(self, x: Any, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with."""

@@ -14,7 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.files import write_atomically
-from equipoise.metrics.performance import Value, avg_std_worst, last_rounds, spread
+from equipoise.metrics.classification import MEASURES
+from equipoise.metrics.performance import (
+    Value,
+    avg_std_worst,
+    best_round,
+    client_std,
+    gap,
+    last_rounds,
+    mean,
+    spread,
+)
+from equipoise.words import unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +42,7 @@ _META = (
     "rounds",
     "client_names",
     "client_groups",
+    "measures",
     "header",
     "versions",
 )
@@ -48,7 +60,8 @@ class History:
 
         - `"round"`: counts from 0; `"seconds"`: wall time of the round.
         - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds
-          without an evaluation.
+          without an evaluation.  In some rounds also other measures, names of `equipoise.metrics.MEASURES`, and
+          `"missing"`, the classes an AUC leaves out because the test set has none of them.
         - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with on the test set of its own group.
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
@@ -56,8 +69,8 @@ class History:
         - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency.
     meta
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
-        `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"header"` (lines about the
-        run), `"versions"` (`{package: version}`), `"config"`.
+        `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
+        recorded), `"header"` (lines about the run), `"versions"` (`{package: version}`), `"config"`.
 
     Raises
     ------
@@ -182,16 +195,42 @@ class History:
         active = (1 + max(record["ids"]) for record in self.records if record.get("ids"))
         return max((*named, *evaluated, *active), default=0)
 
-    def group_table(self) -> tuple[list[int], Table]:
-        """Rounds with an evaluation, and the accuracy of the global model on every group in them.
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What was recorded of the global model on some group, in the order of `equipoise.metrics.MEASURES`."""
+        results = [result for record in self.records for result in record.get("groups", {}).values()]
+        return tuple(name for name in MEASURES if any(name in result for result in results))
+
+    @property
+    def group_counts(self) -> tuple[int, ...] | None:
+        """Clients of each group of `groups`; None where the group of some client is not known."""
+        found = self.client_groups
+        return tuple(found.count(group) for group in self.groups) if found and set(found) <= set(self.groups) else None
+
+    def group_table(self, measure: str = "accuracy") -> tuple[list[int], Table]:
+        """Rounds with an evaluation, and how well the global model did on every group in them.
+
+        Parameters
+        ----------
+        measure
+            A name of `equipoise.metrics.MEASURES`; some are evaluated in some rounds only.
 
         Returns
         -------
-        The rounds [R] and the accuracies in [0, 1], shape [R, D], NaN where a group was not evaluated; groups are in
+        The rounds [R] and the values in [0, 1], shape [R, D], NaN where a group was not evaluated; groups are in
         the order of `groups`.
+
+        Raises
+        ------
+        ValueError
+            There is no such measure.
         """
+        if measure not in MEASURES:
+            raise ValueError(unknown("measure", measure, MEASURES))
         records = [record for record in self.records if record.get("groups")]
-        cells = [[_number(record["groups"].get(g, {}).get("accuracy")) for g in self.groups] for record in records]
+        if measure != "accuracy":
+            records = [record for record in records if any(measure in result for result in record["groups"].values())]
+        cells = [[_number(record["groups"].get(g, {}).get(measure)) for g in self.groups] for record in records]
         return [record["round"] for record in records], np.array(cells).reshape(len(cells), len(self.groups))
 
     def client_table(self) -> tuple[list[int], Table]:
@@ -206,15 +245,19 @@ class History:
         return [record["round"] for record in records], np.array(cells).reshape(len(cells), -1 if cells else 0)
 
     def frame(self) -> "pd.DataFrame":
-        """The global model on every group: one row per round and group, columns `round, group, accuracy, loss`."""
+        """The global model on every group: one row per round and group, columns `round, group, accuracy, loss`.
+
+        Other measures that were recorded have a column each, NaN in rounds without them.
+        """
         import pandas as pd
 
+        columns = ["accuracy", "loss", *(name for name in self.measures if name != "accuracy")]
         rows = [
-            (record["round"], group, _number(result.get("accuracy")), _number(result.get("loss")))
+            (record["round"], group, *(_number(result.get(name)) for name in columns))
             for record in self.records
             for group, result in record.get("groups", {}).items()
         ]
-        return pd.DataFrame(rows, columns=["round", "group", "accuracy", "loss"])
+        return pd.DataFrame(rows, columns=["round", "group", *columns])
 
     def clients(self) -> "pd.DataFrame":
         """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
@@ -244,7 +287,7 @@ class History:
         index = pd.Index([record["round"] for record in records], name="round", dtype="int64")
         return pd.DataFrame(table, index=index, columns=pd.RangeIndex(self._size(), name="client"))
 
-    def summary(self, last: int = 5) -> dict[str, Any]:
+    def summary(self, last: int = 5, measure: str = "accuracy") -> dict[str, Any]:
         """AVG, STD and worst group of the global model, and the spread over clients, in percent.
 
         Every group is averaged over the last evaluated rounds first; AVG is the mean over groups, STD the standard
@@ -254,22 +297,37 @@ class History:
         ----------
         last
             How many of the last evaluated rounds to average, at least 1.
+        measure
+            A name of `equipoise.metrics.MEASURES`.
 
         Returns
         -------
-        Plain types, ready for JSON, `None` where a number is not defined: `avg`, `std`, `worst`, `worst_group`,
-        `groups` (`{group: accuracy}`), `clients` (see `equipoise.metrics.spread`; empty when no client was evaluated),
-        `rounds` (how many were run), `averaged` (the rounds the group accuracies were averaged over).
+        Plain types, ready for JSON, `None` where a number is not defined: `avg`, `std`, `worst`, `worst_group`; `gap`,
+        the best group less the worst; `client_std`, the standard deviation (ddof 0) over clients that each have the
+        value of their group; `last` and `best`, the mean over groups in the last and in the best evaluated round;
+        `groups` (`{group: value}`), `clients` (see `equipoise.metrics.spread`, of the accuracy; empty for another
+        measure and when no client was evaluated), `rounds` (how many were run), `averaged` (the rounds the groups were
+        averaged over).
+
+        Raises
+        ------
+        ValueError
+            There is no such measure, or `last` is below 1.
         """
-        rounds, table = self.group_table()
+        rounds, table = self.group_table(measure)
         fairness = avg_std_worst(table, last)
-        groups = dict(zip(self.groups, last_rounds(table, last).tolist(), strict=True))
-        clients = last_rounds(self.client_table()[1], last)
+        of_groups = last_rounds(table, last)
+        groups = dict(zip(self.groups, of_groups.tolist(), strict=True))
+        clients = last_rounds(self.client_table()[1], last) if measure == "accuracy" else np.empty(0)
         return {
             "avg": _percent(fairness.avg),
             "std": _percent(fairness.std),
             "worst": _percent(fairness.worst),
             "worst_group": min(groups, key=lambda group: groups[group]) if fairness.worst.defined else None,
+            "gap": _percent(gap(of_groups)),
+            "client_std": _percent(client_std(of_groups, self.group_counts)),
+            "last": _percent(mean(table[-1] if len(table) else [])),
+            "best": _percent(best_round(table)),
             "groups": {group: _percent(Value(a, math.isfinite(a))) for group, a in groups.items()},
             "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
             "rounds": len(self.records),

@@ -13,15 +13,27 @@ from equipoise.methods.afl import AFL
 from equipoise.methods.ditto import Ditto, DittoPersonal
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fael_exact import FAELExact
+from equipoise.methods.fairfed import FairFed
 from equipoise.methods.fedavg import FedAvg
+from equipoise.methods.fedbn import FedBN
+from equipoise.methods.fedce import FedCE
 from equipoise.methods.feddyn import FedDyn
 from equipoise.methods.fedfv import FedFV
+from equipoise.methods.fedga import FedGA
+from equipoise.methods.fedgh import FedGH
+from equipoise.methods.fedpac import FedPAC
 from equipoise.methods.fedproc import FedProc
 from equipoise.methods.fedproto import FedProto
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.fphl import FPHL
+from equipoise.methods.gsam import GSAM
+from equipoise.methods.logit_adjust import LogitAdjust
+from equipoise.methods.margin import Margin
 from equipoise.methods.moon import Moon
+from equipoise.methods.principal import Principal
 from equipoise.methods.qffl import QFFL
+from equipoise.methods.saga import SAGA
+from equipoise.methods.sam import SAM
 from equipoise.methods.scaffold import Scaffold
 from equipoise.rule import Rule, overrides
 from equipoise.solver import Solver
@@ -56,6 +68,10 @@ class Entry(NamedTuple):
 HEAL = "Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024"
 RELEASED_FPHL = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffers": True}
 RELEASED_FAEL = {"distance": "norms", "init": "uniform", "carry": "raw"}
+LD = "Zeng et al.: Tackling Data Heterogeneity in Federated Learning via Loss Decomposition, MICCAI 2024"
+RELEASED_MARGIN = {"form": "released"}
+RELEASED_PRINCIPAL = {"eigen": "l1_all", "scope": "tensor", "weights": "uniform", "warm_start": True}
+ISM = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"
 
 METHODS: dict[str, Entry] = {
     "fedavg": Entry(
@@ -64,7 +80,12 @@ METHODS: dict[str, Entry] = {
         "McMahan et al., AISTATS 2017",
         {"uniform": {"weights": "uniform"}},
     ),
-    "fedprox": Entry((FedProx,), "stay near the model handed out", "Li et al., MLSys 2020", {"marsfl": {"mu": 1e-4}}),
+    "fedprox": Entry(
+        (FedProx,),
+        "stay near the model handed out",
+        "Li et al., MLSys 2020",
+        {"marsfl": {"mu": 1e-4}, "fedld": {"form": "norm"}},
+    ),
     "scaffold": Entry(
         (Scaffold,),
         "control variates against client drift",
@@ -98,20 +119,80 @@ METHODS: dict[str, Entry] = {
         (AFL,),
         "weights that climb on the clients' losses (agnostic FL)",
         "Mohri et al., ICML 2019",
-        {"marsfl": {"memory": False, "floor": 0.001}},
+        {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}},
     ),
     "qffl": Entry(
         (QFFL,),
         "losses to the power q + 1 (q-FedAvg)",
         "Li et al., ICLR 2020",
-        {"full": {"form": "full"}, "weights": {"form": "weights"}},
+        {"full": {"form": "full"}, "weights": {"form": "weights"}, "ffl4mia": {"form": "losses"}},
         "weights",
+    ),
+    "fairfed": Entry(
+        (FairFed,),
+        "less weight to clients whose accuracy is far from everybody's",
+        "Ezzeldin et al., AAAI 2023",
+        {"published": {"clip": False}, "ffl4mia": {"form": "released", "balanced": True}},
+    ),
+    "fedce": Entry(
+        (FedCE,),
+        "weights by what a client's update and data add to the others'",
+        "Jiang et al., CVPR 2023",
+        {
+            "ffl4mia": {"first_zero": True, "floor": 0.0},
+            "nvflare2026": {"mode": "plus", "coef_average": False, "first_zero": True},
+            "nvflare2023": {
+                "coef_average": False,
+                "prior": "uniform",
+                "first_zero": True,
+                "floor": 0.001,
+                "floors": "after",
+            },
+        },
+    ),
+    "fedga": Entry(
+        (FedGA,),
+        "more weight where averaging costs most (generalisation adjustment)",
+        "Zhang et al., CVPR 2023",
+        {
+            "released": {"d": 0.05, "form": "released"},
+            "official": {"form": "official"},
+            "official-acc": {"metric": "accuracy", "form": "official"},
+        },
     ),
     "fedfv": Entry(
         (FedFV,),
         "project conflicting updates on each other",
         "Wang et al., IJCAI 2021",
         {"released": {"lags": "released"}},
+    ),
+    "sam": Entry(
+        (SAM,),
+        "the gradient where the loss is highest nearby",
+        "Foret et al., ICLR 2021",
+        {"ffl4mia": {"added": True}},
+    ),
+    "gsam": Entry((GSAM,), "SAM that also closes the gap to the highest loss nearby", "Zhuang et al., ICLR 2022"),
+    "logit-adjust": Entry((LogitAdjust,), "train against each client's class frequencies", "Menon et al., ICLR 2021"),
+    "saga": Entry(
+        (SAGA,),
+        "weigh clients by the sharpness of their loss",
+        ISM,
+        {"L": {"variant": "L"}, "released": {"offset": 1e-10}},
+    ),
+    "fedism": Entry(
+        (GSAM, SAGA),
+        "GSAM and SAGA with one search distance: equal sharpness across clients",
+        "Wu, Kuang, Yan, Yu: From Optimization to Generalization, IJCAI 2024",
+        {"released": {"offset": 1e-10}},
+        values={"rho": 0.05, "tau": 0.0},
+    ),
+    "fedism+": Entry(
+        (GSAM, SAGA),
+        "GSAM and SAGA with a growing search distance",
+        ISM,
+        {"S": {"variant": "S"}, "L": {"variant": "L"}, "released": {"offset": 1e-10}},
+        values={"rho": 0.1, "tau": 0.5},
     ),
     "fphl": Entry((FPHL,), "drop updates whose direction is inconsistent", HEAL, {"released": RELEASED_FPHL}),
     "fael": Entry((FAEL,), "weigh clients by how far they moved", HEAL, {"released": RELEASED_FAEL}),
@@ -123,6 +204,34 @@ METHODS: dict[str, Entry] = {
         {"released": {**RELEASED_FPHL, **RELEASED_FAEL}, "office": {"tau": 0.4}},
     ),
     "fedheal-exact": Entry((FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", HEAL),
+    "margin": Entry((Margin,), "keep the logits of local training small", LD, {"released": RELEASED_MARGIN}),
+    "principal": Entry(
+        (Principal,), "move along the principal axes of the updates", LD, {"released": RELEASED_PRINCIPAL}
+    ),
+    "fedld": Entry(
+        (Margin, Principal),
+        "margin control and principal gradients: less loss to label skew",
+        LD,
+        {"released": {**RELEASED_MARGIN, **RELEASED_PRINCIPAL}},
+    ),
+    "fedgh": Entry(
+        (FedGH,),
+        "take the conflicts out of every pair of updates",
+        "Zhang, Sun, Chen, IEEE Signal Processing Letters 2024",
+        {"released": {"form": "hierarchical"}},
+    ),
+    "fedhgd": Entry(
+        (FedGH,),
+        "take the conflicts out of the updates, pair by pair and tensor by tensor (FedDM)",
+        "Zhu et al., IEEE Transactions on Medical Imaging 2023",
+        values={"form": "hierarchical"},
+    ),
+    "fedbn": Entry(
+        (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
+    ),
+    "fedpac": Entry(
+        (FedPAC,), "aligned features, and a mixture of classifiers for each client", "Xu, Tong, Huang, ICLR 2023"
+    ),
 }
 ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance
 TRAVEL: frozenset[type[Rule]] = frozenset({Scaffold})  # rules that ask how far the solver's steps lead

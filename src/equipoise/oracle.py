@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from equipoise import maths
 from equipoise.draws import Plan
 from equipoise.model import Evaluator
 from equipoise.rule import Gradient, Out, cross_entropy
@@ -60,6 +61,7 @@ class Oracle:
         self.plan = plan
         self.n_params = n_params
         self._counts: Tensor | None = None
+        self._moments: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
 
     # questions about the whole data set, at a whole vector [..., G], in eval mode and without crops
     def _passes(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -85,6 +87,11 @@ class Oracle:
             right = right + ((logits.argmax(-1) == y) & ok).sum(-1)
             total = total + (cross_entropy(logits, y).double() * ok).sum(-1)
         return right / self.source.sizes, total / self.source.sizes
+
+    def logits(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [n, C] and labels [n] of the whole data set, which must be one client's."""
+        logits, _, y, _ = zip(*self._passes(vector), strict=True)
+        return torch.cat(logits), torch.cat(y)
 
     def loss(self, vector: Tensor) -> Tensor:
         """Mean cross-entropy over the data set [...]."""
@@ -118,11 +125,30 @@ class Oracle:
         """True on the classifier's coordinates [P]."""
         return self.evaluator.model.head[: self.n_params]
 
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """Sizes of the trainable tensors, in the order of the vector."""
+        return self.evaluator.model.layout
+
     def features(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features [..., n, D], labels [..., n] and which samples are there [..., n]."""
         passes = [(features, y, ok) for _, features, y, ok in self._passes(vector)]
         features, y, ok = (torch.cat(part, -2 if k == 0 else -1) for k, part in enumerate(zip(*passes, strict=True)))
         return features, y, ok
+
+    def moments(self, vector: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean feature of each class [..., C, D], samples of each [..., C], and mean squared length of a feature [...].
+
+        The answer is kept, so that the same vector may be asked about on every batch of a visit.
+        """
+        if self._moments is None or self._moments[0] is not vector:
+            sums = count = square = torch.zeros((), dtype=vector.dtype, device=vector.device)
+            for _, features, y, ok in self._passes(vector):
+                more, n = maths.class_sums(features, y, ok, n_classes)
+                sums, count = sums + more, count + n
+                square = square + (features.square().sum(-1) * ok).sum(-1)
+            self._moments = vector, (maths.class_means(sums, count), count, square / self.source.sizes)
+        return self._moments[1]
 
     def gradient(self, vector: Tensor) -> Tensor:
         """Gradient [..., P] of :meth:`loss`."""

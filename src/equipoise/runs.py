@@ -102,7 +102,7 @@ def configure(
         raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}.")
     protocol = {
         name: getattr(data.protocol, name)
-        for name in ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay")
+        for name in ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay", "participation")
     }
     if chosen.get("optimizer", "sgd") != "sgd":
         protocol |= {"momentum": 0.0, "lr": 0.001}
@@ -213,6 +213,7 @@ def federation(config: RunConfig) -> tuple[Federation, Scenario]:
         names=data.client_names,
         groups=data.client_groups,
         device=config.device,
+        measures=data.measures,
     )
     return built, data
 
@@ -250,6 +251,7 @@ def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Calla
         "data": data.manifest,
         "client_names": list(fed.experiment.names),
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
+        "measures": list(fed.tests.measures),
         "header": header,
     }
     write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import equipoise as eq
 from equipoise.methods.afl import AFL
 from helpers import Server, clients, federation, fitted, normal, tensor
 
@@ -78,3 +79,23 @@ def test_the_mean_of_the_iterates_is_given_out() -> None:
     published = torch.cat([p.reshape(-1) for p in fed.network().parameters()])
     assert torch.allclose(published, torch.stack(seen).mean(0), rtol=0, atol=1e-13)
     assert torch.equal(fitted("afl", 4).progress.vector, fed.progress.vector)
+
+
+@pytest.mark.parametrize(("losses", "first"), [([0.2, 0.9, 0.5], 1), ([0.7, 0.1, 0.7], 0), ([3.0, 3.0, 3.0], 0)])
+def test_the_worst_client_alone(losses: list[float], first: int) -> None:
+    """FFL4MIA: the new model is that of the client with the largest loss, buffers too; of equals the first."""
+    W, updates, buffers = normal(4), normal(3, 4, seed=1), normal(3, 2, seed=2)
+    server = Server(eq.parse("afl:worst-client"), W, [1, 50, 3], buffers=normal(2, seed=3))
+    before = server.buffers
+    cohort = server.round(updates, reports=[{"loss": tensor(losses)}], buffer_updates=buffers)
+    assert cohort.weights.tolist() == [float(m == first) for m in range(3)]
+    assert torch.equal(server.theta, W + updates[first])
+    assert torch.equal(server.buffers, before + buffers[first])
+    cohort = server.round(updates[:2], [2, 0], [{"loss": tensor([0.1, 0.3])}], buffers[:2])
+    assert cohort.weights.tolist() == [0.0, 1.0]
+
+
+def test_the_worst_client_does_not_depend_on_the_multipliers() -> None:
+    one, two = (fitted(f"afl(worst=true, gamma={gamma}, floor=0.3)", 4) for gamma in (0.0, 0.5))
+    assert torch.equal(one.progress.vector, two.progress.vector)
+    assert all(sorted(r["weights"]) == [0.0, 0.0, 0.0, 1.0] for r in one.records)

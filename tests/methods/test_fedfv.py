@@ -141,6 +141,18 @@ def test_under_full_participation_the_lag_has_no_effect() -> None:
     assert not torch.equal(c.progress.vector, d.progress.vector)
 
 
+def test_under_full_participation_nothing_is_copied() -> None:
+    """What is remembered is the matrix of the round itself; a round in another order is sorted in, as any other."""
+    server = Server(FedFV(), torch.zeros(4, dtype=torch.float64), [1.0] * 3)
+    updates, losses = normal(3, 4), torch.tensor([3.0, 1.0, 2.0])
+    server.round(updates, reports=[{"loss": losses}])
+    assert server.state[0]["last_update"] is updates
+    other = Server(FedFV(), torch.zeros(4, dtype=torch.float64), [1.0] * 3)
+    other.round(updates[[2, 0, 1]], [2, 0, 1], [{"loss": losses[[2, 0, 1]]}])
+    assert torch.equal(other.state[0]["last_update"], updates)
+    assert torch.allclose(other.theta, server.theta, rtol=0, atol=1e-15)
+
+
 @pytest.mark.parametrize("signs", [[0.0, 0.0, 0.0], [1.0, -1.0, 0.0]], ids=["still", "opposite"])
 def test_no_direction_means_no_step(signs: list[float]) -> None:
     """Nothing is divided by 0, and the record of the round stays a number."""

@@ -1,12 +1,14 @@
 """FedProx against its definition and against minima known in closed form."""
 
+import math
+
 import pytest
 import torch
 
 import equipoise as eq
 from equipoise.client import visit_client
 from equipoise.methods.fedprox import FedProx
-from helpers import Quadratic, normal, visit_of
+from helpers import Quadratic, normal, oracle_of, samples, visit_of
 
 
 def quadratic(n: int = 4, seed: int = 0) -> Quadratic:
@@ -47,6 +49,21 @@ def test_long_training_reaches_the_proximal_point(mu: float) -> None:
 def test_the_marsfl_preset_is_a_hundredth() -> None:
     assert eq.parse("fedprox:marsfl").rules == (FedProx(mu=0.01 * 0.01),)
     assert eq.parse("fedprox").rules == (FedProx(mu=0.01),)
+
+
+def test_distances_that_are_not_squared() -> None:
+    """Each tensor is pulled equally hard however near it is, and not at all where it has not moved."""
+    oracle = oracle_of(torch.nn.Linear(6, 3).double(), *samples(4, 1), eq.SGD(1.0))
+    start, gap = normal(21), normal(21, seed=1)
+    gap[18:] = 0
+    got = FedProx(0.5, "norm").correction(start + gap, visit_of(oracle, start))
+    length = math.sqrt(sum(float(g) ** 2 for g in gap[:18]))
+    assert got.tolist() == pytest.approx([0.5 * float(g) / length for g in gap], abs=1e-12)
+    near = FedProx(0.5, "norm").correction(start + 1e-3 * gap, visit_of(oracle, start))
+    assert torch.allclose(near, got, rtol=0, atol=1e-11)
+    stack = FedProx(0.5, "norm").correction(torch.stack([start + gap, start]), visit_of(oracle, start.expand(2, -1)))
+    assert torch.allclose(stack, torch.stack([got, 0 * got]), rtol=0, atol=1e-12)
+    assert eq.parse("fedprox:fedld").rules == (FedProx(form="norm"),)
 
 
 def test_mu_is_not_negative() -> None:

@@ -94,6 +94,23 @@ def test_the_form_that_only_weighs(q: float) -> None:
     assert cohort.coefficients is None
 
 
+@pytest.mark.parametrize("q", [0.0, 0.5, 2.5])
+def test_the_form_that_only_weighs_by_losses(q: float) -> None:
+    """FFL4MIA: the samples do not count."""
+    losses = [0.2, 1.5, 0.9]
+    server = Server(eq.parse("qffl:ffl4mia", {"qffl.q": q}), normal(4), [10, 5, 20])
+    cohort = server.round(normal(3, 4, seed=1), reports=[{"loss": torch.tensor(losses, dtype=torch.float64)}])
+    raw = [(F + 1e-10) ** q for F in losses]
+    assert cohort.weights.tolist() == pytest.approx([r / sum(raw) for r in raw], abs=1e-14)
+    assert cohort.coefficients is None
+
+
+def test_the_forms_that_weigh_do_not_turn_the_step() -> None:
+    assert QFFL().owns == {"weights", "direction"}
+    assert QFFL(form="weights").owns == QFFL(form="losses").owns == {"weights"}
+    assert QFFL(form="losses") in eq.parse("scaffold+qffl:ffl4mia").rules
+
+
 def test_buffers_are_a_plain_mean() -> None:
     buffers = normal(2, 3)
     server = Server(QFFL(q=2, lipschitz=1.0), normal(4), [1, 9], buffers=torch.zeros(3, dtype=torch.float64))

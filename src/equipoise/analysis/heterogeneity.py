@@ -87,7 +87,8 @@ def measure(
     """
     import pandas as pd
 
-    others = [text for text in dict.fromkeys(str(parse(method)) for method in methods) if text != "fedavg"]
+    asked = list(dict.fromkeys(str(parse(method)) for method in methods))
+    others = [text for text in asked if text != "fedavg"]
     waiting = [cell for cell in found if not measured(cell.path, every, others)]
     done = len(found) - len(waiting)
     running: dict[int, tuple[Cell, subprocess.Popen[bytes], Any]] = {}
@@ -126,6 +127,6 @@ def measure(
         {"alpha": cell.alpha, "seed": cell.seed, **row}
         for cell in found
         for row in decomposition(cell.path, every, others)
-        if row["method"] in {*others, "fedavg"}
     ]
-    return pd.DataFrame(rows)
+    rows = [row for row in rows if row["method"] in asked]
+    return pd.DataFrame(sorted(rows, key=lambda row: asked.index(row["method"])))

@@ -28,6 +28,8 @@ class AFL(Rule):
     importance : scale the losses of the clients present by N / |S|.
     memory : False starts the climb from equal multipliers every round and uses its result at once, as MarsFL does.
     floor : least multiplier used, in [0, 1).
+    worst : copy the model of the client with the largest loss, as FFL4MIA does for AFL; of equals the first. The
+        multipliers climb, but are not used.
 
     Server state: ``lam`` [N]; ``mean`` [P] if ``averaged``.
     Absent clients (a decision where the paper assumes all take part) add no loss; the others' weights are scaled to one.
@@ -39,6 +41,7 @@ class AFL(Rule):
     importance: bool = False
     memory: bool = True
     floor: float = number(0.0, low=0, high=1)
+    worst: bool = False
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
@@ -54,6 +57,8 @@ class AFL(Rule):
         climbed = lam.index_add(0, i, self.gamma * factor * cohort.reports["loss"].to(lam.dtype))
         after = project_to_simplex(climbed)
         used = (lam if self.memory else after)[i].clamp(min=self.floor)
+        if self.worst:
+            used = torch.zeros_like(used).index_fill(0, cohort.reports["loss"].argmax(), 1)
         return {**state, "lam": after}, replace(cohort, weights=simplex(used))
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:

@@ -69,14 +69,14 @@ class FedFV(Rule):
         return a
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        updates = state["last_update"].index_copy(0, cohort.ids, cohort.updates)
+        N = cohort.n_clients
+        whole = torch.equal(cohort.ids, torch.arange(N, device=cohort.ids.device))  # then nothing of [N, P] is copied
+        updates = cohort.updates if whole else state["last_update"].index_copy(0, cohort.ids, cohort.updates)
         last = state["last_round"].index_fill(0, cohort.ids, cohort.t)
-        recent = (last >= max(0, cohort.t - self.tau)) & ~torch.isin(
-            torch.arange(len(last), device=last.device), cohort.ids
-        )
+        recent = (last >= max(0, cohort.t - self.tau)).index_fill(0, cohort.ids, False)
         rows = torch.cat([cohort.ids, recent.nonzero().flatten()])  # those present first
         M = len(cohort.ids)
-        K = gram(updates[rows])
+        K = gram(updates if whole else updates[rows])
         a = torch.cat([self.internal(K[:M, :M], cohort.reports["loss"]).mean(0), K.new_zeros(len(rows) - M)])
         if cohort.t + (self.lags == "released") >= self.tau:
             a = self.external(a, K, cohort.t - last[rows])

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor
 
-from equipoise.hyper import number
+from equipoise.hyper import choice, number
 from equipoise.rule import Rule, Visit
+
+
+def unit(vector: Tensor, layout: Sequence[int]) -> Tensor:
+    """Each tensor's part of ``vector`` [..., P] at length one; a part of length 0 stays 0."""
+    parts = vector.split(layout, -1)
+    lengths = [torch.linalg.vector_norm(part, dim=-1, keepdim=True) for part in parts]
+    return torch.cat([part / length.where(length > 0, 1) for part, length in zip(parts, lengths, strict=True)], -1)
 
 
 @dataclass(frozen=True)
@@ -21,11 +31,15 @@ class FedProx(Rule):
     Parameters
     ----------
     mu : strength, >= 0; 0 is FedAvg. Common: 0.001 to 1.
+    form : ``"squared"`` as above; ``"norm"`` is mu times the sum of the tensors' distances, whose pull does not fade.
 
-    Differs: MarsFL multiplies the term by a stray 0.01; preset ``marsfl``.
+    Differs: MarsFL multiplies the term by a stray 0.01; preset ``marsfl``. The baseline in FedLD's code has distances that
+    are not squared; preset ``fedld``.
     """
 
     mu: float = number(0.01, low=0)
+    form: Literal["squared", "norm"] = choice("squared", "norm")
 
     def correction(self, theta: Tensor, visit: Visit) -> Tensor:
-        return self.mu * (theta - visit.start)
+        gap = theta - visit.start
+        return self.mu * (gap if self.form == "squared" else unit(gap, visit.oracle.layout))

@@ -15,7 +15,7 @@ from equipoise.rule import Cohort, Rule, Setup, State, Visit
 
 @dataclass(frozen=True)
 class QFFL(Rule):
-    r"""Minimise :math:`\sum_m p_m F_m^{q+1} / (q + 1)` by q-FedAvg, or weigh clients by :math:`N_m F_m^q`.
+    r"""Minimise :math:`\sum_m p_m F_m^{q+1} / (q + 1)` by q-FedAvg, or weigh clients by :math:`N_m F_m^q` or :math:`F_m^q`.
 
     .. math:: \delta_m = -L F_m^q \Delta_m, \qquad h_m = q F_m^{q-1} \lVert L \Delta_m \rVert^2 + L F_m^q, \qquad
         \theta^{t+1} = \theta^t - \sum_m \delta_m / \sum_m h_m
@@ -25,8 +25,9 @@ class QFFL(Rule):
 
     Parameters
     ----------
-    q : >= 0; 0 is FedAvg with equal weights (``full``) or FedAvg (``weights``). 0.1 to 1; tune it.
-    form : ``"full"`` is q-FedAvg; ``"weights"`` keeps the size of the step: :math:`p_m \propto N_m F_m^q`, sum one.
+    q : >= 0; 0 is FedAvg with equal weights (``full``, ``losses``) or FedAvg (``weights``). 0.1 to 1; tune it.
+    form : ``"full"`` is q-FedAvg; ``"weights"`` keeps the size of the step: :math:`p_m \propto N_m F_m^q`, sum one;
+        ``"losses"``, as FFL4MIA computes, :math:`p_m \propto F_m^q` without the samples.
     lipschitz : L, > 0, or None for 1 / (learning rate). It sets the step of ``full``; with momentum or many local steps
         1 / lr is far too large and training stalls.
     sample_weights : multiply delta and h by N_m / sum N (for full participation with unequal sizes).
@@ -34,7 +35,7 @@ class QFFL(Rule):
     """
 
     q: float = number(1.0, low=0)
-    form: Literal["full", "weights"] = choice("full", "weights")
+    form: Literal["full", "weights", "losses"] = choice("full", "weights", "losses")
     lipschitz: float | None = number(None, low=0, above=True)
     sample_weights: bool = False
     eps: float = number(1e-10, low=0)
@@ -58,8 +59,9 @@ class QFFL(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         loss = cohort.reports["loss"]
-        if self.form == "weights":
-            return state, replace(cohort, weights=simplex(cohort.sizes * (loss.double() + self.eps) ** self.q))
+        if self.form != "full":
+            samples = cohort.sizes if self.form == "weights" else torch.ones_like(cohort.sizes)
+            return state, replace(cohort, weights=simplex(samples * (loss.double() + self.eps) ** self.q))
         p = simplex(cohort.sizes) if self.sample_weights else torch.ones_like(cohort.sizes)
         factor, h = self.terms(loss, cohort.updates, state["L"], p)
         coefficients = factor / h.sum() if h.sum() > 0 else torch.zeros_like(h)

@@ -90,7 +90,7 @@ def last_rounds(table: ArrayLike, last: int = 5) -> Vector:
     -------
     One accuracy per group, shape [D]; NaN where a group was not evaluated in one of these rounds.
     """
-    rows = _rows(table, last)
+    rows = last_rounds_of(table, last)
     return rows.mean(axis=0) if len(rows) else np.full(rows.shape[1], math.nan)  # [D]
 
 
@@ -133,12 +133,26 @@ def avg_std_worst_per_round(table: ArrayLike, last: int = 5) -> Fairness:
     ValueError
         The table has another number of dimensions, or `last` is below 1.
     """
-    rows = _rows(table, last)
+    rows = last_rounds_of(table, last)
     avg, std_, worst_ = (mean([metric(row).value for row in rows]) for metric in (mean, std, worst))
     return Fairness(avg, std_, worst_)
 
 
-def _rows(table: ArrayLike, last: int) -> Vector:
+def last_rounds_of(table: ArrayLike, last: int) -> Vector:
+    """The last rows of a table [R, D], or the one row [D] that it is; shape [min(last, R), D].
+
+    Parameters
+    ----------
+    table
+        Values by evaluated round and group; shape [R, D], or [D] for one round.
+    last
+        How many rounds to keep, at least 1.
+
+    Raises
+    ------
+    ValueError
+        The table has another number of dimensions, or `last` is below 1.
+    """
     rows = np.asarray(table, dtype=np.float64)
     if rows.ndim not in (1, 2):
         raise ValueError(
@@ -147,6 +161,20 @@ def _rows(table: ArrayLike, last: int) -> Vector:
     if last < 1:
         raise ValueError(f"last counts the rounds to average: expected at least 1, found {last}.")
     return np.atleast_2d(rows)[-last:]
+
+
+def best_round(table: ArrayLike) -> Value:
+    """The highest average over groups of any evaluated round: what "best accuracy" means in FedLD's kind of report.
+
+    It looks at the test data to choose the round, so it is too high by an unknown amount; it is recorded, not tabulated.
+
+    Parameters
+    ----------
+    table
+        Accuracies in [0, 1], shape [R, D], or [D] for one round.
+    """
+    averages = [value for value, defined in map(mean, last_rounds_of(table, np.size(table) or 1)) if defined]
+    return Value(max(averages), True) if averages else UNDEFINED
 
 
 def variance(accuracies: ArrayLike) -> Value:
@@ -189,6 +217,30 @@ def _count(k: int, share: float) -> int:
 def gap(accuracies: ArrayLike) -> Value:
     """Distance between the best-off and the worst-off client, `max_k a_k - min_k a_k`; shape [K]."""
     return _measure(accuracies, np.ptp)
+
+
+def client_std(groups: ArrayLike, counts: ArrayLike | None) -> Value:
+    """Standard deviation over clients that each have the value of their group: Table IV of FedISM+.
+
+    With the share `s_d` of the clients in group d: `sqrt(sum_d s_d (a_d - sum_e s_e a_e)^2)` (ddof 0), for two groups
+    `sqrt(f (1 - f)) |a_1 - a_2|` with the share f of the clients in one of them.
+
+    Parameters
+    ----------
+    groups
+        One value per group; shape [D].  Undefined when a group that has clients has none.
+    counts
+        Clients of each group; shape [D].  None, or none at all: undefined.
+    """
+    if counts is None:
+        return UNDEFINED
+    n = np.asarray(counts, dtype=np.float64)
+    shape = np.shape(groups)
+    if n.shape != shape:
+        raise ValueError(f"counts must hold one number per group: expected shape {shape}, found {n.shape}.")
+    share = n[n > 0] / n.sum() if n.any() else n
+    inhabited = np.asarray(groups, dtype=np.float64)[n > 0]
+    return _measure(inhabited, lambda a: math.sqrt(share @ np.square(a - share @ a)))
 
 
 def coefficient_of_variation(accuracies: ArrayLike) -> Value:

@@ -64,7 +64,8 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure"
 def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     """Size of the distribution-shift and the aggregation loss of one round against the label skew: FedLD's Fig. 2.
 
-    The shift loss belongs to the local training, so methods that differ on the server only share a line there.
+    The shift loss belongs to the local training, so methods that differ on the server only share a line there. The last
+    panel is the loss of the global model: where aggregation makes the loss smaller, a smaller term is no gain.
 
     Lines with hollow marks have margin control. Means over the last measured rounds and the seeds; bands are the standard
     deviation over seeds (ddof 1).
@@ -76,15 +77,16 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     last
         How many of the last measured rounds to average.
     """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     tail = frame.sort_values("round").groupby(["method", "alpha", "seed"], sort=False).tail(last)
-    values = tail.groupby(["method", "alpha", "seed"])[["shift", "aggregation"]].mean().abs()
+    values = tail.groupby(["method", "alpha", "seed"])[["shift", "aggregation", "total"]].mean().abs()
     methods = list(dict.fromkeys(frame["method"]))
     alphas = sorted(frame["alpha"].unique(), reverse=True)
     bases = list(dict.fromkeys(_aggregation(method) for method in methods))
-    figure, panels = _panels(2, height=1.6, sharex=True)
-    for axes, (term, title) in zip(
-        panels, {"shift": "|shift loss|", "aggregation": "|aggregation loss|"}.items(), strict=True
-    ):
+    figure, panels = _panels(3, height=1.45, sharex=True)
+    titles = {"shift": "|shift loss|", "aggregation": "|aggregation loss|", "total": "global loss"}
+    for axes, (term, title) in zip(panels, titles.items(), strict=True):
         drawn: list[object] = []
         for method in methods:
             own = values.loc[method, term].unstack("seed")  # [alphas, seeds]
@@ -110,8 +112,12 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
                 std = np.array([v.std(ddof=1) for v in found])
                 axes.fill_between(known, mean - std, mean + std, color=_color(i), alpha=0.15, linewidth=0)
         axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
-        axes.set_xscale("log")
-        axes.invert_xaxis()
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    panels[-1].set_xscale("log")
+    panels[-1].set_xlim(1.5 * alphas[0], alphas[-1] / 1.5)
     panels[-1].set_xticks(alphas, [f"{a:g}" for a in alphas])
     panels[-1].minorticks_off()
     panels[-1].set_xlabel("Dirichlet α (to the right: more skewed)", size=8, color=INK)

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from equipoise.files import write_atomically
 from equipoise.history import History
 from equipoise.report import figures as drawings
-from equipoise.report.table import STATISTICS, by_label, caption, client_grid, comparison, grid, verdict
+from equipoise.report.table import (
+    Comparison,
+    by_label,
+    caption,
+    client_grid,
+    comparison,
+    grid,
+    legend,
+    statistics,
+    tables,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,16 +90,9 @@ def render(histories: Sequence[History]) -> str:
         facts=_facts(found, histories),
         verdict=verdict(found),
         notes=found["notes"],
-        caption=caption(found),
-        grid=grid(found),
+        measured=list(map(_measured, tables(found))),
         reference=found["methods"][0]["method"],
-        differences=[
-            (name, texts)
-            for name, cells in grid(found).rows
-            if any(texts := [cell.difference for cell in cells[-len(STATISTICS) :]])
-        ],
         clients=client_grid(found),
-        seeds=len(found["seeds"]),
         figures=[
             (name, CAPTIONS[name].format(**notes), _svg(name, figure))
             for name, figure in drawings.draw_all(histories).items()
@@ -101,6 +105,25 @@ def render(histories: Sequence[History]) -> str:
         versions=_versions(histories),
         today=date.today().isoformat(),
     )
+
+
+def _measured(found: Comparison) -> dict[str, Any]:
+    """What the page shows of one measure."""
+    content, totals = grid(found), len(statistics(found))
+    best = ["Best value of each column in bold."] if len(content.rows) > 1 else []
+    explained, spread = legend(found), []
+    if explained and explained[-1].startswith("±"):
+        explained, spread = explained[:-1], explained[-1:]
+    notes = found["notes"] if found["measure"] != "accuracy" else []  # those of the accuracy stand above
+    return {
+        "heading": f"{found['title']} on every group",
+        "grid": content,
+        "totals": totals,
+        "caption": " ".join([caption(found), *explained, *best, *spread, *notes]),
+        "differences": [
+            (name, texts) for name, cells in content.rows if any(texts := [cell.difference for cell in cells[-totals:]])
+        ],
+    }
 
 
 def _title(found: dict[str, Any]) -> str:

@@ -6,15 +6,21 @@ from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from equipoise.history import History
+from equipoise.metrics.classification import AREAS, MEASURES
+from equipoise.metrics.pooling import Moments, pooled
 from equipoise.metrics.statistics import paired, summary_over_seeds
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 Comparison = dict[str, Any]
 
-STATISTICS: Final = {"avg": "AVG", "std": "STD", "worst": "worst"}
+STATISTICS: Final = {"avg": "AVG", "std": "STD", "worst": "worst", "gap": "gap", "client_std": "client STD"}
+_LOWER: Final = ("std", "gap", "client_std")  # is better
 SPREAD: Final = {  # measure of the clients: title, larger is better, digits
     "mean": ("mean", True, 2),
     "worst10": ("worst 10 %", True, 2),
@@ -73,16 +79,21 @@ def comparison(histories: Sequence[History], last: int = 5) -> Comparison:
 
     Returns
     -------
-    `scenario`; `rounds`, the longest run; `averaged`, the value of `last`; `seeds`, all of them; `notes`, sentences
-    about what makes the runs hard to compare; `methods`, a list of
+    `scenario`; `rounds`, the longest run; `seeds`, all of them; `measure` and `title`, what was measured, here the
+    accuracy; `averaged`, the value of `last`; `notes`, sentences about what makes the runs hard to compare; `methods`, a
+    list of
 
     - `method`, the label, and `seeds`;
-    - `avg`, `std`, `worst`: over seeds, `{"mean", "std" (ddof 1), "ci95" (half-width)}`, where within one seed `std` is
-      the standard deviation over groups (ddof 1, FedHEAL) and `worst` the worst group;
+    - `avg`, `std`, `worst`, `gap`, `client_std`: over seeds, `{"mean", "std" (ddof 1), "ci95" (half-width)}`; within one
+      seed they are those of `History.summary`, of another measure than the accuracy the means of those of every round;
     - `groups`: `{group: {"mean", "std", "ci95"}}`; `clients`: the same for every measure of
       `equipoise.metrics.spread`, empty when no client was evaluated;
-    - `versus`: `{"method", "seeds", "avg", "std", "worst"}` with `{"difference", "ci95", "p"}`, this method minus the
-      first, paired over the `seeds` common seeds; null for the first method.
+    - `versus`: `{"method", "seeds", "avg", "std", "worst", "gap", "client_std"}` with `{"difference", "ci95", "p"}`, this
+      method minus the first, paired over the `seeds` common seeds; null for the first method;
+    - `pooled`: the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with `{"mean", "std" (ddof 0)}` over
+      the last rounds of all seeds, see `equipoise.metrics.pooled`;
+
+    and `measures`: all of this again for every measure that was recorded, `{name: ...}`.
 
     Numbers that are not defined are null.
 
@@ -92,31 +103,100 @@ def comparison(histories: Sequence[History], last: int = 5) -> Comparison:
         There is no run, the scenarios differ, or two runs have the same label and seed.
     """
     runs = by_label(histories)
-    summaries = {label: {seed: run.summary(last) for seed, run in seeds.items()} for label, seeds in runs.items()}
-    groups = dict.fromkeys(group for history in histories for group in history.groups)
+    measures = [name for name in MEASURES if any(name in history.measures for history in histories)]
+    found = {name: _measured(runs, last, name) for name in dict.fromkeys(("accuracy", *measures))}
+    of_accuracy = found["accuracy"]
+    of_accuracy["notes"] = [*_notes(runs), *of_accuracy["notes"]]
+    return {**of_accuracy, "measures": {name: found[name] for name in measures}}
+
+
+def tables(comparison: Comparison) -> list[Comparison]:
+    """What has a table of its own: the accuracy, then every other measure that was recorded.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned.
+    """
+    return [comparison, *(found for name, found in comparison.get("measures", {}).items() if name != "accuracy")]
+
+
+def _measured(runs: dict[str, dict[int, History]], last: int, measure: str) -> Comparison:
+    histories = [run for seeds in runs.values() for run in seeds.values()]
+    summaries = {label: {k: _summary(run, last, measure) for k, run in seeds.items()} for label, seeds in runs.items()}
+    groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     first = next(iter(runs))
     methods = []
     for label, seeds in summaries.items():
         found = list(seeds.values())
-        measures = dict.fromkeys(name for summary in found for name in summary["clients"])
+        spreads = dict.fromkeys(name for summary in found for name in summary["clients"])
         methods.append(
             {
                 "method": label,
                 "seeds": list(seeds),
                 **{key: _over_seeds([summary[key] for summary in found]) for key in STATISTICS},
                 "groups": {group: _over_seeds([s["groups"].get(group) for s in found]) for group in groups},
-                "clients": {name: _over_seeds([s["clients"].get(name) for s in found]) for name in measures},
+                "clients": {name: _over_seeds([s["clients"].get(name) for s in found]) for name in spreads},
                 "versus": None if label == first else _versus(first, seeds, summaries[first]),
+                "pooled": _pooled(list(runs[label].values()), groups, last, measure),
             }
         )
     return {
         "scenario": histories[0].scenario,
+        "measure": measure,
+        "title": MEASURES[measure],
         "rounds": max(len(history) for history in histories),
-        "averaged": min(last, max(len(run.group_table()[0]) for run in histories) or last),
+        "averaged": min(last, max(len(run.group_table(measure)[0]) for run in histories) or last),
         "seeds": sorted({history.seed for history in histories}),
-        "notes": list(_notes(runs)),
+        "notes": list(_missing(histories)) if measure in AREAS else [],
         "methods": methods,
     }
+
+
+def _summary(run: History, last: int, measure: str) -> dict[str, Any]:
+    """Summary of a run; for another measure than the accuracy made in every round first, as the tables show it."""
+    summary = run.summary(last, measure)
+    if measure == "accuracy":
+        return summary
+    of_rounds = _pooled([run], run.groups, last, measure)
+    return summary | {key: of_rounds[key]["mean"] for key in STATISTICS}
+
+
+def _pooled(runs: Sequence[History], groups: Sequence[str], last: int, measure: str) -> dict[str, Any]:
+    """The numbers of `equipoise.metrics.pooled` in percent, by the names they have elsewhere."""
+    same = len({run.group_counts for run in runs}) == 1
+    of_group = dict(zip(runs[0].groups, runs[0].group_counts or (), strict=False)) if same else {}
+    blocks = []
+    for run in runs:
+        _, values = run.group_table(measure)
+        column = dict(zip(run.groups, values.T, strict=True))
+        blocks.append(
+            np.stack([column.get(g, np.full(len(values), math.nan)) for g in groups], 1) if groups else values
+        )
+    found = pooled(blocks, last, [of_group.get(g, 0) for g in groups] if of_group else None)
+
+    def percent(moments: Moments) -> dict[str, float | None]:
+        return {"mean": _json(100 * moments.mean), "std": _json(100 * moments.std) if found.n > 1 else None}
+
+    moments = (found.average, found.std, found.worst, found.gap, found.client_std)
+    return {
+        "groups": {group: percent(m) for group, m in zip(groups, found.groups, strict=True)},
+        **{key: percent(m) for key, m in zip(STATISTICS, moments, strict=True)},
+        "n": found.n,
+    }
+
+
+def _missing(histories: Sequence[History]) -> Iterator[str]:
+    """What an area leaves out."""
+    found: dict[str, set[int]] = {}
+    for run in histories:
+        for record in run.records:
+            for group, result in record.get("groups", {}).items():
+                if result.get("missing"):
+                    found.setdefault(group, set()).update(result["missing"])
+    for group, classes in found.items():
+        which = f"class{'es' * (len(classes) > 1)} {', '.join(map(str, sorted(classes)))}"
+        yield f"{group} has no test sample of {which}, which the AUC leaves out."
 
 
 def _over_seeds(values: Sequence[float | None]) -> dict[str, float | None]:
@@ -180,19 +260,49 @@ class _Column(NamedTuple):
     path: tuple[str, ...]
     upwards: bool = True
     digits: int = 2
+    key: str = ""  # in `versus`, for a statistic
 
 
-def grid(comparison: Comparison) -> Grid:
-    """Lay out the accuracy of every group, AVG, STD and the worst group.
+def statistics(comparison: Comparison) -> dict[str, str]:
+    """The statistics over groups that a table shows, by key, with their titles.
+
+    AVG, STD and worst for the accuracy; for another measure the gap in place of the STD of two groups, the STD over
+    clients for an AUC, and of one group its AVG alone.
 
     Parameters
     ----------
     comparison
-        What `comparison` returned.
+        What `comparison` returned, or one of its `measures`.
     """
-    groups = [_Column(group, ("groups", group)) for group in comparison["methods"][0]["groups"]]
-    statistics = [_Column(title, (key,), upwards=key != "std") for key, title in STATISTICS.items()]
-    return _lay_out(comparison["methods"], groups + statistics)
+    keys, groups = ["avg", "std", "worst"], len(comparison["methods"][0]["groups"])
+    if comparison["measure"] != "accuracy":
+        if groups < 2:
+            return {"avg": STATISTICS["avg"]}
+        keys[1] = "gap" if groups == 2 else "std"
+        if comparison["measure"] in AREAS and any(
+            method["client_std"]["mean"] is not None for method in comparison["methods"]
+        ):
+            keys.append("client_std")
+    return {key: STATISTICS[key] for key in keys}
+
+
+def grid(comparison: Comparison) -> Grid:
+    """Lay out the values of every group and the statistics over them.
+
+    Of the accuracy: mean and spread over seeds. Of another measure: FedISM+'s mean and spread over rounds and seeds.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned, or one of its `measures`.
+    """
+    root = () if comparison["measure"] == "accuracy" else ("pooled",)
+    groups = [_Column(group, (*root, "groups", group)) for group in comparison["methods"][0]["groups"]]
+    statistics_ = [
+        _Column(title, (*root, key), upwards=key not in _LOWER, key=key)
+        for key, title in statistics(comparison).items()
+    ]
+    return _lay_out(comparison["methods"], groups + statistics_)
 
 
 def client_grid(comparison: Comparison) -> Grid | None:
@@ -215,7 +325,6 @@ def _lay_out(methods: list[dict[str, Any]], columns: list[_Column]) -> Grid:
 
 
 def _cells(methods: list[dict[str, Any]], column: _Column) -> Iterator[Cell]:
-    key = column.path[0]
     numbers = [reduce(getitem, column.path, method) for method in methods]
     means = [_number(n["mean"], column.digits) for n in numbers]
     known = {float(mean) for mean in means if mean != UNDEFINED}
@@ -224,7 +333,7 @@ def _cells(methods: list[dict[str, Any]], column: _Column) -> Iterator[Cell]:
         yield Cell(
             mean,
             "" if n["std"] is None else _number(n["std"], column.digits),
-            difference(method["versus"][key]) if key in STATISTICS and method["versus"] else "",
+            difference(method["versus"][column.key]) if column.key and method["versus"] else "",
             len(known) > 1 and mean != UNDEFINED and float(mean) == top,
         )
 
@@ -247,14 +356,25 @@ def difference(found: dict[str, float | None]) -> str:
     return f"{found['difference']:+.2f} ±{found['ci95']:.2f}, {p}".replace("-", "−")
 
 
-def rich_table(comparison: Comparison) -> "Table":
-    """A comparison for the terminal: one row per method, the best value of each column in bold.
+def rich_table(comparison: Comparison) -> "Group":
+    """A comparison for the terminal: one row per method, the best value of each column in bold; one table per measure.
 
     Parameters
     ----------
     comparison
         What `comparison` returned.
     """
+    from rich.console import Group
+
+    said: set[str] = set()
+    shown: list[Table | str] = []
+    for found in tables(comparison):
+        shown += [*([""] if shown else []), _rich_table(found, said)]
+    return Group(*shown)
+
+
+def _rich_table(comparison: Comparison, said: set[str]) -> "Table":
+    """The table of one measure; sentences below it that were `said` below another are left out, the others added."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -267,11 +387,12 @@ def rich_table(comparison: Comparison) -> "Table":
         title=Text(caption(comparison)),
         title_justify="left",
         title_style="italic",
+        min_width=None if comparison["measure"] == "accuracy" else 60,  # the sentences take the width of the table
     )
-    table.caption, table.caption_justify = (
-        Text("\n".join([*_legend(comparison), *_test(comparison), *_differences(comparison)])),
-        "left",
-    )
+    sentences = [s for s in (*_legend(comparison), *_test(comparison)) if s not in said]
+    said.update(sentences)
+    table.caption = Text("\n".join([*sentences, *_differences(comparison)]))
+    table.caption_justify = "left"
     table.add_column("method", no_wrap=True)
     for title in titles:
         table.add_column(Text(title), justify="right", no_wrap=True, min_width=6)
@@ -286,13 +407,17 @@ def rich_table(comparison: Comparison) -> "Table":
 
 
 def markdown(comparison: Comparison) -> str:
-    """A comparison as a Markdown table, the best value of each column in bold, differences in a list below it.
+    """A comparison as Markdown, a table per measure: the best of each column in bold, differences in a list below.
 
     Parameters
     ----------
     comparison
         What `comparison` returned.
     """
+    return "\n".join(map(_markdown, tables(comparison)))
+
+
+def _markdown(comparison: Comparison) -> str:
     titles, rows = grid(comparison)
 
     def row(cells: Sequence[str]) -> str:
@@ -306,13 +431,17 @@ def markdown(comparison: Comparison) -> str:
 
 
 def latex(comparison: Comparison) -> str:
-    """A comparison as a LaTeX `table` for the package booktabs, the best value of each column in bold.
+    """A comparison in LaTeX for the package booktabs: a `table` per measure, the best value of each column in bold.
 
     Parameters
     ----------
     comparison
         What `comparison` returned.
     """
+    return "\n".join(map(_latex, tables(comparison)))
+
+
+def _latex(comparison: Comparison) -> str:
     titles, rows = grid(comparison)
 
     def entry(cell: Cell) -> str:
@@ -363,18 +492,41 @@ def caption(comparison: Comparison) -> str:
     Parameters
     ----------
     comparison
-        What `comparison` returned.
+        What `comparison` returned, or one of its `measures`.
     """
     where = f" on {comparison['scenario']}" if comparison["scenario"] else ""
     last = f"the last {comparison['averaged']} evaluated rounds" if comparison["averaged"] > 1 else "the last round"
-    return f"Accuracy of the global model{where} in percent, mean over {last}."
+    what = f"{comparison['title']} of the global model{where} in percent"
+    return f"{what}, mean over {last}."
+
+
+def legend(comparison: Comparison) -> list[str]:
+    """What the columns of a table are, a sentence each.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned, or one of its `measures`.
+    """
+    keys, several = statistics(comparison), len(comparison["seeds"])
+    text = []
+    if "std" in keys:
+        text.append("STD: standard deviation over the groups (ddof 1), lower is fairer.")
+    if "gap" in keys:
+        text.append("gap: the better group less the worse, lower is fairer.")
+    if "client_std" in keys:
+        text.append("client STD: standard deviation over clients that each have the value of their group (ddof 0).")
+    if comparison["measure"] != "accuracy":
+        if max(method["pooled"]["n"] for method in comparison["methods"]) > 1:
+            of = f" and {several} seeds" if several > 1 else ""
+            text.append(f"±: standard deviation (ddof 0) over these rounds{of}, pooled as in FedISM+.")
+    elif several > 1:
+        text.append(f"±: standard deviation over {several} seeds.")
+    return text
 
 
 def _legend(comparison: Comparison) -> list[str]:
-    text = ["STD: standard deviation over the groups (ddof 1), lower is fairer."]
-    if (n := len(comparison["seeds"])) > 1:
-        text.append(f"±: standard deviation over {n} seeds.")
-    return [*text, *comparison["notes"]]
+    return [*legend(comparison), *comparison["notes"]]
 
 
 def _test(comparison: Comparison) -> Iterator[str]:
@@ -386,8 +538,9 @@ def _test(comparison: Comparison) -> Iterator[str]:
 
 
 def _differences(comparison: Comparison) -> Iterator[str]:
+    titles = statistics(comparison).values()
     for name, cells in grid(comparison).rows:
-        found = zip(STATISTICS.values(), cells[-len(STATISTICS) :], strict=True)
+        found = zip(titles, cells[-len(titles) :], strict=True)
         if texts := [f"{title} {cell.difference}" for title, cell in found if cell.difference]:
             yield f"{name}: {'; '.join(texts)}."
 
@@ -407,6 +560,7 @@ def verdict(comparison: Comparison) -> str:
         text, tests = _judge_one(methods[0]), list[float]()
     else:
         text, tests = _judge_many(methods)
+        text += _objections(comparison)
     if seeds == 1:
         other = "another can reverse the order" if len(methods) > 1 else "another can look different"
         return f"{text} This is one seed, and one seed proves nothing: {other}. Run at least three."
@@ -470,6 +624,18 @@ def _judge_many(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
         top = _extreme(methods, "avg", max) or first
         sentences.append(f"{top['method']} is the most accurate, at {top['avg']['mean']:.2f}{_PERCENT} on average.")
     return " ".join(sentences), tests
+
+
+def _objections(comparison: Comparison) -> str:
+    """Which other measures name another method that serves the worst group best."""
+    kindest = _extreme(comparison["methods"], "worst", max)
+    found: dict[str, list[str]] = {}
+    for other in tables(comparison)[1:]:
+        best = _extreme(other["methods"], "worst", max)
+        if len(other["methods"][0]["groups"]) > 1 and best and kindest and best["method"] != kindest["method"]:
+            what = other["title"].split(" (")[0]
+            found.setdefault(best["method"], []).append(what[0].lower() + what[1:])
+    return "".join(f" By {' and '.join(whats)}, {who} serves the worst group best." for who, whats in found.items())
 
 
 def _extreme(methods: list[dict[str, Any]], key: str, choose: Callable[..., Any]) -> dict[str, Any] | None:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.scenarios import digits
+from equipoise.scenarios import digits, label_skew, quality
+from equipoise.scenarios.corruption import CORRUPTIONS
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
 from equipoise.words import unknown
 
-__all__ = ["SCENARIOS", "Images", "Protocol", "Scenario", "ScenarioEntry", "load"]
+__all__ = ["CORRUPTIONS", "SCENARIOS", "Images", "Protocol", "Scenario", "ScenarioEntry", "load"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class ScenarioEntry:
 SCENARIOS: dict[str, ScenarioEntry] = {
     "digits": ScenarioEntry(digits.SUMMARY, digits.by_domain),
     "digits-iid": ScenarioEntry(digits.SUMMARY_IID, digits.iid),
+    "digits-quality": ScenarioEntry(quality.SUMMARY, quality.scenario),
+    "digits-label-skew": ScenarioEntry(label_skew.SUMMARY, label_skew.scenario),
 }
 
 

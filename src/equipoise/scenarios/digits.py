@@ -81,7 +81,7 @@ def by_domain(
     """
     if clients < len(DOMAINS) or clients % len(DOMAINS):
         raise ValueError(f"digits: clients must be a multiple of {len(DOMAINS)}, the domains; found {clients}.")
-    data = _recall(seed, train, test)
+    data = recall(seed, train, test)
     each = clients // len(DOMAINS)
     domain_of = np.repeat(np.arange(len(DOMAINS)), train).tolist()
     return _scenario(
@@ -92,7 +92,7 @@ def by_domain(
         names=tuple(f"{domain}-{k}" for domain in DOMAINS for k in range(1, each + 1)),
         groups=tuple(np.repeat(DOMAINS, each).tolist()),
         protocol=PROTOCOL,
-        recipe=_recipe(seed, train, test),
+        recipe=recipe(seed, train, test),
     )
 
 
@@ -108,7 +108,7 @@ def iid(seed: int = 0, *, train: Sequence[int] = TRAIN, test: Sequence[int] = TE
     ------
     ValueError as in ``by_domain``; if ``clients`` is out of range.
     """
-    data = _recall(seed, train, test)
+    data = recall(seed, train, test)
     return _scenario(
         "digits-iid",
         SUMMARY_IID,
@@ -117,7 +117,7 @@ def iid(seed: int = 0, *, train: Sequence[int] = TRAIN, test: Sequence[int] = TE
         names=tuple(f"client-{k}" for k in range(1, clients + 1)),
         groups=None,
         protocol=PROTOCOL_IID,
-        recipe=_recipe(seed, train, test),
+        recipe=recipe(seed, train, test),
     )
 
 
@@ -147,7 +147,7 @@ def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST
         (d, s): n for s, sizes in zip(SPLITS, (train, test), strict=True) for d, n in zip(DOMAINS, sizes, strict=True)
     }
     written = [(d, s) for s in SPLITS for d in ("optdigits", "photo")]
-    order = _stream(seed, len(DOMAINS)).permutation(SAMPLES)
+    order = stream(seed, len(DOMAINS)).permutation(SAMPLES)
     samples = dict(zip(written, np.split(order, np.cumsum([size[key] for key in written]))[:-1], strict=True))
     made: dict[str, Tensor] = {}
     for s, split in enumerate(SPLITS):
@@ -159,7 +159,7 @@ def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST
         }
         for d, domain in enumerate(DOMAINS):
             # A stream of its own per domain and split: the size of one does not change the images of another.
-            for what, values in draws[domain](_stream(seed, d, s)).items():
+            for what, values in draws[domain](stream(seed, d, s)).items():
                 made[f"{domain}/{split}/{what}"] = torch.from_numpy(np.ascontiguousarray(values))
     return made
 
@@ -361,7 +361,8 @@ def _grey(x: Array) -> Images8:
 # From images to a scenario.
 
 
-def _stream(seed: int, *key: int) -> Generator:
+def stream(seed: int, *key: int) -> Generator:
+    """A source of random numbers of its own for each key; keys up to (len(DOMAINS), ...) are those of ``generate``."""
     return Generator(PCG64(SeedSequence(seed, spawn_key=key)))
 
 
@@ -382,14 +383,22 @@ def _check(seed: int, train: Sequence[int], test: Sequence[int]) -> None:
         )
 
 
-def _recipe(seed: int, train: Sequence[int], test: Sequence[int]) -> dict[str, Any]:
+def recipe(seed: int, train: Sequence[int], test: Sequence[int]) -> dict[str, Any]:
+    """What ``generate`` makes its images from, for a manifest."""
     return {"generator": "digits", "version": VERSION, "seed": seed, "train": list(train), "test": list(test)}
 
 
-def _recall(seed: int, train: Sequence[int], test: Sequence[int]) -> dict[str, Tensor]:
+def recall(seed: int, train: Sequence[int], test: Sequence[int]) -> dict[str, Tensor]:
+    """The tensors of ``generate``, made once and kept."""
     _check(seed, train, test)
     options = hashlib.sha256(json.dumps([list(train), list(test)]).encode()).hexdigest()[:12]
     return cache.recall(f"digits-v{VERSION}-seed{seed}-{options}", lambda: generate(seed, train, test))
+
+
+def joined(data: Mapping[str, Tensor], split: str) -> tuple[Tensor, Tensor]:
+    """Images and labels of all domains of a split, in the order of ``DOMAINS``."""
+    x, y = (torch.cat([data[f"{domain}/{split}/{what}"] for domain in DOMAINS]) for what in ("x", "y"))
+    return x, y
 
 
 def _scenario(
@@ -403,7 +412,7 @@ def _scenario(
     protocol: Protocol,
     recipe: dict[str, Any],
 ) -> Scenario:
-    x, y = (torch.cat([data[f"{domain}/train/{what}"] for domain in DOMAINS]) for what in ("x", "y"))
+    x, y = joined(data, "train")
     return Scenario(
         name=name,
         summary=summary,

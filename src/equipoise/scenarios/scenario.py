@@ -111,6 +111,7 @@ class Protocol:
     lr : > 0, learning rate of SGD.
     momentum : in [0, 1), of SGD.
     weight_decay : >= 0, of SGD.
+    participation : in (0, 1], the share of the clients that train in a round.
     """
 
     rounds: int
@@ -119,6 +120,7 @@ class Protocol:
     lr: float
     momentum: float
     weight_decay: float
+    participation: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class Scenario:
     network : name of the default network.
     protocol : recommended training.
     manifest : JSON-able record of what the data are and where each client's part came from.
+    measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
 
     Raises
     ------
@@ -155,6 +158,7 @@ class Scenario:
     network: str
     protocol: Protocol
     manifest: dict[str, Any]
+    measures: tuple[str, ...] = ("accuracy",)
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):

@@ -1,0 +1,75 @@
+"""FedGA: more weight to clients on which averaging costs most (generalisation adjustment)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import choice, number
+from equipoise.maths import simplex
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class FedGA(Rule):
+    r"""Raise the weight of clients on which the averaged model is worse than their own.
+
+    .. math:: a_m \gets a_m + d_r \frac{G_m - \bar G}{\max_j |G_j - \bar G|}, \qquad a \gets \frac{\max(a, 0)}{\sum_j \max(a_j, 0)},
+        \qquad d_r = \left(1 - \tfrac{r}{R}\right) \frac{d}{N}, \qquad G_m = F_m(\theta^r) - F_m(\theta_m^{r-1})
+
+    with :math:`\theta^r` handed out in round r (counted from 0) and :math:`\theta_m^{r-1}` the client's own model of its
+    visit before, on its training data; R rounds are planned. Weights are equal at first. The step uses the weights after
+    the change. Zhang, Xu, Yao, Zhang, Tian, Wang, Federated Domain Generalization with Generalization Adjustment, CVPR 2023.
+
+    Parameters
+    ----------
+    d : the most that a weight changes in a round, >= 0, as a part of the equal weight 1/N; 0.05 to 0.2. 0 keeps equal
+        weights.
+    relative : False takes d itself, without N.
+    metric : gaps of ``"loss"``, or of ``"accuracy"`` with the sign turned, so that a loss of accuracy raises the weight.
+    form : ``"released"`` scales to sum one before it clips at 0, as FFL4MIA does; ``"official"`` is the authors' code,
+        which does not centre the gaps, takes :math:`(1 - (r - 2)/R)` and clips to [0, 1].
+
+    Client state: ``last``, the metric of its own model at the end of its last visit, and ``seen``. Server state: ``a`` [N].
+    Differs: the gap is reported at the start of the next visit, so that no further exchange is needed, and is on training
+    data. Absent clients keep their weight; those with a gap share out the weight they had together.
+    """
+
+    owns = frozenset({"weights"})
+    d: float = number(0.2, low=0)
+    relative: bool = True
+    metric: Literal["loss", "accuracy"] = choice("loss", "accuracy")
+    form: Literal["paper", "released", "official"] = choice("paper", "released", "official")
+
+    def client_state(self, setup: Setup) -> State:
+        return {"last": setup.initial.new_zeros(()), "seen": setup.initial.new_zeros(())}
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        ask, sign = (visit.oracle.loss, 1) if self.metric == "loss" else (visit.oracle.accuracy, -1)
+        last, seen = visit.state["last"], visit.state["seen"]
+        gap = sign * seen * (ask(visit.received) - last)
+        return {"gap": gap, "seen": seen}, {"last": ask(visit.trained), "seen": torch.ones_like(seen)}
+
+    def server_state(self, setup: Setup) -> State:
+        return {"a": simplex(torch.ones_like(setup.sizes))}
+
+    def adjust(self, a: Tensor, spread: Tensor, d: float, mass: Tensor) -> Tensor:
+        """Weights [m] of the clients with (centred) gaps ``spread`` [m] after a step of at most ``d``, of sum ``mass``."""
+        a = a + d * spread / spread.abs().max()
+        if self.form == "released":
+            return (mass * simplex(a)).clamp(min=0)
+        return mass * simplex(a.clamp(min=0, max=1 if self.form == "official" else None))
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        a, known, official = state["a"], cohort.reports["seen"] > 0, self.form == "official"
+        ids, gap = cohort.ids[known], cohort.reports["gap"][known].to(a.dtype)
+        spread = gap if official else gap - gap.mean()
+        if len(ids) and spread.abs().max() > 1e-12 * gap.abs().max():  # otherwise all are equal: nothing is learnt
+            left = max(0.0, 1 - (cohort.t - 2 * official) / cohort.rounds)
+            d = left * self.d / (cohort.n_clients if self.relative else 1)
+            mass = a.new_tensor(len(ids) / len(a)) if self.form == "released" else a[ids].sum()
+            a = a.index_copy(0, ids, self.adjust(a[ids], spread, d, mass))
+        return {"a": a}, replace(cohort, weights=simplex(a[cohort.ids]))

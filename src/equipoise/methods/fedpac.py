@@ -1,0 +1,101 @@
+"""FedPAC: shared features pulled to class prototypes, and for each client a mixture of the others' classifiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import number
+from equipoise.maths import gram, min_on_simplex, pick
+from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
+from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class FedPAC(Rule):
+    r"""Train the classifier, then the features beside class prototypes; mix the classifiers anew for every client.
+
+    .. math:: F_m + \frac{\lambda}{n D} \sum_i \lVert z_i - c_{y_i} \rVert^2, \qquad
+        \phi_m = \sum_j a_{mj} \phi_j, \quad a_m = \operatorname*{argmin}_{a \in \Delta} \sum_j a_j^2 V_j + \lVert H_m - \sum_j a_j H_j \rVert^2
+
+    with :math:`H_m[c] = P_m(c)\, \mu_{m,c}` from the class means :math:`\mu` and class shares P of the client's features at the model it
+    receives, and :math:`V_m = (\operatorname{mean} \lVert z \rVert^2 - \lVert H_m \rVert^2) / n_m`. Xu, Tong, Huang, ICLR 2023,
+    in the form of the released code. First one epoch of the classifier alone, from the client's mixture and on cross-entropy; then the features alone.
+
+    Parameters
+    ----------
+    lam : strength of the alignment, >= 0. Released: 1. Without any prototype, as in the first round, there is none.
+    head_lr : learning rate of the epoch of the classifier, > 0. Released: 0.1.
+    threshold : shares up to this are set to 0 before the rest is scaled to one, in [0, 1). Released: 0.001.
+    weighted : weigh each client's prototype by its samples of the class, instead of equally.
+
+    Client state: ``where`` [h], the classifier's coordinates.
+    Server state: ``heads`` [N, h], their coordinates ``where`` [h], ``proto`` [C, D], ``known`` [C, 1].
+    Differs: a sample whose class has no global prototype is pulled to the client's own of before training. A class that
+    nobody holds keeps its prototype. Where no mixture can be computed a client gets its own classifier. The global
+    model's classifier is the mean of the clients'.
+    """
+
+    owns = frozenset({"start"})
+    lam: float = number(1.0, low=0)
+    head_lr: float = number(0.1, low=0, above=True)
+    threshold: float = number(0.001, low=0, high=1)
+    weighted: bool = True
+
+    def client_state(self, setup: Setup) -> State:
+        head = torch.zeros(0) if setup.head is None else setup.head
+        return {"where": head.nonzero().flatten()}
+
+    def server_state(self, setup: Setup) -> State:
+        where = self.client_state(setup)["where"]
+        return {"heads": setup.theta[where].repeat(setup.n_clients, 1), "where": where, **no_prototypes(setup)}
+
+    def message(self, state: State, m: int) -> State:
+        return {"head": state["heads"][m], "proto": state["proto"], "known": state["known"]}
+
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        asked = visit.oracle
+        solver = replace(asked.solver, lr=self.head_lr)  # type: ignore[type-var]  # solvers are frozen dataclasses
+        own = self.deploy(start, visit.state, visit.message)
+        return asked.solve(own, only=asked.head, epochs=1, solver=solver)
+
+    def trains(self, visit: Visit) -> Tensor:
+        return ~visit.oracle.head
+
+    def targets(self, y: Tensor, visit: Visit) -> Tensor:
+        """What the features of samples with labels ``y`` [..., B] are pulled to [..., B, D]."""
+        proto, known = visit.message["proto"], visit.message["known"]
+        own, _, _ = visit.oracle.moments(visit.received, proto.shape[-2])
+        return pick(torch.where(known > 0, proto, own), y)
+
+    def loss(self, out: Out, visit: Visit) -> Tensor:
+        gap = (out.features - self.targets(out.y, visit)).square().mean(-1)  # [..., B]
+        return self.lam * out.mean(gap) * visit.message["known"].amax((-2, -1))
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        C = visit.message["proto"].shape[-2]
+        mean, count, square = visit.oracle.moments(visit.received, C)
+        n = count.sum(-1)
+        H = mean * (count / n.unsqueeze(-1)).unsqueeze(-1)
+        return {"H": H, "V": (square - H.square().sum((-2, -1))) / n, **local_prototypes(visit, C)}, visit.state
+
+    def mixtures(self, H: Tensor, V: Tensor) -> Tensor:
+        """Share [M, M] of every classifier in each client's, from ``H`` [M, C, D] and ``V`` [M]."""
+        rows = []
+        for own, h in zip(torch.eye(len(V), dtype=torch.float64, device=V.device), H, strict=True):
+            a = min_on_simplex(V.double().diag() + gram((h - H).flatten(1)), own)
+            a = torch.where(a > self.threshold, a, 0)
+            rows.append(a / a.sum() if a.sum() > 0 else own)
+        return torch.stack(rows)
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        where, told = state["where"], cohort.reports
+        trained = cohort.theta[where] + cohort.updates[:, where]
+        mixed = self.mixtures(told["H"], told["V"]).to(trained.dtype) @ trained
+        heads = state["heads"].index_copy(0, cohort.ids, mixed)
+        return {"heads": heads, "where": where, **global_prototypes(state, told, self.weighted)}, cohort
+
+    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
+        return received.scatter(-1, state["where"], message["head"])

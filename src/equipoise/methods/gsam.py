@@ -1,0 +1,46 @@
+"""GSAM: SAM that also closes the gap between the loss and the highest loss nearby."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equipoise.hyper import number
+from equipoise.methods.sam import length, perturbation, radius
+from equipoise.rule import Gradient, Rule, Visit
+
+
+def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:
+    """The part [..., P] of ``g`` that is orthogonal to ``g_p``; all of ``g`` where ``g_p`` is zero."""
+    cos = (g * g_p).sum(-1, keepdim=True) / (length(g) * length(g_p) + 1e-12)
+    return g - cos * length(g) * g_p / (length(g_p) + 1e-12)
+
+
+@dataclass(frozen=True)
+class GSAM(Rule):
+    r"""Step with the perturbed gradient, less a share of what of the plain gradient is orthogonal to it.
+
+    .. math:: e = \rho_t \frac{g}{\lVert g \rVert}, \qquad g_p = \nabla F_m(\theta + e), \qquad
+        \theta \gets \theta - \eta (g_p - \alpha g_\perp)
+
+    with :math:`g_\perp` the part of :math:`g = \nabla F_m(\theta)` orthogonal to :math:`g_p`. Zhuang, Gong, Yuan, Cui,
+    Adam, Dvornek, Tatikonda, Duncan, Liu, ICLR 2022, Algorithm 1. Norms and products are over all trainable parameters.
+
+    Parameters
+    ----------
+    rho : search distance, >= 0, in the unit of the parameters; 0.01 to 0.2. 0 is FedAvg.
+    tau : growth of the distance over the rounds, rho (t / T)^tau, >= 0; 0 keeps it constant.
+    alpha : share of the orthogonal part, >= 0; 0.05 to 0.5. 0 is SAM.
+
+    Differs: the original ties rho to the learning rate; here it depends on the round only, as in FedISM+.
+    """
+
+    rho: float = number(0.05, low=0)
+    tau: float = number(0.0, low=0)
+    alpha: float = number(0.1, low=0)
+
+    def gradient(self, grad: Gradient, theta: Tensor, visit: Visit) -> Tensor:
+        g = grad(theta)
+        g_p = grad(theta + perturbation(g, radius(self.rho, self.tau, visit)))
+        return g_p - self.alpha * orthogonal(g, g_p)

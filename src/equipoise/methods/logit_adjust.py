@@ -1,0 +1,34 @@
+"""Logit adjustment: train against the class frequencies of each client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import number
+from equipoise.rule import Out, Rule, Visit, cross_entropy
+
+
+@dataclass(frozen=True)
+class LogitAdjust(Rule):
+    r"""Train on logits shifted by the logarithm of the client's own class frequencies; predict without the shift.
+
+    .. math:: F_m(\theta) = \operatorname{mean}_i \operatorname{CE}(z_i + \tau \log \pi, y_i)
+
+    Menon, Jayasumana, Rawat, Jain, Veit, Kumar, ICLR 2021, Eq. 10, per client. A class without a local sample has
+    probability and gradient exactly 0. Counts do not leave the client.
+
+    Parameters
+    ----------
+    tau : strength, >= 0; 0 is FedAvg. 1 fits the balanced error.
+    """
+
+    tau: float = number(1.0, low=0)
+
+    def loss(self, out: Out, visit: Visit) -> Tensor:
+        counts = visit.oracle.class_counts(out.logits.shape[-1]).to(out.logits.dtype)
+        shift = torch.xlogy(self.tau, counts / counts.sum(-1, keepdim=True))  # 0 log 0 is 0, tau log 0 is -inf
+        adjusted = out.logits + shift.unsqueeze(-2)  # [..., B, C]
+        return out.mean(cross_entropy(adjusted, out.y) - cross_entropy(out.logits, out.y))

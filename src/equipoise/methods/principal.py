@@ -1,0 +1,96 @@
+"""FedLD's aggregation: every client moves along the principal axes of all updates, as far as its own update is long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import choice, number
+from equipoise.maths import gram
+from equipoise.rule import Cohort, Rule, Setup, State
+
+TINY = 1e-12  # relative: shorter axes, and products nearer to a right angle, are rounding
+CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take another side
+
+
+def axes(K: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues [M] of K / M for a Gram matrix ``K`` [M, M], largest first, and unit eigenvectors [M, M] as columns."""
+    lam, e = torch.linalg.eigh(K / len(K))
+    return lam.flip(0).clamp(min=0), e.flip(1)
+
+
+@dataclass(frozen=True)
+class Principal(Rule):
+    r"""Replace every update by a sum of the principal axes of all updates, and keep its length.
+
+    .. math:: \bar\Delta = \sum_m p_m \lVert \Delta_m \rVert \sum_{l \le L} \omega_l \operatorname{sign}\langle \Delta_m, v_l \rangle
+        \frac{v_l}{\lVert v_l \rVert}, \qquad v_l = \sum_m e_{l,m} \Delta_m, \quad L = \max(1, \lfloor \kappa M \rfloor)
+
+    with :math:`(\lambda_l, e_l)` the eigenpairs of :math:`K / M`, largest first, and K the Gram matrix of the updates. Zeng, Guo,
+    Wang, Wang, Zhou, Qu, MICCAI 2024, Eqs. 4-7. Axes lie in the span of the updates, so K and M coefficients are enough.
+
+    Parameters
+    ----------
+    keep : kappa, the share of axes kept, in (0, 1]. Paper: 0.8.
+    eigen : omega. ``"l2_kept"``: :math:`\lambda_l / \lVert (\lambda_1, \ldots, \lambda_L) \rVert`, which keeps the length; ``"literal"``: 1, which
+        makes updates :math:`\sqrt L` times as long; ``"l1_all"``: :math:`\lambda_l / \sum_j \lambda_j`, released, which shortens them.
+    scope : axes of the whole ``"model"``, or of every ``"tensor"`` by itself; a tensor of one element is then averaged.
+    weights : p is by ``"samples"`` (or what another rule says), or ``"uniform"``.
+    warm_start : take the plain mean until one that is not zero has been seen (of this tensor), as released.
+
+    Server state: with ``warm_start``, ``seen`` [1], or [T] for tensors.
+    Notes: ``principal_axes`` is L, ``principal_tie`` whether the result jumps nearby (eigenvalues or signs near a tie).
+    Differs: Eq. 7 prints omega as 1; ``"l2_kept"`` does what its text says. A zero update adds nothing, an axis below
+    :math:`10^{-12} \lambda_1` is left out. Eq. 6 turns axes, which changes nothing.
+    """
+
+    keep: float = number(0.8, low=0, high=1, above=True)
+    eigen: Literal["l2_kept", "literal", "l1_all"] = choice("l2_kept", "literal", "l1_all")
+    scope: Literal["model", "tensor"] = choice("model", "tensor")
+    weights: Literal["samples", "uniform"] = choice("samples", "uniform")
+    warm_start: bool = False
+
+    @property
+    def owns(self) -> frozenset[str]:
+        return frozenset({"mask", "direction"} | ({"weights"} if self.weights == "uniform" else set()))
+
+    def server_state(self, setup: Setup) -> State:
+        parts = len(setup.layout) if self.scope == "tensor" else 1
+        return {"seen": setup.initial.new_zeros(parts, dtype=torch.bool)} if self.warm_start else {}
+
+    def kept(self, M: int) -> int:
+        """Number L of axes of M updates."""
+        return max(1, int(self.keep * M + 1e-9))
+
+    def coefficients(self, K: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+        """Coefficients [M] of the updates with Gram matrix ``K`` [M, M], and whether the result jumps nearby."""
+        if not K.trace() > 0:
+            return p, False
+        L, K = self.kept(len(p)), K / K.trace()  # neither large nor small updates leave the range of squares
+        lam, e = axes(K)
+        kept, norms, part = lam[:L], K.diagonal().sqrt(), e[:, :L].abs()
+        live = kept > TINY * lam[0]
+        total = {"l2_kept": kept.norm(), "literal": kept, "l1_all": lam.sum()}[self.eigen]
+        long = (len(p) * kept).sqrt()  # lengths of the axes v_l
+        signs = e[:, :L].sign() * (part * long > TINY * norms[:, None])  # [M, L]
+        a = torch.where(live, kept / total / long * (p * norms @ signs), 0)
+        gaps = -lam[: L + 1].diff()  # to the next axis, also of the last one kept to the first one dropped
+        jumps = (gaps < CLOSE * lam[0])[live[: len(gaps)]].any() | (part[norms > 0][:, live] < CLOSE).any()
+        return e[:, :L] @ a, bool(jumps)
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        p = cohort.uniform if self.weights == "uniform" else cohort.weights
+        parts = cohort.updates.split(cohort.layout if self.scope == "tensor" else len(cohort.theta), 1)
+        columns, seen, ties = list[Tensor](), list[Tensor](), list[bool]()
+        for k, u in enumerate(parts):
+            K = gram(u)
+            plain = (self.scope == "tensor" and u.shape[1] == 1) or (self.warm_start and not state["seen"][k])
+            c, tie = (p, False) if plain else self.coefficients(K, p)
+            columns, seen, ties = [*columns, c], [*seen, p @ K @ p > 0], [*ties, tie]
+        c = torch.stack(columns, 1) if self.scope == "tensor" else columns[0]
+        notes = {**cohort.notes, "principal_axes": self.kept(len(p)), "principal_tie": any(ties)}
+        state = {"seen": state["seen"] | torch.stack(seen)} if self.warm_start else state
+        return state, replace(cohort, weights=p, coefficients=c, notes=notes)

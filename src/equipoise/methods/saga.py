@@ -1,0 +1,74 @@
+"""SAGA: weigh clients by how sharp their loss is at the global model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from equipoise.hyper import choice, number
+from equipoise.maths import simplex
+from equipoise.methods.sam import perturbation, radius
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+@dataclass(frozen=True)
+class SAGA(Rule):
+    r"""Raise each client's sharpness (S) or perturbed loss (L) to a power, and smooth the weights over the rounds.
+
+    .. math:: L_m = F_m(\theta^t + \rho_t \tfrac{\nabla F_m}{\lVert \nabla F_m \rVert}), \qquad S_m = L_m - F_m(\theta^t),
+        \qquad \tilde w_m = \frac{v_m^q}{\sum_j v_j^q}, \qquad w^t = \beta \tilde w^t + (1 - \beta) w^{t-1}
+
+    with :math:`v = \max(S, \epsilon)` or :math:`\max(L, \epsilon)` and :math:`\rho_t = \rho (t / T)^\tau`. Wu, Kuang, Yan,
+    Wang, Yu, arXiv 2503.09587, Eqs. 9-12 and 16-18. Measured on the model handed out, over all training samples of the
+    client, with plain cross-entropy in eval mode.
+
+    Parameters
+    ----------
+    variant : ``"S"`` matches sharpness, ``"L"`` the perturbed loss.
+    rho : search distance in the last round, >= 0; 0.05 to 0.2. For small rho, S is rho times the gradient's length.
+    tau : growth of the distance, >= 0; 0 keeps it constant. 0.1 to 1.
+    q : power, >= 0; 0 gives equal weights. 0.5 to 5.
+    beta : share of the new weights in the moving average, in (0, 1]; 1 does not smooth.
+    floor : least value, > 0; where no sharpness is positive, weights are equal.
+    offset : added to the values once they sum to one, >= 0; the released code adds 1e-10.
+
+    Server state: ``w`` [N], the last weight of each client, 0 before its first round.
+    Differs: the released code draws new augmentations in each of the measurement's passes; here there are none. Under
+    partial participation (the paper has none) last weights are those of the clients present, scaled to one.
+    """
+
+    owns = frozenset({"weights"})
+    variant: Literal["S", "L"] = choice("S", "L")
+    rho: float = number(0.1, low=0)
+    tau: float = number(0.5, low=0)
+    q: float = number(2.0, low=0)
+    beta: float = number(0.5, low=0, high=1, above=True)
+    floor: float = number(1e-10, low=0, above=True)
+    offset: float = number(0.0, low=0)
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        e = perturbation(visit.oracle.gradient(visit.received), radius(self.rho, self.tau, visit))
+        moved = visit.received + pad(e, (0, visit.received.shape[-1] - visit.n_params))  # buffers stay
+        _, value = visit.oracle.score(moved)  # float64: S is a difference of nearly equal means
+        if self.variant == "S":
+            value = value - visit.oracle.score(visit.received)[1]
+        return {"value": value.to(visit.received.dtype)}, visit.state
+
+    def server_state(self, setup: Setup) -> State:
+        return {"w": 0 * setup.sizes}
+
+    def fresh(self, value: Tensor) -> Tensor:
+        """The weights [M] of one round by itself, from one value per client [M]; powers as exponents of logarithms."""
+        v = value.double().clamp(min=self.floor)
+        v = simplex(v) + self.offset if self.offset else v
+        return (self.q * v.log()).softmax(0)
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        w, last = self.fresh(cohort.reports["value"]), state["w"][cohort.ids].double()
+        if last.sum() > 0:
+            w = self.beta * w + (1 - self.beta) * simplex(last)
+        w = w.to(state["w"].dtype)
+        return {"w": state["w"].index_copy(0, cohort.ids, w)}, replace(cohort, weights=w)

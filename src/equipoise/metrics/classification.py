@@ -1,0 +1,116 @@
+"""How well a classifier does on one labelled data set: accuracy, balanced accuracy, areas under the ROC curve."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from equipoise.words import unknown
+
+MEASURES: Final = {  # name in records and options: title of its table
+    "accuracy": "Accuracy",
+    "balanced": "Balanced accuracy (ACC of FedISM+)",
+    "auc": "One-vs-one macro AUC (AUC of FedISM+)",
+    "auc_ovr": "One-vs-rest weighted AUC",
+}
+AREAS: Final = ("auc", "auc_ovr")
+
+
+def chosen(measures: Iterable[str]) -> tuple[str, ...]:
+    """The measures named, and accuracy in any case, each once and in the order of `MEASURES`.
+
+    Raises
+    ------
+    ValueError
+        A name is unknown; the message holds the nearest one.
+    TypeError
+        One string stands where several are expected.
+    """
+    if isinstance(measures, str):
+        raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')
+    names = set(measures)
+    for name in sorted(names - MEASURES.keys()):
+        raise ValueError(unknown("measure", name, MEASURES))
+    return tuple(name for name in MEASURES if name in names or name == "accuracy")
+
+
+def classification(
+    scores: ArrayLike, y: ArrayLike, measures: Iterable[str] = tuple(MEASURES), *, logits: bool = False
+) -> dict[str, Any]:
+    """Accuracy, balanced accuracy and areas under the ROC curve, by scikit-learn.
+
+    `balanced` is the mean over classes of the share of their samples classified correctly: `balanced_accuracy_score`,
+    the ACC of FedISM+'s tables.  `auc` is the mean over pairs of classes of `(AUC(p_a; a, b) + AUC(p_b; b, a)) / 2` on the
+    samples of the two: `roc_auc_score(multi_class="ovo", average="macro")`, their AUC.  `auc_ovr` is the mean over
+    classes, weighted by their samples, of the AUC of the class against the rest.  Equal scores count one half.
+
+    Parameters
+    ----------
+    scores
+        Probabilities [n, C] whose rows sum to one, or logits [n, C].
+    y
+        Labels in 0..C - 1; shape [n].
+    measures
+        Names of `MEASURES`.
+    logits
+        Whether `scores` are logits: areas compare probabilities of different samples, which logits are not.
+
+    Returns
+    -------
+    The measures asked for, NaN where not defined (no sample, one class only, a score that is not finite), and
+    `missing`, the classes without a sample: they are left out of `balanced` and of both areas.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit, a label is out of range, or rows of probabilities do not sum to one.
+    """
+    p, labels = np.asarray(scores, dtype=np.float64), np.asarray(y)
+    if p.ndim != 2 or labels.shape != p.shape[:1]:
+        raise ValueError(f"expected scores [n, C] and labels [n], found {p.shape} and {labels.shape}.")
+    n, C = p.shape
+    if n and (labels.min() < 0 or labels.max() >= C):
+        raise ValueError(f"labels must be in 0..{C - 1}: found {labels.min()}..{labels.max()}.")
+    finite = bool(np.isfinite(p).all())
+    if logits and finite:
+        p = np.exp(p - p.max(axis=1, keepdims=True)) if n else p
+        p /= p.sum(axis=1, keepdims=True)
+    elif finite and not np.allclose(p.sum(axis=1), 1):
+        raise ValueError("every row of the probabilities must sum to 1. Give logits=True for logits.")
+    there = np.unique(labels)
+    found = {name: _FORMULAS[name](p, labels, there) if n and finite else math.nan for name in chosen(measures)}
+    wanted = {name: found[name] for name in measures}
+    return {**wanted, "missing": tuple(sorted(set(range(C)) - set(there.tolist())))}
+
+
+def _accuracy(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+    return float((p.argmax(axis=1) == y).mean())
+
+
+def _balanced(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+    from sklearn.metrics import recall_score  # balanced_accuracy_score, without its warning about classes not in y
+
+    return float(recall_score(y, p.argmax(axis=1), labels=there, average="macro", zero_division=0))
+
+
+def _auc(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+    if len(there) < 2:
+        return math.nan
+    from sklearn.metrics import roc_auc_score
+
+    if p.shape[1] == 2:
+        return float(roc_auc_score(y, p[:, 1]))
+    return float(roc_auc_score(y, p, multi_class="ovo", average="macro", labels=np.arange(p.shape[1])))
+
+
+def _auc_ovr(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+    if len(there) < 2 or p.shape[1] == 2:
+        return _auc(p, y, there)
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(y[:, None] == there, p[:, there], average="weighted"))
+
+
+_FORMULAS: Final = {"accuracy": _accuracy, "balanced": _balanced, "auc": _auc, "auc_ovr": _auc_ovr}

@@ -1,0 +1,207 @@
+r"""SAGA's weights from sums that nobody can take apart.
+
+A server that averages models with the weights of :class:`~equipoise.methods.saga.SAGA` in clear text sees every model and
+every client's value. Where clients send only summands of a secure sum, the weight must be applied by the client. With
+:math:`a_k = (v_k / v_{ref})^q` (:func:`scalar`), :math:`u_k` the weight a client last used and :math:`\theta_k` its model,
+three protocols give the clear-text model (Wu et al., arXiv 2503.09587, Section IV-D6, completed):
+
+=====  ============================================================  ==========================================
+P0     one phase, no moving average: ``weighted(a_k, theta_k)``      ``mean``
+P2     phase 1: ``[a_k, u_k]``; the server tells both sums; the      ``mean``
+       client's ``weight`` gives w_k; phase 2:
+       ``weighted(w_k, theta_k)``. Recommended
+P1     one phase: ``doubled(a_k, u_k, theta_k)``; the sums of a and  ``smoothed``
+       u come with the next model, for the client's ``weight``
+=====  ============================================================  ==========================================
+
+The left functions are the client's, the right ones turn the sum into the next model on the server.
+:class:`SecureSum` is the sum, as a stub in one process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import torch
+from torch import Tensor
+
+WORD = 63  # bits of a signed 64-bit integer beside its sign
+
+
+# on the client
+def scalar(value: float, q: float, reference: float = 1.0, floor: float = 1e-10, ceiling: float = 2.0**10) -> float:
+    r"""The number :math:`a_k = (\max(v_k, \epsilon) / v_{ref})^q` a client adds to the sum, clipped to the declared range.
+
+    Parameters
+    ----------
+    value : sharpness S_k or perturbed loss L_k.
+    q, floor : as in SAGA.
+    reference : public v_ref > 0, the same for all; it keeps a_k near one and cancels in the weights. See
+        :func:`reference`.
+    ceiling : upper end of the declared range.
+    """
+    power = q * math.log(max(value, floor) / reference)
+    return math.exp(min(power, math.log(ceiling)))
+
+
+def weight(a: float, sum_a: float, last: float = 0.0, sum_last: float = 0.0, beta: float = 0.5) -> float:
+    r"""The weight :math:`w_k = \beta a_k / A + (1 - \beta) u_k / U`, or :math:`a_k / A` while nobody has a last one.
+
+    ``sum_a`` and ``sum_last`` are the sums A and U over the clients of the round. The client remembers w_k as its u_k.
+
+    Raises
+    ------
+    ValueError : A is not positive.
+    """
+    _require_positive(sum_a)
+    return beta * a / sum_a + (1 - beta) * last / sum_last if sum_last > 0 else a / sum_a
+
+
+def weighted(w: float, theta: Tensor) -> Tensor:
+    """The content ``[w; w theta]`` [1 + G] of a summand, float64."""
+    return torch.cat([theta.new_tensor([w], dtype=torch.float64), w * theta.double()])
+
+
+def doubled(a: float, last: float, theta: Tensor) -> Tensor:
+    """The content ``[a; u; a theta; u theta]`` [2 + 2G] of protocol P1, float64; u is 0 before the first round."""
+    scalars = theta.new_tensor([a, last], dtype=torch.float64)
+    return torch.cat([scalars, a * theta.double(), last * theta.double()])
+
+
+# on the server
+def mean(total: Tensor) -> tuple[float, Tensor]:
+    """From the sum of :func:`weighted` [1 + G], the sum of the weights and the next model [G].
+
+    The weights of P2 sum to one unless a client vanished after phase 1; the division accounts for it.
+    """
+    _require_positive(float(total[0]))
+    return float(total[0]), total[1:] / total[0]
+
+
+def smoothed(total: Tensor, beta: float = 0.5) -> tuple[float, float, Tensor]:
+    """From the sum of :func:`doubled` [2 + 2G], the sums A and U (to be told with the next model), and that model [G]."""
+    _require_positive(float(total[0]))
+    fresh, last = total[2:].chunk(2)
+    new = fresh / total[0]
+    return float(total[0]), float(total[1]), beta * new + (1 - beta) * last / total[1] if total[1] > 0 else new
+
+
+def reference(sum_a: float, n: int, q: float, before: float = 1.0) -> float:
+    r"""The next round's :math:`v_{ref} = (A / n)^{1/q}`, from a sum A over ``n`` clients taken with ``before``."""
+    return float(before * (sum_a / n) ** (1 / q)) if q > 0 else before
+
+
+def _require_positive(total: float) -> None:
+    if not total > 0:
+        raise ValueError(
+            f"The sum of the clients' weights must be > 0; found {total:g}. Every a_k is below the resolution: "
+            "use more fractional bits, or a smaller reference."
+        )
+
+
+# the sum
+class DropOutError(RuntimeError):
+    """A client vanished after the others had masked their summands for it."""
+
+
+def agree(ids: Sequence[int]) -> dict[int, dict[int, bytes]]:
+    """For each client, its secrets with every other one: stands for a key exchange between them.
+
+    The server must never hold the result. Draw it once; :class:`SecureSum` makes a fresh mask of it for every ``label``.
+    """
+    table: dict[int, dict[int, bytes]] = {m: {} for m in ids}
+    for k, m in enumerate(ids):
+        for other in ids[:k]:
+            table[m][other] = table[other][m] = secrets.token_bytes(32)
+    return table
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    r"""What everyone knows about one secure sum: a stub that runs in one process, with masks that are real.
+
+    .. math:: y_k = \operatorname{round}(2^{bits} x_k) + \sum_{j < k} r_{jk} - \sum_{j > k} r_{jk} \pmod{2^{64}}
+
+    The masks :math:`r_{jk}` are uniform (SHAKE-256 of the pair's secret and ``label``), so each :math:`y_k` is, and they
+    cancel in the sum. Bonawitz et al., CCS 2017, Section 4, without its recovery of dropped clients.
+
+    Parameters
+    ----------
+    ids : the clients of this sum, at least two.
+    label : a name that no other sum under the same secrets has, such as ``"round 3, phase 2"``.
+    limit : declared range: summands lie in [-limit, limit].
+    bits : fractional bits, >= 24; numbers are rounded to multiples of 2^-bits.
+
+    Raises
+    ------
+    ValueError : fewer than two clients, or a sum that may not fit in 64 bits.
+    """
+
+    ids: tuple[int, ...]
+    label: str
+    limit: float = 2.0**20
+    bits: int = 32
+
+    def __post_init__(self) -> None:
+        if len(set(self.ids)) < max(2, len(self.ids)):
+            raise ValueError(f"A secure sum needs at least two clients, each named once; found {list(self.ids)}.")
+        if self.bits < 24:
+            raise ValueError(f"SecureSum: bits must be >= 24; found {self.bits}.")
+        if not 0 < self.limit * len(self.ids) < 2.0 ** (WORD - self.bits):
+            raise ValueError(
+                f"A sum over {len(self.ids)} clients in [-{self.limit:g}, {self.limit:g}] does not fit in 64 bits with "
+                f"{self.bits} fractional bits: lower limit or bits, so that clients * limit < 2^(63 - bits)."
+            )
+
+    # on the client
+    def masked(self, client: int, values: Tensor, shared: Mapping[int, bytes]) -> Tensor:
+        """The client's summand [n] as the server sees it: 64-bit integers.
+
+        ``values`` [n] are the numbers to add, ``shared`` the client's secrets with the others (:func:`agree`).
+
+        Raises
+        ------
+        ValueError : a value outside the declared range, or not finite.
+        """
+        x = values.double()
+        if not bool((x.abs() <= self.limit).all()):
+            at = int((~(x.abs() <= self.limit)).nonzero()[0])
+            raise ValueError(
+                f"Client {client}: summand {at} is {float(x[at]):g}, outside the declared range "
+                f"[-{self.limit:g}, {self.limit:g}]. Declare a larger limit for all clients, with fewer bits if need be."
+            )
+        y = (x * 2.0**self.bits).round().long()
+        for other in self.ids:
+            if other != client:
+                pad = self._mask(shared[other], len(y)).to(y.device)
+                y = y + pad if other < client else y - pad  # wraps around
+        return y
+
+    def _mask(self, secret: bytes, n: int) -> Tensor:
+        stream = hashlib.shake_256(secret + self.label.encode()).digest(8 * n)
+        return torch.frombuffer(bytearray(stream), dtype=torch.int64)
+
+    # on the server
+    def total(self, received: Mapping[int, Tensor]) -> Tensor:
+        """The sum [n], float64, of all clients' masked summands.
+
+        Raises
+        ------
+        DropOutError : a summand is missing. Without it the masks do not cancel.
+        ValueError : a summand of a client that is not part of this sum.
+        """
+        if missing := sorted(set(self.ids) - received.keys()):
+            raise DropOutError(
+                f"{self.label}: no summand of {', '.join(f'client {m}' for m in missing)}, so the masks do not cancel. "
+                "Ask the others again for a sum without them, under a new label."
+            )
+        if extra := sorted(received.keys() - set(self.ids)):
+            raise ValueError(f"{self.label}: client {extra[0]} is not part of this sum over {list(self.ids)}.")
+        total = reduce(add, (received[m] for m in self.ids))  # wraps around
+        return total.double() / 2.0**self.bits

@@ -1,0 +1,64 @@
+"""How the golden entries of partitions and corruptions are asked of the product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.scenarios import corruption, partition
+
+Inputs = dict[str, Any]
+Fields = dict[str, Any]
+
+
+def dirichlet(i: Inputs) -> Fields:
+    labels = np.array(i["labels"])
+    parts = partition.dirichlet(labels, i["K"], i["alpha"], i["seed"], cap=i["cap"], min_size=i["min_size"])
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    rng, drawn, draws = np.random.default_rng(i["seed"]), None, 0
+    while drawn != parts and draws < 10:  # the shares are not part of the result: those of the draw that gave it
+        drawn, shares = partition.classwise(classes, i["K"], i["alpha"], i["cap"], rng)
+        draws += 1
+    return {"parts": parts, "proportions": None if i["cap"] else shares.tolist(), "draws": draws}
+
+
+def retina(i: Inputs) -> Fields:
+    return {"parts": partition.retina(i["labels"], i["K"], i["alpha"], i["seed"], min_size=i["min_size"])}
+
+
+def quality(i: Inputs) -> Fields:
+    labels, clean = np.array(i["labels"]), i["K"] - i["m"]
+    parts = partition.quality(i["labels"], i["K"], i["m"], i["alpha"], i["seed"])
+
+    def counts(some: Sequence[list[int]]) -> list[int]:
+        return np.bincount(labels[np.concatenate(some)], minlength=labels.max() + 1).tolist()
+
+    pools = zip(counts(parts[:clean]), counts(parts[clean:]), strict=True)
+    return {"parts": parts, "class_pool": [list(pool) for pool in pools]}
+
+
+def gaussian(i: Inputs) -> Fields:
+    image = torch.tensor(i["image"], dtype=torch.uint8).permute(2, 0, 1)[None]
+    noisy = corruption.gaussian_noise(image, i["severity"], i["seed"])
+    return {"sigma": list(corruption.SIGMA), "out": noisy[0].permute(1, 2, 0)}
+
+
+def motion_kernel(i: Inputs) -> Fields:
+    radius, sigma = corruption.BLUR[i["severity"] - 1]
+    return {"radius": radius, "sigma": sigma, "weights": corruption.motion_kernel(i["severity"]).tolist()}
+
+
+ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
+    "partition.dir.plain": dirichlet,
+    "partition.dir.capped": dirichlet,
+    "partition.retina.alpha100": retina,
+    "partition.retina.alpha1.0": retina,
+    "partition.retina.alpha0.5": retina,
+    "partition.fedism.quality": quality,
+    "partition.fedism.gaussian": gaussian,
+    "partition.fedism.motion_kernel.case1": motion_kernel,
+    "partition.fedism.motion_kernel.case2": motion_kernel,
+}

@@ -1,0 +1,213 @@
+"""Partitions by class: complete, disjoint, the same for the same seed, and honest where no partition exists."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.scenarios import partition
+
+LABELS = np.random.default_rng(0).integers(0, 4, 120)
+
+
+def capped(labels, clients, alpha, seed, **options):
+    return partition.dirichlet(labels, clients, alpha, seed, cap=True, **options)
+
+
+def quality(labels, clients, alpha, seed, **options):
+    return partition.quality(labels, clients, clients // 4, alpha, seed, **options)
+
+
+ALL = {"dirichlet": partition.dirichlet, "capped": capped, "retina": partition.retina, "quality": quality}
+each = pytest.mark.parametrize("name", ALL)
+
+
+def indices(parts):
+    return sorted(index for part in parts for index in part)
+
+
+@each
+@given(
+    labels=st.lists(st.integers(-3, 5), min_size=1, max_size=60),
+    clients=st.integers(1, 12),
+    alpha=st.floats(0.01, 1000),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_sample_goes_to_one_client(name, labels, clients, alpha, seed):
+    clients = min(clients, len(labels))
+    parts = ALL[name](labels, clients, alpha, seed, min_size=0)
+    assert len(parts) == clients
+    assert indices(parts) == list(range(len(labels)))
+    assert parts == ALL[name](labels, clients, alpha, seed, min_size=0)
+
+
+@each
+@given(seed=st.integers(0, 1000), least=st.integers(1, 12))
+def test_no_client_has_fewer_than_the_minimum(name, seed, least):
+    assert min(map(len, ALL[name](LABELS, 5, 2.0, seed, min_size=least))) >= least
+
+
+@each
+def test_labels_may_be_a_list_an_array_or_a_tensor(name):
+    parts = ALL[name](LABELS, 4, 1.0, 3)
+    assert parts == ALL[name](LABELS.tolist(), 4, 1.0, 3) == ALL[name](torch.from_numpy(LABELS), 4, 1.0, 3)
+    assert all(type(index) is int for part in parts for index in part)
+
+
+@each
+def test_another_seed_gives_another_partition(name):
+    assert ALL[name](LABELS, 4, 1.0, 3) != ALL[name](LABELS, 4, 1.0, 4)
+
+
+@each
+def test_one_client_gets_everything(name):
+    assert indices(ALL[name](LABELS, 1, 0.5, 0)) == list(range(120))
+
+
+@each
+def test_a_low_alpha_makes_labels_differ_and_a_high_one_does_not(name):
+    def spread(alpha):
+        tables = []
+        for seed in range(5):
+            parts = ALL[name](np.arange(2000) % 4, 4, alpha, seed, min_size=1)
+            shares = np.stack([np.bincount(np.array(part) % 4, minlength=4) / len(part) for part in parts])
+            tables.append(shares.std(0).mean())
+        return np.mean(tables)
+
+    assert spread(0.1) > 0.2 > 0.1 > spread(100)
+
+
+def test_the_cap_evens_the_sizes_out():
+    def ratio(parts):
+        return max(map(len, parts)) / min(map(len, parts))
+
+    labels = np.arange(2000) % 10
+    plain, with_cap = (
+        np.mean([ratio(partition.dirichlet(labels, 5, 0.5, seed, cap=cap)) for seed in range(20)])
+        for cap in (False, True)
+    )
+    assert with_cap < plain / 1.5
+
+
+def test_a_capped_client_gets_no_further_class():
+    """The shares of a class are nought for whoever had n / clients samples before it, unless all had."""
+    classes = [np.flatnonzero(np.arange(300) % 6 == label) for label in range(6)]
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        parts, shares = partition.classwise(classes, 3, 0.3, True, rng)
+        held = np.zeros(3)
+        for members, row in zip(classes, shares, strict=True):
+            full = held >= 100
+            assert row.sum() == pytest.approx(1)
+            assert (row[full] == 0).all() or full.all()
+            held += [np.isin(members, part).sum() for part in parts]
+
+
+def test_one_class_that_fills_everybody_keeps_the_shares():
+    """After a class that gave each of two clients exactly half of all samples, the cap has nobody to give to."""
+
+    class Fixed:
+        def shuffle(self, x):
+            pass
+
+        def dirichlet(self, alpha):
+            return np.array([0.5, 0.5]) if not hasattr(self, "again") else np.array([0.25, 0.75])
+
+    classes = [np.arange(4), np.arange(0)]
+    parts, shares = partition.classwise(classes, 2, 1.0, True, Fixed())
+    assert parts == [[0, 1], [2, 3]]
+    assert shares.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=20, max_size=80),
+    clients=st.integers(1, 20),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_quality_splits_each_class_by_the_number_of_clients(labels, clients, share, seed):
+    corrupted = round(share * clients)
+    clean = clients - corrupted
+    parts = partition.quality(labels, clients, corrupted, 1.0, seed, min_size=0)
+    labels = np.array(labels)
+    mine = set(indices(parts[:clean]))
+    for label in set(labels.tolist()):
+        members = np.flatnonzero(labels == label).tolist()
+        assert [index in mine for index in members] == sorted([index in mine for index in members], reverse=True)
+        assert sum(index in mine for index in members) == int(np.round(clean / clients * len(members)))
+    assert all(part == sorted(part) for part in parts)
+
+
+@pytest.mark.parametrize("corrupted", [0, 6])
+def test_quality_where_all_are_alike(corrupted):
+    parts = partition.quality(LABELS, 6, corrupted, 1.0, 0)
+    assert indices(parts) == list(range(120))
+    assert min(map(len, parts)) > 0
+
+
+def test_quality_sample_by_sample():
+    """Against the released recipe as a loop: Dirichlet, Dirichlet, choice, choice for every class."""
+    rng = np.random.RandomState(5)
+    expected = [[] for _ in range(7)]
+    for label in range(4):
+        members = np.flatnonzero(label == LABELS)
+        n = int(np.round(5 / 7 * len(members)))
+        p, q = rng.dirichlet([0.7] * 5), rng.dirichlet([0.7] * 2)
+        for index, k in zip(members[:n], rng.choice(5, n, p=p), strict=True):
+            expected[k].append(int(index))
+        for index, k in zip(members[n:], rng.choice(2, len(members) - n, p=q), strict=True):
+            expected[5 + k].append(int(index))
+    assert partition.quality(LABELS, 7, 2, 0.7, 5, min_size=0) == [sorted(part) for part in expected]
+
+
+@each
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"clients": 121}, "expected 1 to 120 clients for 120 samples, found 121"),
+        ({"clients": 0}, "found 0"),
+        ({"labels": [[0, 1]]}, r"labels must be one class per sample, \[n\]; found \[1, 2\]"),
+        ({"alpha": 0}, r"alpha must be at least 0\.01 and finite; found 0"),
+        ({"alpha": float("inf")}, "found inf"),
+        ({"alpha": float("nan")}, "found nan"),
+        ({"seed": -1}, "seed must be >= 0.*found -1"),
+        ({"min_size": 31}, r"min_size must be in 0\.\.30, as 4 clients share 120 samples; found 31"),
+        ({"min_size": -1}, "found -1"),
+        ({"redraws": 0}, "redraws must be >= 1; found 0"),
+        (
+            {"alpha": 0.01, "min_size": 30, "redraws": 50},
+            "in none of 50 draws did each of the 4 clients get min_size=30 samples; at best the smallest had "
+            r"\d+\. Raise alpha, here 0\.01, lower min_size, or take fewer clients or more data",
+        ),
+    ],
+)
+def test_errors_name_what_to_change(name, given, message):
+    usual = {"labels": LABELS, "clients": 4, "alpha": 1.0, "seed": 0}
+    with pytest.raises(ValueError, match=message):
+        ALL[name](**(usual | given))
+
+
+def test_errors_of_one_kind_only():
+    for corrupted in (-1, 5):
+        with pytest.raises(ValueError, match=rf"corrupted must be in 0\.\.4, the number of clients; found {corrupted}"):
+            partition.quality(LABELS, 4, corrupted, 1.0, 0)
+    for what in (partition.retina, quality):
+        with pytest.raises(ValueError, match=r"seed must be >= 0 and < 2\*\*32"):
+            what(LABELS, 4, 1.0, 2**32)
+    assert partition.dirichlet(LABELS, 4, 1.0, 2**32)
+
+
+def test_shares_that_came_out_as_nought_by_nought_are_drawn_again():
+    """One corrupted client and the smallest alpha: about one draw in a thousand, 0 / 0 in numpy's older generator."""
+    labels = np.arange(4000) % 2000
+    assert indices(partition.quality(labels, 2, 1, 0.01, 0, min_size=0)) == list(range(4000))
+
+
+def test_redraws_go_on_where_the_last_ended():
+    """A partition that needed several draws is not one of the first draw of another seed."""
+    classes = [np.flatnonzero(label == LABELS) for label in range(4)]
+    rng = np.random.default_rng(1)
+    while min(map(len, expected := partition.classwise(classes, 5, 0.5, False, rng)[0])) < 15:
+        pass
+    assert partition.dirichlet(LABELS, 5, 0.5, 1, min_size=15) == expected

@@ -1,0 +1,99 @@
+"""What is sent: bytes per client and round, and the overhead of FedISM+ (Table V of its paper)."""
+
+from __future__ import annotations
+
+import pytest
+
+import equipoise as eq
+from equipoise.method import Method, parse
+from equipoise.metrics import Traffic, overhead, traffic
+from helpers import UNEQUAL, KeepHead, KeepNorm, federation, fitted, network
+
+
+def single(method: object, **settings: object) -> eq.Federation:
+    """A few rounds of a float32 network."""
+    kind = settings.pop("kind", "mlp")
+    return fitted(method, 3, net=network(kind).float(), kind=kind, **settings)
+
+
+def sent(fed: eq.Federation, way: str) -> set[int]:
+    return {n for record in fed.records for n in record["bytes"][way]}
+
+
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+def test_fedavg_sends_the_model_both_ways(kind: str) -> None:
+    fed = single("fedavg", kind=kind)
+    G = fed.model.size
+    assert sent(fed, "down") == sent(fed, "up") == {4 * G}
+    assert all(len(r["bytes"][way]) == len(r["ids"]) for r in fed.records for way in ("down", "up"))
+    assert traffic(fed.records) == Traffic(4 * G, 4 * G)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("method", ["fedism+", "fedism+:L", "fedism", "saga", "logit-adjust+fedism+"])
+def test_fedism_sends_one_number_more(method: str, engine: str) -> None:
+    """4 bytes in a float32 network, up only, in every round and for every client."""
+    fed, plain = single(method, engine=engine), single("fedavg", engine=engine)
+    assert sent(fed, "up") == {4 * fed.model.size + 4}
+    assert sent(fed, "down") == {4 * fed.model.size}
+    assert traffic(fed.records).total - traffic(plain.records).total == 4
+    double = fitted(method, 1, engine=engine)
+    assert sent(double, "up") == {8 * double.model.size + 8}
+
+
+@pytest.mark.parametrize("method", ["sam", "gsam", "logit-adjust"])
+def test_local_methods_send_nothing_more(method: str) -> None:
+    assert traffic(single(method).records) == traffic(single("fedavg").records)
+
+
+def test_table_v() -> None:
+    """ResNet-18 with 1000 classes: 11,689,512 parameters, 46,758,048 bytes, and a ratio printed as 1.00000004."""
+    small = single("fedism+")
+    up, G = traffic(small.records).up, small.model.size
+    assert (up - 4) / G == 4
+    one_way = 4 * 11_689_512
+    assert one_way == 46_758_048
+    ratio = overhead(2 * one_way + 4, 2 * one_way)
+    assert f"{ratio:.8f}" == "1.00000004"
+    assert ratio == pytest.approx(1.0000000427733853, rel=1e-15)
+
+
+@pytest.mark.parametrize(("rule", "kind"), [(KeepNorm(), "batchnorm"), (KeepHead(), "mlp")])
+def test_what_is_private_is_not_sent(rule: eq.Rule, kind: str) -> None:
+    """So a method with private layers sends less than FedAvg, and with FedISM+ on top one number more than that."""
+    plain, kept = single("fedavg", kind=kind), single(rule, kind=kind)
+    private = int(rule.private(kept.model).sum())
+    assert private > 0
+    assert sent(kept, "up") == sent(kept, "down") == {4 * (kept.model.size - private)}
+    assert overhead(traffic(kept.records).total, traffic(plain.records).total) < 1
+    both = single(Method((rule, *parse("fedism+").rules)), kind=kind)
+    assert traffic(both.records).total == traffic(kept.records).total + 4
+
+
+def test_messages_and_reports_are_counted() -> None:
+    """SCAFFOLD sends a control variate of P numbers each way."""
+    fed = single("scaffold")
+    P, G = fed.model.n_params, fed.model.size
+    assert traffic(fed.records) == Traffic(4 * (G + P), 4 * (G + P))
+
+
+def test_the_mean_is_over_clients_and_rounds() -> None:
+    records = [{"bytes": {"down": [2, 4], "up": [1, 1]}}, {"round": 1}, {"bytes": {"down": [9], "up": [4]}}]
+    assert traffic(records) == Traffic(5.0, 2.0)
+    assert traffic(records).total == 7.0
+
+
+def test_from_a_history() -> None:
+    fed = federation("fedism+", net=network().float(), data=None)
+    history = fed.fit(2, progress=False)
+    assert traffic(history.records) == traffic(fed.records)
+    assert len(history.records[0]["bytes"]["up"]) == round(0.7 * len(UNEQUAL))
+
+
+def test_nothing_sent_is_an_error() -> None:
+    for records in ([], [{"round": 0}]):
+        with pytest.raises(ValueError, match="at least one round with its bytes"):
+            traffic(records)
+    with pytest.raises(ValueError, match=r"must be > 0; found 0"):
+        overhead(1.0, 0.0)
+    assert overhead(3, 2) == 1.5
