@@ -33,6 +33,7 @@ from equipoise.methods.scaffold import Scaffold
 from equipoise.oracle import Oracle
 from equipoise.rule import Cohort, Rule, State
 from equipoise.solver import SGD
+from golden_analysis import ADAPTERS as ANALYSIS
 from golden_fedism import ADAPTERS as FEDISM
 from golden_fedld import ADAPTERS as FEDLD
 from golden_metrics import ADAPTERS as METRICS
@@ -641,3 +642,4 @@ ADAPTERS |= FEDISM
 ADAPTERS |= PARTITIONS
 ADAPTERS |= FEDLD
 ADAPTERS |= METRICS
+ADAPTERS |= ANALYSIS

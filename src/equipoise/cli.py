@@ -305,17 +305,12 @@ def _plain(docstring: str) -> str:
 
 def _described(name: str) -> dict[str, Any]:
     entry = METHODS[name]
-    parameters = [
-        {
-            "name": f.name,
-            "default": entry.defaults[f.name],
-            "values": hyper.describe(f),
-            "part": rule.__name__,
-            "main": "low" in f.metadata,
-        }
-        for rule in entry.rules
-        for f in fields(rule)
-    ]
+    parameters: dict[str, dict[str, Any]] = {}
+    for rule in entry.rules:
+        for f in fields(rule):
+            found = parameters.setdefault(f.name, {"name": f.name, "default": entry.defaults[f.name], "part": ""})
+            found |= {"values": hyper.describe(f), "main": "low" in f.metadata}
+            found["part"] += (" and " if found["part"] else "") + rule.__name__  # both rules of FedISM+ have a radius
     hooks = (
         "private",
         "begin",
@@ -333,7 +328,7 @@ def _described(name: str) -> dict[str, Any]:
         "summary": entry.summary,
         "citation": entry.citation,
         "parts": [f"{r.__name__} ({', '.join(h for h in hooks if h in vars(r))})" for r in entry.rules],
-        "hyper_parameters": parameters,
+        "hyper_parameters": list(parameters.values()),
         "presets": {"paper": {}, **{k: dict(v) for k, v in entry.presets.items()}},
         "preset_in_a_sum": entry.summed,
     }

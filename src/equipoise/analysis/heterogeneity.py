@@ -123,10 +123,11 @@ def measure(
             said.close()
     if failed:
         raise RunError(f"{len(failed)} of {len(found)} runs failed. {'; '.join(failed)}. The others are kept.")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"alpha": cell.alpha, "seed": cell.seed, **row}
         for cell in found
         for row in decomposition(cell.path, every, others)
+        if row["method"] in asked
     ]
-    rows = [row for row in rows if row["method"] in asked]
-    return pd.DataFrame(sorted(rows, key=lambda row: asked.index(row["method"])))
+    rows.sort(key=lambda row: asked.index(row["method"]))
+    return pd.DataFrame(rows)

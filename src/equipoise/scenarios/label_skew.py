@@ -16,7 +16,7 @@ TEST = (250, 250, 250, 250)
 CLIENTS = 5
 MANY = 50  # clients from which on a tenth of them trains in a round
 
-PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
+PROTOCOL = Protocol(rounds=60, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
 PROTOCOL_MANY = replace(PROTOCOL, rounds=100, participation=0.1)
 
 SUMMARY = "Digits of all domains; each client holds a random share of each class."
