@@ -15,7 +15,7 @@ def train(method: str, scenario: str, seed: int, rounds: int, **options: int) ->
     data = eq.scenario(scenario, seed=seed, **options)
     p = data.protocol
     federation = eq.Federation(
-        build(data.network, seed=seed),
+        build(data.network, seed=seed, **data.network_options),
         data.clients,
         method,
         eq.SGD(p.lr, p.momentum, p.weight_decay),
@@ -33,6 +33,13 @@ def test_fedheal_is_fairer_than_fedavg_on_differing_domains():
     for one, other in zip(plain, fair, strict=True):
         assert other["std"] < one["std"]
         assert other["worst"] > one["worst"]
+
+
+def test_plain_averaging_serves_bad_images_worse():
+    """The question of the scenario: without a gap there would be nothing to close."""
+    for seed in range(2):
+        groups = train("fedavg", "digits-quality", seed, 50).summary()["groups"]
+        assert groups["clean"] - groups["corrupted"] > 5
 
 
 def test_fedavg_reaches_the_centralised_accuracy_where_clients_are_alike():

@@ -420,3 +420,11 @@ def test_methods_of_the_documentation_run(tmp_path: Path) -> None:
     ):
         fed = eq.Federation(Own(), [hospital(0), hospital(1)], method, tests={"all": hospital(2)})
         assert fed.fit(2, progress=False).summary()["avg"] is not None
+
+
+def test_the_scenarios_network_comes_with_its_options() -> None:
+    """Another choice of network is that network as it is, not with options meant for another."""
+    config = runs.configure("fedavg", "digits-quality")
+    assert (config.network, config.network_options) == ("cnn", {"norm": "batch", "width": 8})
+    assert runs.configure("fedavg", "digits-quality", network="cnn").network_options == {}
+    assert runs.configure("fedavg", "digits").network_options == {}

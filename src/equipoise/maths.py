@@ -111,21 +111,25 @@ def combine(updates: Tensor, weights: Tensor, mask: Tensor | None = None) -> Ten
     return step
 
 
+def _doubled(rows: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
+    """Blocks of (masked) columns in float64, all in one piece of memory: asking for more each time costs the most."""
+    held = torch.empty(len(rows), min(BLOCK, rows.shape[1]), dtype=torch.float64, device=rows.device)
+    for part in blocks(rows.shape[1]):
+        u = held[:, : part.stop - part.start].copy_(rows[:, part])
+        yield u if mask is None else u.mul_(mask[:, part])
+
+
 def square_norms(rows: Tensor, mask: Tensor | None = None) -> Tensor:
     """Squared length of each (masked) row of [M, P], summed in float64: [M]."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for part in blocks(rows.shape[1]):
-        u = rows[:, part].double()
-        total += (u if mask is None else u * mask[:, part]).square().sum(1)
+    for u in _doubled(rows, mask):
+        total += u.square_().sum(1)
     return total
 
 
 def gram(rows: Tensor, mask: Tensor | None = None) -> Tensor:
     """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for part in blocks(rows.shape[1]):
-        u = rows[:, part].double()
-        u = u if mask is None else u * mask[:, part]
-        total += u @ u.T
-        del u  # before the next block is made
+    for u in _doubled(rows, mask):
+        total.addmm_(u, u.T)
     return total

@@ -109,7 +109,9 @@ def configure(
         if chosen.get("momentum"):
             raise ValueError(f"--momentum belongs to SGD; {chosen['optimizer']} has its own. Leave it out.")
     label = method if not overrides else str(made)
-    fields = {"network": data.network, **protocol, **chosen, "method": str(made), "label": label, "scenario": scenario}
+    network = {"network": data.network, "network_options": dict(data.network_options)}
+    named = {"method": str(made), "label": label, "scenario": scenario}
+    fields = {**({} if "network" in chosen else network), **protocol, **chosen, **named}
     try:
         config = RunConfig(**fields)
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """What a scenario is: the data of the clients, the named test groups, and how images reach the network."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -141,6 +141,7 @@ class Scenario:
     protocol : recommended training.
     manifest : JSON-able record of what the data are and where each client's part came from.
     measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
+    network_options : options of the default network.
 
     Raises
     ------
@@ -159,6 +160,7 @@ class Scenario:
     protocol: Protocol
     manifest: dict[str, Any]
     measures: tuple[str, ...] = ("accuracy",)
+    network_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
