@@ -124,8 +124,26 @@ def test_equal_clients_have_no_shift_and_one_client_no_aggregation_loss() -> Non
     assert (row["shift"], row["aggregation"]) == pytest.approx((0, 0), abs=1e-12)
 
 
-def test_trace_of_private_coordinates_and_of_a_client_in_quarantine() -> None:
-    assert len(trace(federation(KeepHead()), 2)) == 2
+@pytest.mark.parametrize(
+    ("method", "kind"), [("fedbn", "batchnorm"), ("afl(averaged=true)", "mlp"), (KeepHead(), "mlp")]
+)
+def test_the_total_is_the_loss_of_the_model_given_out(method: Any, kind: str) -> None:
+    fed = federation(method, kind=kind, participation=1.0)
+    row = trace(fed, 3)[-1]
+    found = [fed.evaluate(*data)["loss"] for data in clients()]
+    assert row["total"] == pytest.approx(np.average(found, weights=UNEQUAL), abs=1e-9)
+
+
+def test_other_methods_with_parts_of_their_own_start_from_the_same_model() -> None:
+    """FedBN, tried for a round after FedAvg trained, starts from FedAvg's BatchNorm and not from the first one."""
+    fed = federation("fedavg", kind="batchnorm", participation=1.0)
+    rows = [row for row in trace(fed, 6, others=["fedbn"]) if row["round"] == 5]
+    assert rows[0]["local"] == pytest.approx(rows[1]["local"], abs=1e-9)
+    with pytest.raises(ValueError, match="this federation has done 6"):
+        trace(fed, 2)
+
+
+def test_trace_of_a_client_in_quarantine() -> None:
     data = clients()
     x, y = data[1]
     data[1] = (torch.full_like(x, torch.nan), y)

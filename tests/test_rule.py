@@ -134,3 +134,75 @@ def test_the_global_model_shows_the_mean_of_what_is_private(rule: Rule, kind: st
 def test_owns_of_a_rule_without_any() -> None:
     assert Rule().owns == frozenset()
     assert federation(eq.Method((HeadOnly(),))).method.rules == (HeadOnly(),)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("local", ["scaffold", "feddyn", "fedprox(mu=5)"])
+def test_what_stays_at_home_is_not_corrected(local: str, engine: str) -> None:
+    """One client: its BatchNorm trains as FedBN's does, where control variates would otherwise hold it in place."""
+    settings = {"kind": "batchnorm", "sizes": (24, 24), "participation": 1.0, "solver": eq.SGD(0.05), "engine": engine}
+    plain, fed = fitted("fedbn", 12, **settings), fitted(f"{local}+fedbn", 12, **settings)
+    affine = parse("fedbn").rules[0].private(plain.model)[: plain.model.n_params].nonzero().flatten()
+    far, ours = (float((f.progress.own[:, affine] - f.model.initial[affine]).norm()) for f in (plain, fed))
+    assert ours > 0.5 * far
+    assert far > 0.05
+
+
+def test_a_search_distance_belongs_to_what_is_trained() -> None:
+    """SAM beside a rule that trains the body alone: the point it looks at differs in the body alone."""
+    seen: list[Tensor] = []
+
+    @dataclass(frozen=True)
+    class Look(Rule):
+        def loss(self, out: eq.Out, visit: Visit) -> float:
+            return 0.0
+
+        def gradient(self, grad: object, theta: Tensor, visit: Visit) -> Tensor:
+            g = grad(theta)  # type: ignore[operator]
+            seen.append(g[..., visit.oracle.head])
+            return g
+
+    fitted((NotHead(), Look()), 1)
+    assert seen
+    assert not any(bool(g.any()) for g in seen)
+
+
+def test_publish_does_not_touch_what_is_private() -> None:
+    """AFL gives out a mean of global models, in which private coordinates never moved; their mean goes in after it."""
+    fed = fitted("fedbn+afl(averaged=true)", 3, kind="batchnorm", participation=1.0)
+    private = fed.experiment.private
+    shown = evaluation.published(fed.experiment, fed.progress)
+    sizes = fed.experiment.setup.sizes
+    expected = (sizes[:, None] * fed.progress.own).sum(0) / sizes.sum()
+    assert torch.allclose(shown[private], expected[private], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("text", ["sam+gsam", "sam+fedism+"])
+def test_the_gradient_is_taken_in_one_place(text: str) -> None:
+    with pytest.raises(MethodError, match="each set where the gradient is taken"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["fedce+principal", "fedce+fphl", "fedce+fedgh"])
+def test_fedce_allows_the_mean_only(text: str) -> None:
+    with pytest.raises(MethodError, match=r"Keep one of them\."):
+        parse(text)
+
+
+def test_directions_are_recorded_as_they_are() -> None:
+    fed = fitted("principal", 4, participation=1.0)
+    for record in fed.records:
+        assert sum(map(abs, record["weights"])) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("fedbn", "batchnorm", "kept by each client"),
+        ("fedheal:released", "batchnorm", "masked like parameters"),
+        ("fedavg", "batchnorm", "averaged by client weight and not masked"),
+        ("fedavg", "mlp", "none in this network"),
+    ],
+)
+def test_the_header_says_what_happens_to_batchnorm(name: str, kind: str, words: str) -> None:
+    assert words in federation(name, kind=kind).header[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from operator import add, and_
+from operator import add, and_, or_
 
 from torch import Tensor
 
@@ -58,8 +58,14 @@ def visit_client(
             total = total + term
         return total
 
+    kept = [p for r in rules if overrides(r, "private") and (p := r.private(oracle.evaluator.model)) is not None]
+    shared = ~reduce(or_, kept)[: oracle.n_params] if kept else None
+
     def correction(theta: Tensor) -> Tensor | float:
-        return reduce(add, (r.correction(theta, v) for r, v in with_correction))
+        total = reduce(add, (r.correction(theta, v) for r, v in with_correction))
+        return (
+            total if shared is None else total * shared
+        )  # it ties a client to the others, who have no part in the rest
 
     def wrap(grad: Gradient, theta: Tensor) -> Tensor:
         for r, v in with_gradient:

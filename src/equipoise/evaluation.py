@@ -29,14 +29,14 @@ def published(e: Experiment, p: Progression) -> Tensor:
 
     What clients keep to themselves is there as the mean over clients, by samples.
     """
-    vector = p.vector
-    if e.private is not None and p.own is not None:  # as FedBN's authors do for a client from outside
-        share = (e.setup.sizes / e.setup.sizes.sum()).to(vector.dtype)
-        vector = torch.where(e.private, share @ p.own, vector)
-    theta = vector[: e.model.n_params]
+    theta = p.vector[: e.model.n_params]
     for rule, state in zip(e.method.rules, p.server, strict=True):
         theta = rule.publish(theta, state)
-    return torch.cat([theta, vector[e.model.n_params :]])
+    vector = torch.cat([theta, p.vector[e.model.n_params :]])
+    if e.private is None or p.own is None:
+        return vector
+    share = (e.setup.sizes / e.setup.sizes.sum()).to(vector.dtype)
+    return torch.where(e.private, share @ p.own, vector)  # as FedBN's authors do for a client from outside
 
 
 def deployed(e: Experiment, p: Progression, m: int) -> Tensor:

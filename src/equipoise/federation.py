@@ -142,10 +142,11 @@ class Federation:
         asked = cohort_size(len(e.data), e.participation)
         norm = "none in this network"
         if m.batch_norm:
-            norm = (
-                f"{m.size - m.n_params:,} running statistics, averaged by client weight and not masked; "
-                "a last batch of one sample is left out"
-            )
+            hidden = e.private is not None and bool(e.private[m.n_params :].all())
+            masked = any(getattr(rule, "mask_buffers", False) for rule in self.method.rules)
+            how = "averaged by client weight and " + ("masked like parameters" if masked else "not masked")
+            how = "kept by each client; the global model is tested with their mean" if hidden else how
+            norm = f"{m.size - m.n_params:,} running statistics, {how}; a last batch of one sample is left out"
         local = f"{e.epochs} local epochs of batch {e.batch_size}"
         return [
             f"method {self.method} · {len(e.data)} clients, {asked} a round · {local} · {self.solver}",
@@ -172,7 +173,7 @@ class Federation:
     ) -> History:
         """Train ``rounds`` more rounds.
 
-        Rules with a schedule (FedProc) plan for all rounds known now, so ``fit(40)`` is not ``fit(20)`` twice.
+        Rules with a schedule (FedProc, FedGA, a growing search distance) plan for all rounds known now, so ``fit(40)`` is not ``fit(20)`` twice.
 
         Parameters
         ----------

@@ -56,7 +56,7 @@ class History:
     ----------
     records
         One dictionary per round, in increasing order of `"round"`; exactly what a line of `metrics.jsonl` holds.
-        Accuracies are fractions in [0, 1]; weights sum to 1, and some may be negative (FedFV).  Keys, all optional but the first:
+        Accuracies are fractions in [0, 1]; the sizes of the weights sum to 1, and some may be negative (FedFV, FedLD).  Keys, all optional but the first:
 
         - `"round"`: counts from 0; `"seconds"`: wall time of the round.
         - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds

@@ -235,7 +235,13 @@ METHODS: dict[str, Entry] = {
 }
 ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance
 TRAVEL: frozenset[type[Rule]] = frozenset({Scaffold})  # rules that ask how far the solver's steps lead
-ORDER = ("start", "mask", "weights", "direction")  # rules that own nothing come first, those that turn the step last
+ORDER = (
+    "start",
+    "gradient",
+    "mask",
+    "weights",
+    "direction",
+)  # rules that own nothing come first, those that turn the step last
 
 
 @dataclass(frozen=True)
@@ -282,6 +288,7 @@ class Method:
                         "mask": "which parameters count",
                         "start": "where training starts",
                         "direction": "the direction of the step",
+                        "gradient": "where the gradient is taken",
                     }
                     raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
 

@@ -211,7 +211,7 @@ class Oracle:
             before = (
                 None if live is None else (theta.clone(), buffers.clone(), {n: s.clone() for n, s in slots.items()})
             )
-            gradient = self._batch_gradient(theta, buffers, rows, shift, ok, terms, wrap)
+            gradient = self._batch_gradient(theta, buffers, rows, shift, ok, terms, wrap, only)
             if correction is not None:
                 gradient = gradient + correction(theta)
             if only is not None and fixed is not None:
@@ -233,6 +233,7 @@ class Oracle:
         ok: Tensor | None,
         terms: Terms | None,
         wrap: Wrap | None,
+        only: Tensor | None,
     ) -> Tensor:
         x, y = self.source.batch(rows, shift)
 
@@ -253,6 +254,9 @@ class Oracle:
                 buffers if first else buffers.clone()
             )  # a second look must not move the BatchNorm statistics twice
             first = False
-            return self.evaluator.gradient(at, statistics, x, objective).clone()
+            found = self.evaluator.gradient(at, statistics, x, objective)
+            return (
+                found.clone() if only is None else found * only
+            )  # what does not move has no part in a search distance
 
         return wrap(grad, theta)

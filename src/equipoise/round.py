@@ -155,12 +155,20 @@ def _public(private: Tensor, n_params: int, report: Tensor) -> Tensor:
 
 
 def _traffic(e: Experiment, job: Job, answers: _Answers) -> Record:
-    """Bytes that each client that answered received and sent: what is not private of its model, messages, reports."""
-    shared = e.model.size if e.private is None else int((~e.private).sum())
-    model = shared * job.received.element_size()
+    """Bytes that each client that answered received and sent: its model, messages and reports, less what is private."""
     n = len(answers.rows)
-    down, up = (sum(x[:1].nbytes for x in flatten(told).values()) for told in (job.messages, answers.reports))
-    return {"bytes": {"down": [model + down] * n, "up": [model + up] * n}}
+    down, up = (
+        sum(_bytes(e, x) for x in [job.received, *flatten(told).values()]) for told in (job.messages, answers.reports)
+    )
+    return {"bytes": {"down": [down] * n, "up": [up] * n}}
+
+
+def _bytes(e: Experiment, x: Tensor) -> int:
+    """Bytes of one client's row of ``x`` [M, ...], less the private coordinates of a vector [P] or [G]."""
+    hidden = 0
+    if e.private is not None and x.dim() == 2 and x.shape[1] in (e.model.n_params, e.model.size):
+        hidden = int(e.private[: x.shape[1]].sum())
+    return int(x[:1].nbytes) - hidden * x.element_size()
 
 
 def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Job:

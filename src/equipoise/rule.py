@@ -180,13 +180,14 @@ class Cohort:
 
     @property
     def counted(self) -> Tensor:
-        """How much each client counted in the step, sum one where possible: [M]."""
+        """How much each client counted in the step, with its sign; the sizes sum to one: [M]."""
         if self.coefficients is None:
             return self.weights
         c = self.coefficients
         if c.dim() == 2:
             c = c @ torch.tensor(self.layout, dtype=c.dtype, device=c.device)
-        return maths.simplex(c)
+        total = c.abs().sum()
+        return c / total if total > 0 else c
 
     def buffer_step(self) -> Tensor:
         """What this round adds to the buffers: a plain convex average, never extrapolated, [G - P]."""
@@ -197,8 +198,8 @@ class Cohort:
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
-    ``owns`` names what only one rule of a method may set: ``"start"``, ``"mask"``, ``"weights"`` (how much each client
-    counts), ``"direction"`` (the coefficients of the updates). A rule is final: vary it by composing, not by subclassing.
+    ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"mask"``, ``"weights"``
+    (how much each client counts), ``"direction"`` (the coefficients of the updates). A rule is final: vary it by composing, not by subclassing.
     """
 
     @property

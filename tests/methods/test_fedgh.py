@@ -137,3 +137,14 @@ def test_presets_and_bad_input() -> None:
         eq.parse("fedhgd+afl")
     with pytest.raises(ValueError, match="FedGH: form must be one of original, sequential, accumulate, hierarchical"):
         FedGH(form="pcgrad")
+
+
+def test_sequential_with_updates_that_cancel_is_finite() -> None:
+    """What is left of two opposite updates is rounding, on which nothing is projected."""
+    rule = FedGH(form="sequential")
+    for seed in range(200):
+        u, v, w = torch.randn(3, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        rows = torch.stack([u, -(1 + seed / 50) * u, v, w])
+        a = rule.harmonised(rows @ rows.T)
+        assert bool(a.isfinite().all())
+        assert float((a @ rows).norm(dim=1).max()) < 1e3 * float(rows.norm(dim=1).max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise import runs
+from equipoise import evaluation, runs
 from equipoise.data.samples import Samples, Stream
 from equipoise.draws import Plan, seeded
 from equipoise.engines import Answer, Job
@@ -52,7 +53,8 @@ def trace(
     rounds : >= 1, planned and trained.
     every : >= 1.
     others : texts of methods that are tried for one round from the same global models, as FedLD's Fig. 2 compares them;
-        each starts afresh, without what it would remember of earlier rounds.
+        each starts afresh, without what it would remember of earlier rounds, so a rule that waits for a history
+        (FedHGD, a warm start) shows its first round.
     known : rows measured earlier, by round and method; they are taken as they are.
     on_round : called after each round with its number and its record.
 
@@ -63,6 +65,10 @@ def trace(
     """
     if rounds < 1 or every < 1:
         raise ValueError(f"rounds and every must be >= 1; found {rounds} and {every}.")
+    if fed.progress.t:
+        raise ValueError(
+            f"trace trains from the first round on; this federation has done {fed.progress.t}. Make a new one."
+        )
     e, had = fed.experiment, known or {}
     tried = {text: _with(e, parse(text)) for text in others}
     rows = []
@@ -71,8 +77,9 @@ def trace(
         own = str(e.method)
         for text, other in tried.items() if measured else ():
             if (t, text) not in had:
-                now = replace(begin(other), t=t, vector=fed.progress.vector)
-                rows.append({"method": text, **_measured(other, fed.tests.bound, now, rounds)[2]})
+                fresh = _from(other, evaluation.published(e, fed.progress))
+                now = replace(begin(fresh), t=t)
+                rows.append({"method": text, **_measured(fresh, fed.tests.bound, now, rounds)[2]})
             else:
                 rows.append(dict(had[t, text]))
         if measured and (t, own) not in had:
@@ -93,6 +100,13 @@ def _with(e: Experiment, method: Method) -> Experiment:
     return replace(e, method=method, private=torch.stack(private).any(0) if private else None)
 
 
+def _from(e: Experiment, vector: Tensor) -> Experiment:
+    """The same experiment with another first model [G], for everybody and for everything that is remembered."""
+    model = copy.copy(e.model)
+    model.initial = vector.clone()
+    return replace(e, model=model, setup=replace(e.setup, initial=model.initial))
+
+
 def _measured(e: Experiment, bound: Bound, now: Progression, rounds: int) -> tuple[Progression, dict[str, Any], Row]:
     """One round, and the terms of its loss."""
     models: dict[int, Tensor] = {}
@@ -106,7 +120,7 @@ def _measured(e: Experiment, bound: Bound, now: Progression, rounds: int) -> tup
     following, record = one_round(replace(e, engine=watching), now, rounds)
     ids = record["ids"]  # without those in quarantine
     cross = torch.stack([_losses(e, bound, models[m], ids) for m in ids])
-    after = _losses(e, bound, following.vector, ids)
+    after = _losses(e, bound, evaluation.published(e, following), ids)
     found = decompose(cross.numpy(), after.numpy(), e.setup.sizes[ids].cpu().numpy())
     return following, record, {"round": now.t, **found._asdict(), "total": found.total}
 

@@ -54,11 +54,14 @@ class FedCE(Rule):
     Client state: ``previous`` [G], its own last model. Server state: ``c`` [N]; ``used`` [N], the weights in the last
     step (-1: absent); sums over rounds ``cos``, ``metric``, ``total`` and their counts ``visits``, ``measured``, each [N].
     Differs: weights are always scaled to sum one. :math:`\theta_{-m}` is measured only by clients that took part in the
-    last round without being all of it; a client not measured yet has the mean b. Those present share out the weight
+    last round without being all of it, and where the step was the weighted mean (SCAFFOLD with another eta, FedDyn: never);
+    a client not measured yet has the mean b. Those present share out the weight
     they had together (the paper assumes no absent clients).
     """
 
-    owns = frozenset({"weights"})
+    owns = frozenset(
+        {"weights", "mask", "direction"}
+    )  # the model of the others is known if weights alone made the step
     mode: Literal["times", "plus"] = choice("times", "plus")
     coef_average: bool = True
     prior: Literal["last", "uniform"] = choice("last", "uniform")
@@ -95,7 +98,7 @@ class FedCE(Rule):
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         i, mass = cohort.ids, state["c"][cohort.ids].sum()
         now = {k: v.to(mass.dtype) for k, v in cohort.reports.items()}
-        K = gram(cohort.updates, cohort.mask).to(mass.dtype)
+        K = gram(cohort.updates).to(mass.dtype)
         now["cos"] = cosines(K, cohort.uniform if self.prior == "uniform" else simplex(state["c"][i]))
         now["visits"] = torch.ones_like(now["cos"])
         if self.first_zero:
@@ -107,6 +110,7 @@ class FedCE(Rule):
         c = self.coefficients(1 - new["cos"] / new["visits"], b)
         new["total"] = state["total"][i] + mass * c
         weights = simplex(new["total"] / new["visits"] if self.coef_average else c)
-        new |= {"c": mass * weights, "used": weights}
+        plain = cohort.scale == 1 and cohort.shift is None
+        new |= {"c": mass * weights, "used": weights if plain else -torch.ones_like(weights)}
         old = {**state, "used": torch.full_like(state["used"], -1)}
         return {k: v.index_copy(0, i, new[k]) for k, v in old.items()}, replace(cohort, weights=weights)

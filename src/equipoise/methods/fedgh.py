@@ -13,6 +13,8 @@ from equipoise.maths import combine, gram
 from equipoise.methods.fedhgd import deconflict
 from equipoise.rule import Cohort, Rule, Setup, State
 
+TINY = 1e-12  # relative: a shorter square is rounding
+
 
 @dataclass(frozen=True)
 class FedGH(Rule):
@@ -59,7 +61,8 @@ class FedGH(Rule):
             return a
         for i, j in torch.combinations(torch.arange(M)).tolist():
             x, y = a[i].clone(), a[j].clone()
-            if (dot := x @ K @ y) < 0:
+            enough = min(x @ K @ x / K[i, i], y @ K @ y / K[j, j]) > TINY  # else what is left of one is rounding
+            if enough and (dot := x @ K @ y) < 0:
                 a[i], a[j] = x - dot / (y @ K @ y) * y, y - dot / (x @ K @ x) * x
         return a
 

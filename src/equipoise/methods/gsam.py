@@ -36,6 +36,7 @@ class GSAM(Rule):
     Differs: the original ties rho to the learning rate; here it depends on the round only, as in FedISM+.
     """
 
+    owns = frozenset({"gradient"})
     rho: float = number(0.05, low=0)
     tau: float = number(0.0, low=0)
     alpha: float = number(0.1, low=0)

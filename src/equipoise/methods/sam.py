@@ -45,6 +45,7 @@ class SAM(Rule):
     added : add the gradient at theta itself, as a class of FFL4MIA does that its training never uses; not recommended.
     """
 
+    owns = frozenset({"gradient"})
     rho: float = number(0.05, low=0)
     tau: float = number(0.0, low=0)
     added: bool = False
