@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from operator import add, and_, or_
+from operator import add, and_
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ def visit_client(
     received: Tensor,
     states: Sequence[State],
     messages: Sequence[State],
+    private: Tensor | None = None,
 ) -> tuple[Tensor, list[State], list[State]]:
     """Train from the received model and report: the client side of every method.
 
@@ -30,6 +31,7 @@ def visit_client(
     oracle : the client's data; for a stack of clients, theirs.
     t, rounds : this round and the planned number of rounds.
     received : whole model handed out [..., G].
+    private : coordinates [G] that never leave the client, or None.
 
     Returns
     -------
@@ -58,8 +60,7 @@ def visit_client(
             total = total + term
         return total
 
-    kept = [p for r in rules if overrides(r, "private") and (p := r.private(oracle.evaluator.model)) is not None]
-    shared = ~reduce(or_, kept)[: oracle.n_params] if kept else None
+    shared = None if private is None else ~private[: oracle.n_params]
 
     def correction(theta: Tensor) -> Tensor | float:
         total = reduce(add, (r.correction(theta, v) for r, v in with_correction))

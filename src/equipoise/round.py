@@ -188,6 +188,7 @@ def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, round
         states=tree_map(lambda leaf: leaf[span(ids)], now.clients),
         messages=[_messages(rule, state, ids) for rule, state in zip(e.method.rules, now.server, strict=True)],
         data=[e.data[k] for k in ids],
+        private=e.private,
     )
 
 

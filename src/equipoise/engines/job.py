@@ -21,7 +21,8 @@ class Job:
     """The client side of one round.
 
     ``ids`` are the M clients, ``received`` [M, G] the models they start from (a view where all get the same),
-    ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples.
+    ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
+    what never leaves a client.
     """
 
     model: Model
@@ -38,6 +39,7 @@ class Job:
     states: list[State]
     messages: list[State]
     data: Sequence[Samples | Stream]
+    private: Tensor | None = None
 
     def plan(self, rows: Sequence[int]) -> Plan:
         """The batches of the clients that stand at ``rows`` of this job."""

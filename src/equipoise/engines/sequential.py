@@ -40,6 +40,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             job.received[row],
             job.take(job.states, row),
             job.take(job.messages, row),
+            job.private,
         )
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
     return Answer((row,), trained[None], reports, states)

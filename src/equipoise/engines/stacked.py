@@ -78,6 +78,7 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         job.received[index],
         job.take(job.states, index),
         job.take(job.messages, index),
+        job.private,
     )
     return Answer(rows, trained, reports, states)
 

@@ -180,7 +180,7 @@ def planes(found: Sequence[Any]) -> "Figure":
         axes.grid(visible=False)
         drawn = axes.contourf(one.grid_at, one.grid_at, one.grid, levels=levels, cmap=colors, extend="both")
         axes.contour(one.grid_at, one.grid_at, one.grid, levels=levels, colors=INK, linewidths=0.3)
-        axes.plot(0, 0, marker="x", color="white", markersize=4, markeredgewidth=1.2)
+        axes.plot(0, 0, marker="x", color=INK, markersize=4, markeredgewidth=1.2)
         axes.set_title(_name(name), size=8, color=INK, loc="left")
         axes.set_aspect("equal")
     bar = figure.colorbar(drawn, ax=panels, shrink=0.8, pad=0.02)
