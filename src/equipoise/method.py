@@ -235,13 +235,7 @@ METHODS: dict[str, Entry] = {
 }
 ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance
 TRAVEL: frozenset[type[Rule]] = frozenset({Scaffold})  # rules that ask how far the solver's steps lead
-ORDER = (
-    "start",
-    "gradient",
-    "mask",
-    "weights",
-    "direction",
-)  # rules that own nothing come first, those that turn the step last
+ORDER = ("start", "mask", "weights", "direction")  # rules that own nothing come first, those that turn the step last
 
 
 @dataclass(frozen=True)
@@ -328,7 +322,7 @@ class Method:
 
 
 def _rank(rule: Rule) -> int:
-    return max((ORDER.index(what) + 1 for what in rule.owns), default=0)
+    return max((ORDER.index(what) + 1 for what in rule.owns if what in ORDER), default=0)
 
 
 def _text(rule: Rule, *, summed: bool = False) -> str:
