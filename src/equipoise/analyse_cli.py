@@ -19,6 +19,7 @@ from equipoise.compare import members
 from equipoise.files import write_atomically
 from equipoise.method import parse
 from equipoise.report import analysis as draw
+from equipoise.report.figures import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,7 @@ def decomposition(
     out.print(table)
     out.print("Mean cross-entropy in nats; local + shift + aggregation = global. FedLD reports absolute values.")
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
-    _save({"decomposition": draw.decomposition(found)}, where)
+    _drawn({"decomposition": draw.decomposition(found)}, where)
     if len(paths) > 1:
         _wrote(write_atomically(_made(where) / "decomposition.json", json.dumps(found, indent=1)))
 
@@ -142,7 +143,7 @@ def heterogeneity(
     out.print(table)
     out.print("Mean cross-entropy in nats of one round, over the measured rounds and all seeds.")
     _wrote(write_atomically(directory / "heterogeneity.csv", frame.to_csv(index=False)))
-    _save({"heterogeneity": draw.heterogeneity(frame)}, directory)
+    _drawn({"heterogeneity": draw.heterogeneity(frame)}, directory)
 
 
 @app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
@@ -186,7 +187,7 @@ def landscape(
     out.print(table)
     out.print(f"Loss on {found[0].group} in nats, mean over {draws} directions; a smaller rise is a flatter minimum.")
     _wrote(write_atomically(_made(output) / "landscape.csv", frame.to_csv(index=False)))
-    _save({"landscape-1d": draw.lines(found)} | ({"landscape-2d": draw.planes(found)} if grid else {}), output)
+    _drawn({"landscape-1d": draw.lines(found)} | ({"landscape-2d": draw.planes(found)} if grid else {}), output)
 
 
 def _named(path: Path, config: runs.RunConfig, paths: list[Path]) -> str:
@@ -222,12 +223,9 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def _save(figures: dict[str, Figure], directory: Path) -> None:
-    for name, figure in figures.items():
-        for ending in ("pdf", "png"):
-            path = _made(directory) / f"{name}.{ending}"
-            figure.savefig(path, dpi=300)
-            _wrote(path)
+def _drawn(figures: dict[str, Figure], directory: Path) -> None:
+    for path in save(figures, directory):
+        _wrote(path)
 
 
 def _wrote(path: Path) -> None:

@@ -64,9 +64,8 @@ def visit_client(
 
     def correction(theta: Tensor) -> Tensor | float:
         total = reduce(add, (r.correction(theta, v) for r, v in with_correction))
-        return (
-            total if shared is None else total * shared
-        )  # it ties a client to the others, who have no part in the rest
+        # It ties a client to the others, who have no part in what stays at home.
+        return total if shared is None else total * shared
 
     def wrap(grad: Gradient, theta: Tensor) -> Tensor:
         for r, v in with_gradient:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -73,7 +73,32 @@ def compare(
         runs.start(config, path)
     write_atomically(base / ORDER, json.dumps([path.name for path in paths], indent=1))
     total = sum(c.rounds for c in configs)
-    waiting = [path for path in paths if not runs.finished(path)]
+    resume = ("resume", "--quiet", "--")
+    failed = side_by_side(
+        {path: [*resume, str(path)] for path in paths if not runs.finished(path)},
+        jobs,
+        None if on_progress is None else lambda _: on_progress(sum(_rounds(path) for path in paths), total),
+    )
+    if failed:
+        named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
+        raise RunError(
+            f"{len(failed)} of {len(paths)} runs failed. {named}. The others are complete; the same command goes on from there."
+        )
+    return [History.from_run(path) for path in paths]
+
+
+def side_by_side(
+    commands: Mapping[Path, Sequence[str]], jobs: int, on_poll: Callable[[int], None] | None = None
+) -> dict[Path, str]:
+    """Run an ``equipoise`` command for each path in a process of its own; why those that failed did.
+
+    Parameters
+    ----------
+    commands : the arguments, by path.
+    jobs : processes at a time, >= 1.
+    on_poll : called after each look at the processes with the number of those that have ended.
+    """
+    waiting = list(commands)
     running: dict[Path, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
     failed: dict[Path, str] = {}
     try:
@@ -81,7 +106,7 @@ def compare(
             while waiting and len(running) < jobs:
                 path = waiting.pop(0)
                 # -P: what lies in the current directory must not be imported in place of a module.
-                command = [sys.executable, "-P", "-m", "equipoise", "resume", "--quiet", "--", str(path)]
+                command = [sys.executable, "-P", "-m", "equipoise", *commands[path]]
                 errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the child when full)
                 running[path] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors), errors
             time.sleep(POLL)
@@ -91,20 +116,15 @@ def compare(
                     with said:
                         if process.returncode:
                             failed[path] = _reason(process.returncode, said)
-            if on_progress is not None:
-                on_progress(sum(_rounds(path) for path in paths), total)
+            if on_poll is not None:
+                on_poll(len(commands) - len(waiting) - len(running))
     finally:
         for process, _ in running.values():
             process.terminate()
         for process, said in running.values():
             process.wait()
             said.close()
-    if failed:
-        named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
-        raise RunError(
-            f"{len(failed)} of {len(paths)} runs failed. {named}. The others are complete; the same command goes on from there."
-        )
-    return [History.from_run(path) for path in paths]
+    return failed
 
 
 def _reason(status: int, errors: IO[bytes]) -> str:

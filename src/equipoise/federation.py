@@ -113,7 +113,6 @@ class Federation:
         self.transform = transform
         self.engine_choice = _engine(engine, model, data, cohort_size(len(data), participation))
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
-        private = [p for rule in self.method.rules if (p := rule.private(model)) is not None]
         self.experiment = Experiment(
             model=model,
             method=self.method,
@@ -124,7 +123,7 @@ class Federation:
             ),
             data=data,
             names=known,
-            private=torch.stack(private).any(0).to(where) if private else None,
+            private=self.method.private(model),
             epochs=epochs,
             batch_size=batch_size,
             participation=participation,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from equipoise.methods.afl import AFL
 from equipoise.methods.ditto import Ditto, DittoPersonal
@@ -35,6 +36,7 @@ from equipoise.methods.qffl import QFFL
 from equipoise.methods.saga import SAGA
 from equipoise.methods.sam import SAM
 from equipoise.methods.scaffold import Scaffold
+from equipoise.model import Model
 from equipoise.rule import Rule, overrides
 from equipoise.solver import Solver
 from equipoise.words import near
@@ -292,6 +294,11 @@ class Method:
     def __add__(self, other: Method) -> Method:
         texts = (_text(m.rules[0], summed=True) if len(m.rules) == 1 else m.text for m in (self, other))
         return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
+
+    def private(self, model: Model) -> Tensor | None:
+        """Coordinates [G] (boolean) that never leave a client, by any of the rules; None if there are none."""
+        kept = [p for rule in self.rules if (p := rule.private(model)) is not None]
+        return torch.stack(kept).any(0).to(model.initial.device) if kept else None
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that cannot answer what a rule asks.

@@ -82,8 +82,8 @@ def begin(e: Experiment) -> Progression:
     N, rules = len(e.data), e.method.rules
     clients = tree_map(lambda leaf: leaf.expand(N, *leaf.shape).clone(), [rule.client_state(e.setup) for rule in rules])
     server = [rule.server_state(e.setup) for rule in rules]
-    own = None if e.private is None else e.model.initial.expand(N, -1).clone()
-    return Progression(0, e.model.initial.clone(), clients, server, None, own)
+    own = None if e.private is None else e.setup.initial.expand(N, -1).clone()
+    return Progression(0, e.setup.initial.clone(), clients, server, None, own)
 
 
 def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:

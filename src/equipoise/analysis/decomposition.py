@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,13 @@ import torch
 from torch import Tensor
 
 from equipoise import evaluation, runs
-from equipoise.data.samples import Samples, Stream
-from equipoise.draws import Plan, seeded
 from equipoise.engines import Answer, Job
+from equipoise.evaluation import Tests
 from equipoise.federation import Federation
 from equipoise.files import write_atomically
+from equipoise.history import History
 from equipoise.method import Method, parse
 from equipoise.metrics.decomposition import decompose
-from equipoise.model import Bound
-from equipoise.oracle import Oracle
 from equipoise.round import Experiment, Progression, begin, one_round
 from equipoise.runs import RunConfig, RunError
 
@@ -79,11 +75,11 @@ def trace(
             if (t, text) not in had:
                 fresh = _from(other, evaluation.published(e, fed.progress))
                 now = replace(begin(fresh), t=t)
-                rows.append({"method": text, **_measured(fresh, fed.tests.bound, now, rounds)[2]})
+                rows.append({"method": text, **_measured(fresh, fed.tests, now, rounds)[2]})
             else:
                 rows.append(dict(had[t, text]))
         if measured and (t, own) not in had:
-            fed.progress, record, row = _measured(e, fed.tests.bound, fed.progress, rounds)
+            fed.progress, record, row = _measured(e, fed.tests, fed.progress, rounds)
             rows.append({"method": own, **row})
         else:
             fed.progress, record = one_round(e, fed.progress, rounds)
@@ -96,18 +92,15 @@ def trace(
 def _with(e: Experiment, method: Method) -> Experiment:
     """The same experiment by another method."""
     method.check(e.solver)
-    private = [p for rule in method.rules if (p := rule.private(e.model)) is not None]
-    return replace(e, method=method, private=torch.stack(private).any(0) if private else None)
+    return replace(e, method=method, private=method.private(e.model))
 
 
 def _from(e: Experiment, vector: Tensor) -> Experiment:
     """The same experiment with another first model [G], for everybody and for everything that is remembered."""
-    model = copy.copy(e.model)
-    model.initial = vector.clone()
-    return replace(e, model=model, setup=replace(e.setup, initial=model.initial))
+    return replace(e, setup=replace(e.setup, initial=vector.clone()))
 
 
-def _measured(e: Experiment, bound: Bound, now: Progression, rounds: int) -> tuple[Progression, dict[str, Any], Row]:
+def _measured(e: Experiment, tests: Tests, now: Progression, rounds: int) -> tuple[Progression, dict[str, Any], Row]:
     """One round, and the terms of its loss."""
     models: dict[int, Tensor] = {}
 
@@ -119,22 +112,15 @@ def _measured(e: Experiment, bound: Bound, now: Progression, rounds: int) -> tup
 
     following, record = one_round(replace(e, engine=watching), now, rounds)
     ids = record["ids"]  # without those in quarantine
-    cross = torch.stack([_losses(e, bound, models[m], ids) for m in ids])
-    after = _losses(e, bound, evaluation.published(e, following), ids)
+    cross = torch.stack([_losses(e, tests, models[m], ids) for m in ids])
+    after = _losses(e, tests, evaluation.published(e, following), ids)
     found = decompose(cross.numpy(), after.numpy(), e.setup.sizes[ids].cpu().numpy())
     return following, record, {"round": now.t, **found._asdict(), "total": found.total}
 
 
-def _losses(e: Experiment, bound: Bound, vector: Tensor, ids: Sequence[int]) -> Tensor:
+def _losses(e: Experiment, tests: Tests, vector: Tensor, ids: Sequence[int]) -> Tensor:
     """Loss of one whole model [G] on the training data of each client [m]."""
-    return torch.tensor([loss_on(e, bound, vector, e.data[m]) for m in ids], dtype=torch.float64)
-
-
-def loss_on(e: Experiment, bound: Bound, vector: Tensor, data: Samples | Stream) -> float:
-    """Mean cross-entropy of a whole model [G] on a data set, in eval mode and without crops."""
-    nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
-    with seeded(0) if isinstance(data, Stream) else nullcontext():  # a data set may draw random numbers
-        return float(Oracle(bound, data, e.solver, nothing, e.model.n_params).score(vector)[1])
+    return torch.tensor([tests.score(e, vector, e.data[m], ())["loss"] for m in ids], dtype=torch.float64)
 
 
 def decomposition(
@@ -218,8 +204,7 @@ def _weights(path: Path) -> dict[int, dict[int, float]]:
     """The weight of each client in each round that the run itself recorded."""
     if not path.exists():
         return {}
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    records = [json.loads(text) for text in lines if text.strip()]
+    records = History.from_run(path.parent).records
     return {r["round"]: dict(zip(r["ids"], r["weights"], strict=True)) for r in records if r.get("weights")}
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise import runs
 from equipoise.analysis.decomposition import decomposition, measured
+from equipoise.compare import fitting, side_by_side
 from equipoise.method import parse
 from equipoise.runs import RunConfig, RunError
 
@@ -30,7 +26,6 @@ METHODS = (
 )  # three aggregations, without and with margin
 ALPHAS = (100.0, 10.0, 1.0, 0.1, 0.01)
 SCENARIO = "digits-label-skew"
-POLL = 0.2  # seconds between looks at the running processes
 
 
 @dataclass(frozen=True)
@@ -89,40 +84,17 @@ def measure(
 
     asked = list(dict.fromkeys(str(parse(method)) for method in methods))
     others = [text for text in asked if text != "fedavg"]
-    waiting = [cell for cell in found if not measured(cell.path, every, others)]
-    done = len(found) - len(waiting)
-    running: dict[int, tuple[Cell, subprocess.Popen[bytes], Any]] = {}
-    failed: list[str] = []
-    width = jobs or max(1, (os.cpu_count() or 1) // max(cell.config.threads for cell in found))
-    try:
-        while waiting or running:
-            while waiting and len(running) < width:
-                cell = waiting.pop(0)
-                said = tempfile.TemporaryFile()  # noqa: SIM115 (a pipe would block the child when full)
-                command = [sys.executable, "-P", "-m", "equipoise", "analyse", "decomposition", "--quiet"]
-                command += [f"--every={every}", *(f"--try={text}" for text in others), "--", str(cell.path)]
-                child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
-                running[child.pid] = cell, child, said
-            time.sleep(POLL)
-            for pid, (cell, child, said) in list(running.items()):
-                if child.poll() is None:
-                    continue
-                del running[pid]
-                done += 1
-                with said:
-                    if child.returncode:
-                        said.seek(0)
-                        last = said.read().decode(errors="replace").strip().splitlines() or ["no message"]
-                        failed.append(f"{cell.path.name}: {last[-1].removeprefix('error: ')}")
-            if on_progress is not None:
-                on_progress(done, len(found))
-    finally:
-        for _, child, said in running.values():
-            child.terminate()
-            child.wait()
-            said.close()
-    if failed:
-        raise RunError(f"{len(failed)} of {len(found)} runs failed. {'; '.join(failed)}. The others are kept.")
+    options = ["analyse", "decomposition", "--quiet", f"--every={every}", *(f"--try={text}" for text in others), "--"]
+    waiting = [cell.path for cell in found if not measured(cell.path, every, others)]
+
+    def progress(ended: int) -> None:
+        if on_progress is not None:
+            on_progress(len(found) - len(waiting) + ended, len(found))
+
+    width = jobs or fitting([cell.config for cell in found])
+    if failed := side_by_side({path: [*options, str(path)] for path in waiting}, width, progress):
+        named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
+        raise RunError(f"{len(failed)} of {len(found)} runs failed. {named}. The others are kept.")
     rows: list[dict[str, Any]] = [
         {"alpha": cell.alpha, "seed": cell.seed, **row}
         for cell in found

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise import checkpoint, evaluation, runs
-from equipoise.analysis.decomposition import loss_on
 from equipoise.data.samples import Samples, Stream
 from equipoise.federation import Federation
 from equipoise.history import History
@@ -149,7 +148,7 @@ def landscape(
         def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples | Stream = data) -> float:
             nonlocal done
             moved = torch.cat([vector[: len(step)] + step, vector[len(step) :]])
-            value = loss_on(fed.experiment, fed.tests.bound, moved, data)
+            value = float(fed.tests.score(fed.experiment, moved, data, ())["loss"])
             done += 1
             if on_point is not None:
                 on_point(done, total)

@@ -1,7 +1,7 @@
 """Figures for a paper: functions of histories that return matplotlib figures, at the width of a column."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -276,13 +276,28 @@ def save_all(
     formats
         Endings that matplotlib knows; `pdf` and `svg` are vector graphics, `png` is written at 300 dots per inch.
     """
+    return save(draw_all(histories), directory, formats)
+
+
+def save(
+    figures: Mapping[str, "Figure"], directory: str | os.PathLike[str], formats: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
+    """Write figures by name, fit for a paper and the same bytes every time; return the paths.
+
+    Parameters
+    ----------
+    figures
+        By the name of their files.
+    directory, formats
+        As in `save_all`.
+    """
     import matplotlib
 
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "equipoise"}):
-        for name, figure in draw_all(histories).items():
+        for name, figure in figures.items():
             for ending in formats:
                 path = directory / f"{name}.{ending}"
                 date = {"pdf": "CreationDate", "svg": "Date"}.get(ending)
