@@ -25,6 +25,29 @@ def dirichlet(i: Inputs) -> Fields:
     return {"parts": parts, "proportions": None if i["cap"] else shares.tolist(), "draws": draws}
 
 
+def power_sizes(i: Inputs) -> Fields:
+    given = {"n": i["n"], "clients": i["K"], "exponent": i["a"]}
+    return {
+        "nominal": partition.power_nominal(**given),
+        "sizes_released": partition.power_sizes(**given),
+        "sizes_exact": partition.power_sizes(**given, recipe="exact"),
+    }
+
+
+def power(i: Inputs) -> Fields:
+    return {"parts": partition.power(i["n"], i["K"], i["seed"], exponent=i["a"])}
+
+
+def class_ramp_counts(i: Inputs) -> Fields:
+    counts = partition.class_ramp_counts(i["K"], i["C"], i["m"])
+    return {"counts": counts, "n_classes": [sum(count > 0 for count in row) for row in counts]}
+
+
+def class_ramp(i: Inputs) -> Fields:
+    assert len(set(i["labels"])) == i["C"]
+    return {"parts": partition.class_ramp(i["labels"], i["K"], i["m"], i["seed"])}
+
+
 def retina(i: Inputs) -> Fields:
     return {"parts": partition.retina(i["labels"], i["K"], i["alpha"], i["seed"], min_size=i["min_size"])}
 
@@ -54,6 +77,13 @@ def motion_kernel(i: Inputs) -> Fields:
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "partition.dir.plain": dirichlet,
     "partition.dir.capped": dirichlet,
+    "partition.pow.sizes.case1": power_sizes,
+    "partition.pow.sizes.case2": power_sizes,
+    "partition.pow.sizes.case3": power_sizes,
+    "partition.pow.seeded": power,
+    "partition.cla.case1": class_ramp_counts,
+    "partition.cla.case2": class_ramp_counts,
+    "partition.cla.seeded": class_ramp,
     "partition.retina.alpha100": retina,
     "partition.retina.alpha1.0": retina,
     "partition.retina.alpha0.5": retina,

@@ -78,6 +78,7 @@ def federation(
         "solver": eq.SGD(0.05, 0.9, 1e-4),
         "epochs": 2,
         "batch_size": 8,
+        "validation": samples(70, 2),  # two batches
         "participation": 0.7,
         "seed": 3,
         "engine": "sequential",
@@ -144,7 +145,21 @@ class Server:
         sizes = self.sizes[i]
         n = len(self.sizes)
         rest = updates.new_zeros(len(updates), 0) if buffer_updates is None else buffer_updates
-        return Cohort(self.t, 10**6, n, self.theta, updates, i, sizes, maths.simplex(sizes), self.layout, rest)
+        held = torch.cat([self.theta, self.buffers]).expand(len(updates), -1)
+        return Cohort(
+            self.t,
+            10**6,
+            n,
+            self.theta,
+            updates,
+            i,
+            sizes,
+            maths.simplex(sizes),
+            self.layout,
+            rest,
+            received=held,
+            kept=held,
+        )
 
     def round(
         self,
@@ -152,9 +167,10 @@ class Server:
         ids: Sequence[int] | None = None,
         reports: Sequence[State] | None = None,
         buffer_updates: Tensor | None = None,
+        **more: Any,
     ) -> Cohort:
         """One round; ``updates`` [M, P] and ``reports`` (one per rule) are those of the clients ``ids``."""
-        cohort = self.cohort(updates, ids, buffer_updates)
+        cohort = replace(self.cohort(updates, ids, buffer_updates), **more)
         after = []
         for k, (rule, state) in enumerate(zip(self.rules, self.state, strict=True)):
             state, cohort = rule.aggregate(state, replace(cohort, reports={} if reports is None else reports[k]))

@@ -70,6 +70,8 @@ LAYERS = (
     ("client",),
     ("oracle",),
     ("solver",),
+    ("importance",),
+    ("neurons",),
     ("model",),
     ("rule",),
     ("checkpoint",),
@@ -202,6 +204,15 @@ def sizes() -> tuple[dict[str, int], dict[str, int]]:
 
 FILE_SIZES, CLASS_SIZES = sizes()
 LONGER = {  # file: its limit, and why
+    "cffl": (
+        135,
+        "two reputations, four ways to share out, work that clients keep to themselves, and a second released form",
+    ),
+    "cgsv": (52, "guards of a cosine, and what FedAVE shares with it: lengths, shares and the reward itself"),
+    "fedave": (
+        70,
+        "a divergence of lists of unequal lengths, on the client, and two sources of reputation on the server",
+    ),
     "fedce": (60, "two contributions with a history each, and what the three released forms do otherwise"),
     "fedfv": (50, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
     "fedpac": (50, "both phases of local training, the statistics, and a quadratic problem per client"),

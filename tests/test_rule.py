@@ -110,8 +110,8 @@ class Badge(Rule):
     def message(self, state: State, m: int) -> State:
         return {"told": state["told"][m]}
 
-    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
-        return message["told"]
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        return visit.message["told"]
 
 
 def test_a_client_predicts_with_what_it_would_be_told() -> None:

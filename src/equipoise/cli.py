@@ -74,6 +74,12 @@ Network = Annotated[
     ),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Local epochs [default: the scenario's].")]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Local steps per round, as many for every client, in place of --epochs [default: the scenario's]."
+    ),
+]
 Batch = Annotated[int | None, typer.Option("--batch-size", min=1, help="Local batch size [default: the scenario's].")]
 Lr = Annotated[float | None, typer.Option(help="Local learning rate [default: the scenario's].")]
 Momentum = Annotated[float | None, typer.Option(help="Momentum of SGD [default: the scenario's].")]
@@ -112,6 +118,7 @@ def run(
     set_: Set = None,
     network: Network = None,
     epochs: Epochs = None,
+    steps: Steps = None,
     batch_size: Batch = None,
     lr: Lr = None,
     momentum: Momentum = None,
@@ -132,7 +139,7 @@ def run(
     """Train one method and show how fair it is."""
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, options, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
         clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     config = runs.configure(method, overrides=overrides, seed=seed, **choices)
@@ -159,6 +166,7 @@ def compare(
     set_: Set = None,
     network: Network = None,
     epochs: Epochs = None,
+    steps: Steps = None,
     batch_size: Batch = None,
     lr: Lr = None,
     momentum: Momentum = None,
@@ -179,7 +187,7 @@ def compare(
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, options, network, rounds=rounds, epochs=epochs, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
+        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
         clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     configs = []

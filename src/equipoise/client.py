@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from operator import add, and_
 
+import torch
 from torch import Tensor
 
 from equipoise.oracle import Oracle
@@ -22,6 +23,7 @@ def visit_client(
     states: Sequence[State],
     messages: Sequence[State],
     private: Tensor | None = None,
+    held: Tensor | None = None,
 ) -> tuple[Tensor, list[State], list[State]]:
     """Train from the received model and report: the client side of every method.
 
@@ -32,10 +34,11 @@ def visit_client(
     t, rounds : this round and the planned number of rounds.
     received : whole model handed out [..., G].
     private : coordinates [G] that never leave the client, or None.
+    held : coordinates [..., G] of the client's submodel, or None; the others do not train.
 
     Returns
     -------
-    The trained whole model [..., G], and for each rule its report and its new state.
+    What is sent as the trained whole model [..., G], and for each rule its report and its new state.
     """
     visits = [Visit(received, oracle.n_params, s, m, oracle, t, rounds) for s, m in zip(states, messages, strict=True)]
     paired = list(zip(rules, visits, strict=True))
@@ -72,7 +75,8 @@ def visit_client(
             grad = _wrapped(r, v, grad)
         return grad(theta)
 
-    masks = [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
+    masks = [] if held is None else [held[..., : oracle.n_params]]
+    masks += [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
     trained = oracle.solve(
         start,
         terms if with_loss else None,
@@ -81,8 +85,25 @@ def visit_client(
         reduce(and_, masks) if masks else None,
     )
     theta = trained[..., : oracle.n_params]
-    done = [r.finish(theta, replace(v, trained=trained, begun=start[..., : oracle.n_params])) for r, v in paired]
-    return trained, [report for report, _ in done], [state for _, state in done]
+    visits = [replace(v, trained=trained, begun=start[..., : oracle.n_params]) for v in visits]
+    done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
+    sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
+    return sent, [report for report, _ in done], [state for _, state in done]
+
+
+def _sent(
+    rules: Sequence[Rule], visits: Sequence[Visit], trained: Tensor, start: Tensor, shared: Tensor | None
+) -> Tensor:
+    """The trained model as the server will see it, where a rule sends something else than the update."""
+    sending = [(r, v) for r, v in zip(rules, visits, strict=True) if overrides(r, "upload")]
+    if not sending:
+        return trained
+    P = start.shape[-1]
+    update = trained[..., :P] - start
+    for r, v in sending:
+        update = r.upload(update, v)
+    sent = start + update if shared is None else torch.where(shared, start + update, trained[..., :P])
+    return torch.cat([sent, trained[..., P:]], -1)
 
 
 def _wrapped(rule: Rule, visit: Visit, grad: Gradient) -> Gradient:

@@ -39,6 +39,11 @@ def bits(seed: int, t: int, clients: Sequence[int], purpose: int, positions: NDA
         return _mix(keys + GOLDEN * (positions.astype(np.uint64) + np.uint64(1)))
 
 
+def noise(seed: int, t: int, client: int) -> int:
+    """Seed of the global generators for one client's visit, for networks and data sets that draw random numbers."""
+    return int(bits(seed, t, [client], NOISE, np.zeros((1, 1), np.int64))[0, 0] >> np.uint64(1))
+
+
 def cohort_size(n_clients: int, share: float) -> int:
     """How many clients train in a round."""
     return max(1, round(share * n_clients))
@@ -73,19 +78,31 @@ class Plan:
     """Which samples every step of every client reads, drawn before any engine is chosen.
 
     ``index`` [M, K, B] numbers the samples of each client, -1 where a batch is not full; ``shift`` [M, K, B, 2] is the
-    offset of each image's random crop, or None. The steps are ``epochs`` times as many as those of one epoch.
+    offset of each image's random crop, or None. The steps are ``epochs`` times as many as those of one epoch, unless
+    ``length`` [M] says how many make an epoch of each client.
     """
 
     index: Tensor
     shift: Tensor | None
     epochs: int = 1
+    length: Tensor | None = None
 
     def of(self, client: int) -> Plan:
         """The plan of one of its clients."""
-        return replace(self, index=self.index[client], shift=None if self.shift is None else self.shift[client])
+        shift, length = (None if part is None else part[client] for part in (self.shift, self.length))
+        return replace(self, index=self.index[client], shift=shift, length=length)
+
+    def to(self, device: torch.device) -> Plan:
+        """The same on a device."""
+        shift, length = (None if part is None else part.to(device) for part in (self.shift, self.length))
+        return replace(self, index=self.index.to(device), shift=shift, length=length)
 
     def first(self, epochs: int) -> Plan:
-        """The steps of the first epochs."""
+        """The steps of the first epochs, as far as there are so many."""
+        if self.length is not None:
+            step = torch.arange(self.index.shape[-2], device=self.index.device)
+            on = step < epochs * self.length.unsqueeze(-1)  # [..., K]
+            return replace(self, index=torch.where(on.unsqueeze(-1), self.index, -1))
         steps = epochs * self.index.shape[-2] // self.epochs
         return Plan(self.index[..., :steps, :], None if self.shift is None else self.shift[..., :steps, :, :], epochs)
 
@@ -100,14 +117,23 @@ def plan(
     *,
     crop: int,
     drop_single: bool,
+    steps: int | None = None,
 ) -> Plan:
     """Shuffle the samples of each client once per epoch and cut them into batches.
 
-    ``drop_single`` leaves out a last batch of one sample where there are others, for networks with BatchNorm: the
-    statistics of one sample mean nothing.
+    With ``steps`` every client takes that many batches, out of as many epochs as it needs, whatever ``epochs`` says.
+    ``drop_single`` leaves out a last batch of one sample where there are others, for
+    networks with BatchNorm: the statistics of one sample mean nothing.
     """
     n = np.asarray(sizes, np.int64)[:, None, None]  # [M, 1, 1]
     widest = int(n.max())
+    width = min(batch_size, widest)
+    most = -(-widest // width)  # batches in the longest epoch
+    each = -(-n[:, 0] // width)  # [M, 1], in an epoch of each client
+    if drop_single and width > 1:
+        each = each - ((each > 1) & (n[:, 0] % width == 1))
+    if steps is not None:
+        epochs = int((-(-steps // each)).max())
     place = np.arange(widest)  # within an epoch
     position = np.arange(epochs)[:, None] * n + place  # within the client's round, whoever stands beside it: [M, E, W]
     padding = np.broadcast_to(place >= n, position.shape)
@@ -115,18 +141,22 @@ def plan(
     lots[padding] = np.iinfo(np.uint64).max  # sorts last
     order = np.argsort(lots, axis=2, kind="stable")
     order[padding] = -1
-    width = min(batch_size, widest)
-    steps = -(-widest // width)
-    full = (len(n), epochs, steps * width)
+    full = (len(n), epochs, most * width)
     index = np.full(full, -1, np.int64)
     index[:, :, :widest] = order
-    index = index.reshape(len(n), epochs * steps, width)
-    if drop_single and width > 1:
-        alone = ((index >= 0).sum(2) == 1) & (np.arange(epochs * steps) % steps > 0)
-        index[alone] = -1
-    if not crop:
-        return Plan(torch.from_numpy(index), None, epochs)
-    shift = np.zeros((*full, 2), np.int64)
-    lots = bits(seed, t, ids, SHIFT, position[..., None] * 2 + np.arange(2))
-    shift[:, :, :widest] = (lots % np.uint64(2 * crop + 1)).astype(np.int64)
-    return Plan(torch.from_numpy(index), torch.from_numpy(shift.reshape(*index.shape, 2)), epochs)
+    index = index.reshape(len(n), epochs * most, width)
+    batch = np.arange(epochs * most)
+    index[batch % most >= each] = -1
+    shift = None
+    if crop:
+        lots = bits(seed, t, ids, SHIFT, position[..., None] * 2 + np.arange(2))
+        shift = np.zeros((*full, 2), np.int64)
+        shift[:, :, :widest] = (lots % np.uint64(2 * crop + 1)).astype(np.int64)
+        shift = shift.reshape(*index.shape, 2)
+    if steps is not None:
+        step = np.arange(steps)
+        taken = (step // each * most + step % each)[:, :, None]  # the batches one after another, without the gaps
+        index = np.take_along_axis(index, taken, 1)
+        shift = None if shift is None else np.take_along_axis(shift, taken[..., None], 1)
+    length = None if steps is None else torch.from_numpy(each[:, 0])
+    return Plan(torch.from_numpy(index), None if shift is None else torch.from_numpy(shift), epochs, length)

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from equipoise.data.samples import Samples, Stream
-from equipoise.draws import Plan, seeded
+from equipoise.draws import Plan, noise, plan, seeded
 from equipoise.metrics.classification import AREAS, classification
-from equipoise.model import Bound
 from equipoise.oracle import Oracle
-from equipoise.round import Experiment, Progression, Record
-from equipoise.rule import cross_entropy, overrides
+from equipoise.round import Experiment, Progression, Record, submodels
+from equipoise.rule import Visit, cross_entropy, overrides
 
 EVERY = 5  # rounds between evaluations of what costs much: personal models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # rounds that make the reported figures
@@ -44,15 +43,32 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     vector = published(e, p) if p.given is None else p.given[m]
     if e.private is not None and p.own is not None:
         vector = torch.where(e.private, p.own[m], vector)
-    for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
-        if overrides(rule, "deploy"):
-            vector = rule.deploy(vector, {k: v[m] for k, v in state.items()}, rule.message(server, m))
+    units = submodels(e, p.server, [m])
+    if units is not None and e.neurons is not None:
+        vector = vector.where(e.neurons.held(units[0]), 0)
+    if not e.method.overriding("deploy"):
+        return vector
+    oracle = _at_home(e, p, m)
+    random = e.model.random or isinstance(e.data[m], Stream)
+    with seeded(noise(e.seed, p.t, m)) if random else nullcontext():
+        for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
+            own, told = {k: v[m] for k, v in state.items()}, rule.message(server, m)
+            if overrides(rule, "deploy"):
+                vector = rule.deploy(vector, Visit(vector, e.model.n_params, own, told, oracle, p.t, p.t))
     return vector
+
+
+def _at_home(e: Experiment, p: Progression, m: int) -> Oracle:
+    """Client ``m``'s own data, with one epoch to train on."""
+    drawn = plan(
+        e.seed, p.t, [m], [e.data[m].size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
+    )  # the batches of the next round's first epoch
+    return Oracle(e.bound, e.data[m], e.solver, drawn.to(p.vector.device).of(0), e.model.n_params)
 
 
 def personal(e: Experiment, p: Progression) -> bool:
     """Whether clients predict with models of their own."""
-    return e.private is not None or p.given is not None or bool(e.method.overriding("deploy"))
+    return e.private is not None or p.given is not None or any(map(e.method.overriding, ("deploy", "submodel")))
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,6 @@ class Tests:
 
     sets: Mapping[str, Samples | Stream]
     groups: tuple[str, ...] | None
-    bound: Bound
     measures: tuple[str, ...] = ("accuracy",)
 
     def score(
@@ -75,7 +90,7 @@ class Tests:
         """
         with seeded(0) if isinstance(data, Stream) else nullcontext():  # a data set may draw random numbers
             nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
-            logits, y = Oracle(self.bound, data, e.solver, nothing, e.model.n_params).logits(vector)
+            logits, y = Oracle(e.bound, data, e.solver, nothing, e.model.n_params).logits(vector)
         accuracy = (logits.argmax(-1) == y).double().mean()
         score: Score = {"accuracy": float(accuracy), "loss": float(cross_entropy(logits, y).double().mean())}
         if more := [name for name in (self.measures if measures is None else measures) if name not in score]:
@@ -96,11 +111,12 @@ class Tests:
         elif not counts:
             return record
         else:
-            clients = []
-            for m in range(len(e.data)):
-                vector = deployed(e, p, m)
-                clients.append(self._average({n: self.score(e, vector, self.sets[n], ()) for n in self._own(m)}, m))
+            clients = [self.accuracy(e, deployed(e, p, m), m) for m in range(len(e.data))]
         return {**record, "clients": {"accuracy": clients}}
+
+    def accuracy(self, e: Experiment, vector: Tensor, m: int) -> float:
+        """Accuracy of a whole vector [G] over all samples of the sets client ``m`` belongs to."""
+        return self._average({n: self.score(e, vector, self.sets[n], ()) for n in self._own(m)}, m)
 
     def _own(self, m: int) -> Sequence[str]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from equipoise import checkpoint, evaluation
 from equipoise.data.samples import Samples, Stream, Transform, read, room
-from equipoise.draws import cohort_size
+from equipoise.draws import Plan, cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
@@ -26,9 +27,16 @@ from equipoise.history import History, line
 from equipoise.method import Method
 from equipoise.metrics.classification import chosen
 from equipoise.model import Bound, Model, observe
-from equipoise.round import Experiment, Record, begin, one_round
+from equipoise.neurons import find
+from equipoise.oracle import Oracle
+from equipoise.round import Experiment, Record, begin, one_round, submodels
 from equipoise.rule import Rule, Setup
 from equipoise.solver import SGD, Solver
+
+VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for methods that look at losses of batches
+CONTRIBUTIONS = frozenset({"contribution", "contribution_on_test"})  # what a rule may need
+
+Alone = dict[str, list[float] | None]  # what each client reaches alone, by the data it was measured on
 
 
 class Federation:
@@ -54,6 +62,13 @@ class Federation:
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
         in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five.
+    steps : local steps per round, as many for every client; then ``epochs`` does not count.
+    validation : ``(x, y)`` or a data set of the server's own, for methods that judge clients by it.
+    contribution : what each client contributes, numbers in [0, 1]. Default: the accuracy it reaches alone, found out by
+        training the clients on their own before the first round, if the method or ``collaborative`` asks for it.
+    collaborative : record what each client reaches alone, so that rewards can be compared with contributions.
+    neurons : the hidden units of your network for FedSAC, ``{name: (modules that make them, modules that read them)}``;
+        default: they are found. See the page on hidden units.
 
     Raises
     ------
@@ -81,8 +96,15 @@ class Federation:
         device: str | torch.device = "cpu",
         memory: int | None = None,
         measures: Iterable[str] = ("accuracy",),
+        steps: int | None = None,
+        validation: Any = None,
+        contribution: Sequence[float] | None = None,
+        collaborative: bool = False,
+        neurons: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None,
     ) -> None:
         _whole("epochs", epochs, 1)
+        if steps is not None:
+            _whole("steps", steps, 1)
         _whole("batch_size", batch_size, 1)
         _whole("seed", seed, 0)
         _share("participation", participation, "the share of clients that train in a round", above=True)
@@ -102,24 +124,44 @@ class Federation:
         data = tuple(read(c, name, dtype, where, transform, share) for c, name in zip(clients, known, strict=True))
         sets = {n: read(t, f"test set {n!r}", dtype, where, transform) for n, t in (tests or {}).items()}
         model = _observed(net, head, known[0], data[0])
-        self.tests = Tests(sets, _groups(groups, len(data), sets), Bound(model), measured)
-        n_classes, n_features = _probe(self.tests.bound, model, dict(zip(known, data, strict=True)), sets)
+        self.tests = Tests(sets, _groups(groups, len(data), sets), measured)
+        held_out = None if validation is None else read(validation, "validation", dtype, where, transform)
+        every = sets if held_out is None else {**sets, "(the server's validation)": held_out}
+        bound = Bound(model)
+        n_classes, n_features = _probe(bound, model, dict(zip(known, data, strict=True)), every)
 
         self.model = model
         self._dtype = dtype
         self.method = Method.of(method)
         self.solver = solver or SGD()
         self.method.check(self.solver)
+        needs = self.method.needs
+        if "validation" in needs and held_out is None:
+            raise ValueError(
+                f"{self.method} measures on validation data of the server's own, and this federation has none. "
+                "Give validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
+            )
+        x, _ = data[0].batch(torch.zeros(2, dtype=torch.int64, device=data[0].sizes.device), None)
+        hidden = find(model, x, neurons) if "neurons" in needs else None
         self.transform = transform
         self.engine_choice = _engine(engine, model, data, cohort_size(len(data), participation))
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         self.experiment = Experiment(
             model=model,
+            bound=bound,
             method=self.method,
             solver=self.solver,
             engine=ENGINES[self.engine_choice.engine] if isinstance(engine, str) else engine,
             setup=Setup(
-                model.initial, model.layout, sizes, self.solver, n_classes, n_features, model.head[: model.n_params]
+                model.initial,
+                model.layout,
+                sizes,
+                self.solver,
+                n_classes,
+                n_features,
+                model.head[: model.n_params],
+                hidden,
+                0 if held_out is None else -(-held_out.size // VALIDATION_BATCH),
             ),
             data=data,
             names=known,
@@ -130,7 +172,12 @@ class Federation:
             seed=seed,
             crop=getattr(transform, "crop", 0),
             quorum=quorum,
+            steps=steps,
+            oracle=None if held_out is None else _judge(bound, held_out, self.solver),
+            neurons=hidden,
         )
+        self.collaborative = collaborative or bool(needs & CONTRIBUTIONS)
+        self.alone = None if contribution is None else _told(contribution, len(data))
         self.progress = begin(self.experiment)
         self.records: list[Record] = []
 
@@ -146,7 +193,8 @@ class Federation:
             how = "averaged by client weight and " + ("masked like parameters" if masked else "not masked")
             how = "kept by each client; the global model is tested with their mean" if hidden else how
             norm = f"{m.size - m.n_params:,} running statistics, {how}; a last batch of one sample is left out"
-        local = f"{e.epochs} local epochs of batch {e.batch_size}"
+        local = f"{e.epochs} local epochs" if e.steps is None else f"{e.steps} local steps"
+        local += f" of batch {e.batch_size}"
         return [
             f"method {self.method} · {len(e.data)} clients, {asked} a round · {local} · {self.solver}",
             f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')}); "
@@ -192,6 +240,9 @@ class Federation:
         _whole("checkpoint_every", checkpoint_every, 1)
         total = self.progress.t + rounds
         path = Path(directory) if directory is not None else None
+        if self.collaborative and self.alone is None:
+            self.alone = self.standalone(total, progress=progress)
+        self.experiment = replace(self.experiment, contribution=self._contribution())
         if path is not None:
             self._settle(path, total)
         with _bar(progress) as bar:
@@ -219,6 +270,54 @@ class Federation:
         self.records.append(record)
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
+
+    def standalone(self, rounds: int, *, progress: bool = True) -> Alone:
+        """What each client reaches when it trains on its own data alone, as the method ``standalone`` does.
+
+        Every client starts from the first model and trains ``rounds`` times as long as in a round, alone.
+
+        Parameters
+        ----------
+        rounds : >= 1.
+        progress : show a progress bar on a terminal.
+
+        Returns
+        -------
+        ``{"standalone_test": [N], "standalone_val": [N]}``, accuracies in [0, 1] on the test sets of each client and on the
+        server's validation data; None where there are no such data.
+        """
+        e = self.experiment
+        method = Method.of("standalone")
+        e = replace(e, method=method, private=method.private(e.model), participation=1.0, neurons=None, quorum=1.0)
+        now = begin(e)
+        with _bar(progress) as bar:
+            task = bar.add_task("every client alone", total=rounds, accuracy="")
+            while now.t < rounds:
+                now, _ = one_round(e, now, rounds)
+                bar.update(task, advance=1)
+        models = [evaluation.deployed(e, now, m) for m in range(len(e.data))]
+        tested = [self.tests.accuracy(e, v, m) for m, v in enumerate(models)] if self.tests.sets else None
+        judged = None if e.oracle is None else [float(e.oracle.score(v)[0]) for v in models]
+        return {"standalone_test": tested, "standalone_val": judged}
+
+    def _contribution(self) -> Tensor | None:
+        """What the method takes for the clients' contributions [N]."""
+        if self.alone is None or not self.method.needs & CONTRIBUTIONS:
+            return None
+        values = self.alone[self._source]
+        if values is None:
+            raise ValueError(
+                f"{self.method} needs what each client contributes, measured on "
+                + ("validation=(x, y) of the server's own" if self._source.endswith("val") else "tests={...}")
+                + ", which this federation lacks. Give it, or give contribution=[...] yourself."
+            )
+        return torch.tensor(values, dtype=torch.float64, device=self.model.initial.device)
+
+    @property
+    def _source(self) -> str:
+        if self.alone is not None and "given" in self.alone:
+            return "given"
+        return "standalone_test" if "contribution_on_test" in self.method.needs else "standalone_val"
 
     def _settle(self, path: Path, rounds: int) -> None:
         """Make sure that the directory holds this run and no other, with all its rounds so far."""
@@ -248,6 +347,11 @@ class Federation:
             "measures": list(self.tests.measures),
             "header": self.header,
         }
+        if self.alone is not None:
+            used = self._source if self.method.needs & CONTRIBUTIONS else None
+            meta["contribution"] = {**self.alone, "used": used}
+        if (neurons := self.experiment.neurons) is not None:
+            meta["units"] = {"names": list(neurons.names), "sizes": list(neurons.sizes)}
         return History(tuple(self.records), meta)
 
     # use
@@ -270,7 +374,7 @@ class Federation:
         blank = torch.zeros(len(inputs), dtype=torch.int64)
         data = read((inputs, blank), "x", self._dtype, vector.device, self.transform)
         parts = torch.arange(len(inputs), device=vector.device).split(512)
-        forward = self.tests.bound.forward
+        forward = self.experiment.bound.forward
         return torch.cat([forward(vector[:P], vector[P:].clone(), data.batch(rows, None)[0])[0] for rows in parts])
 
     def _vector(self, client: int | None) -> Tensor:
@@ -284,15 +388,24 @@ class Federation:
         """State dictionary of the global model, or of a client's, for your own network's ``load_state_dict``."""
         return self.experiment.model.state_dict(self._vector(client))
 
-    def network(self, *, client: int | None = None) -> nn.Module:
-        """A copy of your network with the trained values, in eval mode."""
-        return self.experiment.model.network(self._vector(client))
+    def network(self, *, client: int | None = None, compact: bool = False) -> nn.Module:
+        """A copy of your network with the trained values, in eval mode.
+
+        ``compact`` gives a client of FedSAC the really smaller network, without the hidden units it does not hold.
+        """
+        e, vector = self.experiment, self._vector(client)
+        if compact and client is not None and e.neurons is not None:
+            units = submodels(e, self.progress.server, [client])
+            if units is not None and e.neurons.fits(units[0]):
+                model, index = e.neurons.extract(units[0])
+                return model.network(vector[index])
+        return e.model.network(vector)
 
     # checkpoints
     def save(self, directory: str | Path, rounds: int | None = None) -> None:
         """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` is how many are planned."""
         t = self.progress.t
-        meta = {"t": t, "rounds": rounds or t, "fingerprint": fingerprint(self.experiment)}
+        meta = {"t": t, "rounds": rounds or t, "fingerprint": fingerprint(self.experiment), "alone": self.alone}
         checkpoint.write(Path(directory) / "checkpoint", self.progress.tensors(), meta)
 
     def resume(self, directory: str | Path) -> int:
@@ -317,6 +430,7 @@ class Federation:
             raise checkpoint.CheckpointError(
                 f"The checkpoint in {path} lacks {error}. Delete it to start the run again."
             ) from None
+        self.alone = meta.get("alone") or self.alone
         self.records = trim(path / "metrics.jsonl", self.progress.t)
         return int(meta["rounds"]) - self.progress.t
 
@@ -333,9 +447,27 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "fixed": hashlib.sha256(b"".join(_bytes(x) for x in e.model.fixed())).hexdigest(),
         "solver": repr(e.solver),
         "epochs": e.epochs,
+        "steps": e.steps,
         "batch_size": e.batch_size,
         "participation": e.participation,
     }
+
+
+def _judge(bound: Bound, data: Samples | Stream, solver: Solver) -> Oracle:
+    """The server's oracle: its data in order, in batches."""
+    drawn = torch.arange(-(-data.size // VALIDATION_BATCH) * VALIDATION_BATCH, device=data.sizes.device)
+    index = torch.where(drawn < data.size, drawn, -1).view(-1, VALIDATION_BATCH)
+    return Oracle(bound, data, solver, Plan(index, None), bound.model.n_params)
+
+
+def _told(contribution: Sequence[float], n: int) -> Alone:
+    values = [float(c) for c in contribution]
+    if len(values) != n:
+        raise ValueError(f"contribution must hold one number per client: expected {n}, found {len(values)}.")
+    if not all(0 <= c <= 1 for c in values):
+        found = f"{min(values):g} to {max(values):g}"
+        raise ValueError(f"contribution must hold fractions in [0, 1]; found {found}. Divide percentages by 100.")
+    return {"standalone_test": values, "standalone_val": None, "given": values}
 
 
 def _labels(data: Samples | Stream) -> bytes:

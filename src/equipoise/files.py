@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,19 @@ def held(path: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
+        yield
+
+
+@contextlib.contextmanager
+def waited(path: Path) -> Iterator[None]:
+    """Hold a lock file as :func:`held` does, after whoever has it."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(held(path))
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
         yield
 
 

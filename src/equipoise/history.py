@@ -15,6 +15,14 @@ from numpy.typing import NDArray
 
 from equipoise.files import write_atomically
 from equipoise.metrics.classification import MEASURES
+from equipoise.metrics.collaborative import (
+    bounded_fairness,
+    client_range,
+    collaboration_gain,
+    collaborative_fairness,
+    rank_fairness,
+)
+from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.performance import (
     Value,
     avg_std_worst,
@@ -43,6 +51,8 @@ _META = (
     "client_names",
     "client_groups",
     "measures",
+    "contribution",
+    "units",
     "header",
     "versions",
 )
@@ -67,10 +77,16 @@ class History:
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
         - `"kept"`: share of the update entries that FPHL kept.
         - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency.
+        - `"bytes"`: `{"down": [M], "up": [M], "full": int}`, what the clients in ids received and sent, and the size of
+          the whole model.
+        - `"units"`: where clients hold parts of the model, `{"held": [[hidden units of each group] per client]}`, and in
+          rounds in which they changed `"bits"`: per client the hexadecimal digits of `numpy.packbits` over all units.
     meta
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
         `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
-        recorded), `"header"` (lines about the run), `"versions"` (`{package: version}`), `"config"`.
+        recorded), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone), `"units"`
+        (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
+        (`{package: version}`), `"config"`.
 
     Raises
     ------
@@ -99,6 +115,17 @@ class History:
                 f"every round must hold one accuracy per client of the federation: found {sorted(lengths)} accuracies. "
                 "Write null for a client that was not evaluated."
             )
+        told = self.meta.get("contribution")
+        if told is not None and not (isinstance(told, Mapping) and _accuracies(told.get("standalone_test"))):
+            raise ValueError(
+                'expected meta["contribution"] as {"standalone_test": [one accuracy per client]}, '
+                f"found {_shorten(told)}."
+            )
+        if self.contribution is not None and not lengths <= {len(self.contribution)}:
+            raise ValueError(
+                f"there must be one contribution per client of the federation: expected {lengths.pop()}, "
+                f"found {len(self.contribution)}."
+            )
 
     @classmethod
     def from_run(cls, path: str | os.PathLike[str]) -> "History":
@@ -125,7 +152,9 @@ class History:
         for name in ("summary.json", "manifest.json"):
             if (run / name).exists():
                 known |= _read(run / name, _parse_object, "")
-        found = known | config
+        found = (
+            known | config | {key: known.get(key) for key in ("contribution", "units")}
+        )  # what it found, not was told
         meta = {key: found[key] for key in _META if found.get(key) is not None}
         for key in ("method", "scenario"):
             if isinstance(meta.get(key), dict):  # a table [scenario] with a name and options
@@ -196,6 +225,12 @@ class History:
         return max((*named, *evaluated, *active), default=0)
 
     @property
+    def contribution(self) -> Table | None:
+        """The accuracy in [0, 1] that each client reaches alone, on the test set; shape [N], None where not known."""
+        found = (self.meta.get("contribution") or {}).get("standalone_test")
+        return np.array([_number(a) for a in found]) if found else None
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """What was recorded of the global model on some group, in the order of `equipoise.metrics.MEASURES`."""
         results = [result for record in self.records for result in record.get("groups", {}).values()]
@@ -243,6 +278,21 @@ class History:
         records = [record for record in self.records if "clients" in record]
         cells = [[_number(a) for a in record["clients"]["accuracy"]] for record in records]
         return [record["round"] for record in records], np.array(cells).reshape(len(cells), -1 if cells else 0)
+
+    def unit_table(self) -> tuple[int, NDArray[np.bool_]] | None:
+        """The round in which the clients' hidden units last changed, and who has held which since.
+
+        Returns
+        -------
+        The round and a table [N, K], units in the order of the groups of `meta["units"]`; None where clients hold the
+        whole model, or the run did not record it.
+        """
+        sizes = (self.meta.get("units") or {}).get("sizes") or ()
+        for record in reversed(self.records) if sizes else ():
+            if rows := record.get("units", {}).get("bits"):
+                bits = [np.unpackbits(np.frombuffer(bytes.fromhex(row), np.uint8))[: sum(sizes)] for row in rows]
+                return record["round"], np.array(bits, dtype=bool)
+        return None
 
     def frame(self) -> "pd.DataFrame":
         """The global model on every group: one row per round and group, columns `round, group, accuracy, loss`.
@@ -307,7 +357,15 @@ class History:
         value of their group; `last` and `best`, the mean over groups in the last and in the best evaluated round;
         `groups` (`{group: value}`), `clients` (see `equipoise.metrics.spread`, of the accuracy; empty for another
         measure and when no client was evaluated), `rounds` (how many were run), `averaged` (the rounds the groups were
-        averaged over).
+        averaged over), `collaboration` (what clients get for what they contribute; None for another measure, and unless
+        contributions are known and clients were evaluated).
+
+        `collaboration` is of the last `round` the clients were evaluated in: `fairness` and `spearman` (100 x), `max`,
+        `mean`, `min`, `gain` (`{"mean", "std" (ddof 0), "worse_off"}`), `bcf` (`{"rate" (percent of the clients),
+        "satisfied", "lower_violations", "upper_violations", "literal_upper_violations", "lower_margin",
+        "upper_margin"}`, margins are the worst), `clients` (how many). Besides, `fairness_mean` over the last rounds and
+        `fairness_oracle`, the best of all rounds, which picks the round by the test data. `bytes`: `{"down", "up",
+        "full"}`, mean over clients and rounds and the whole model, None where not recorded.
 
         Raises
         ------
@@ -332,7 +390,49 @@ class History:
             "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
             "rounds": len(self.records),
             "averaged": rounds[-last:],
+            "collaboration": self._collaboration(last) if measure == "accuracy" else None,
         }
+
+    def _collaboration(self, last: int) -> dict[str, Any] | None:
+        contribution, (rounds, table) = self.contribution, self.client_table()
+        if contribution is None or not table.size:
+            return None
+        reward = table[-1]
+        fairness = [collaborative_fairness(contribution, row) for row in table]
+        gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
+        top, middle, bottom = client_range(reward)
+        return {
+            "round": rounds[-1],
+            "clients": len(reward),
+            "fairness": _or_none(fairness[-1]),
+            "spearman": _or_none(rank_fairness(contribution, reward)),
+            "fairness_mean": _or_none(mean([one.value for one in fairness[-last:]])),
+            "fairness_oracle": max((one.value for one in fairness if one.defined), default=None),
+            "max": _percent(top),
+            "mean": _percent(middle),
+            "min": _percent(bottom),
+            "gain": {
+                "mean": _percent(gain.mean),
+                "std": _percent(gain.std),
+                "worse_off": gain.worse_off if gain.mean.defined else None,
+            },
+            "bcf": {
+                "rate": _percent(bounds.rate),
+                "satisfied": bounds.satisfied,
+                "lower_violations": list(bounds.lower_violations),
+                "upper_violations": list(bounds.upper_violations),
+                "literal_upper_violations": list(bounds.literal_upper_violations),
+                "lower_margin": _percent(bounds.worst_lower),
+                "upper_margin": _percent(bounds.worst_upper),
+            },
+            "bytes": self._bytes(),
+        }
+
+    def _bytes(self) -> dict[str, float | None] | None:
+        if not any(record.get("bytes", {}).get("down") for record in self.records):
+            return None
+        down, up = traffic(self.records)
+        return {"down": down, "up": up, "full": _or_none(full_model(self.records))}
 
     def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
         """Write the report of this run, one self-contained HTML file; return its path.
@@ -392,6 +492,12 @@ def _check(record: Any) -> None:
         )
 
 
+def _accuracies(found: Any) -> bool:
+    return found is None or (
+        isinstance(found, Sequence) and all(a is None or isinstance(a, int | float) for a in found)
+    )
+
+
 def _parse_lines(text: str) -> tuple[Record, ...]:
     records: list[Record] = []
     lines = text.split("\n")  # what follows the last newline is empty, or torn
@@ -447,6 +553,10 @@ def _number(value: Any) -> float:
 
 def _percent(value: Value) -> float | None:
     return 100 * value.value if value.defined else None
+
+
+def _or_none(value: Value) -> float | None:
+    return value.value if value.defined else None
 
 
 def _shorten(value: Any) -> str:

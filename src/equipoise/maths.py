@@ -6,7 +6,8 @@ ever built beside it, and accumulate in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -133,3 +134,36 @@ def gram(rows: Tensor, mask: Tensor | None = None) -> Tensor:
     for u in _doubled(rows, mask):
         total.addmm_(u, u.T)
     return total
+
+
+Sparsify = Literal["exact_layer", "released_layer", "paper_global"]
+SLACK = 1e-12  # relative; a share that should be 1, or 3 / n, may come out of a quotient a little off
+
+
+def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[int], form: Sparsify) -> Tensor:
+    r"""Add to row m of ``rows`` [M, G] the share :math:`q_m` of ``vector`` [P] that is largest in size; P <= G.
+
+    ``share`` is q [M] in [0, 1], ``layout`` the sizes of the tensors, ``form`` how many of their entries that is:
+
+    - ``"exact_layer"``: of each tensor of n entries, :math:`\lceil q n \rceil`; of equal ones, those that stand first.
+    - ``"released_layer"``: :math:`\min(\lceil q n \rceil, n - 1)` and all that equal the least of them. So even q = 1 leaves
+      out the smallest. A tensor of one entry, for which this gives nothing, is given like the others.
+    - ``"paper_global"``: :math:`\lfloor q P \rfloor` of the whole vector.
+
+    Every tensor is sorted once for all rows.
+    """
+    out, start = rows.clone(), 0
+    for n in (len(vector),) if form == "paper_global" else layout:
+        part = vector[start : start + n]
+        size, order = part.abs().sort(descending=True, stable=True)
+        asked = share.double() * n
+        k = (asked * (1 + SLACK)).floor() if form == "paper_global" else (asked * (1 - SLACK)).ceil()
+        k = k.long().clamp(max=n)
+        if form == "released_layer":
+            k = k.clamp(max=max(n - 1, 1))
+            tied = n - torch.searchsorted(size.flip(0), size[(k - 1).clamp(min=0)])  # entries of at least that size
+            k = torch.where(k > 0, tied, 0)
+        for row, taken in zip(out, k.tolist(), strict=True):
+            row[start + order[:taken]] += part[order[:taken]]
+        start += n
+    return out

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from equipoise.methods.afl import AFL
+from equipoise.methods.cffl import CFFL
+from equipoise.methods.cgsv import CGSV
 from equipoise.methods.ditto import Ditto, DittoPersonal
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fael_exact import FAELExact
 from equipoise.methods.fairfed import FairFed
+from equipoise.methods.fedave import FedAVE
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedbn import FedBN
 from equipoise.methods.fedce import FedCE
@@ -26,6 +29,8 @@ from equipoise.methods.fedpac import FedPAC
 from equipoise.methods.fedproc import FedProc
 from equipoise.methods.fedproto import FedProto
 from equipoise.methods.fedprox import FedProx
+from equipoise.methods.fedsac import FedSAC
+from equipoise.methods.finetune import FineTune
 from equipoise.methods.fphl import FPHL
 from equipoise.methods.gsam import GSAM
 from equipoise.methods.logit_adjust import LogitAdjust
@@ -36,6 +41,7 @@ from equipoise.methods.qffl import QFFL
 from equipoise.methods.saga import SAGA
 from equipoise.methods.sam import SAM
 from equipoise.methods.scaffold import Scaffold
+from equipoise.methods.standalone import Standalone
 from equipoise.model import Model
 from equipoise.rule import Rule, overrides
 from equipoise.solver import Solver
@@ -74,6 +80,8 @@ LD = "Zeng et al.: Tackling Data Heterogeneity in Federated Learning via Loss De
 RELEASED_MARGIN = {"form": "released"}
 RELEASED_PRINCIPAL = {"eigen": "l1_all", "scope": "tensor", "weights": "uniform", "warm_start": True}
 ISM = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"
+
+SAC = "Wang et al.: FedSAC: Dynamic Submodel Allocation for Collaborative Fairness, KDD 2024"
 
 METHODS: dict[str, Entry] = {
     "fedavg": Entry(
@@ -231,8 +239,75 @@ METHODS: dict[str, Entry] = {
     "fedbn": Entry(
         (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
     ),
+    "fedsac": Entry(
+        (FedSAC,),
+        "submodels of one network, larger for those who contribute more",
+        SAC,
+        {
+            "published": {"source": "standalone_test"},
+            "cla": {"beta": 3.0},
+            "dir2": {"beta": 5.0},
+            "literal": {"scores": "paper", "min_per_layer": 0},
+            "fedrac": {"count": "update_nonzero"},
+        },
+    ),
+    "fedsac-no-allocation": Entry(
+        (FedSAC,), "FedSAC's submodels drawn at random, of the same size", SAC, values={"allocation": "random"}
+    ),
+    "fedsac-no-aggregation": Entry(
+        (FedSAC,), "FedSAC's submodels averaged as by FedAvg", SAC, values={"aggregation": "samples"}
+    ),
     "fedpac": Entry(
         (FedPAC,), "aligned features, and a mixture of classifiers for each client", "Xu, Tong, Huang, ICLR 2023"
+    ),
+    "cgsv": Entry(
+        (CGSV,),
+        "to each client the part of the aggregate that its cosine with it earns",
+        "Xu, Lyu, Ma, Miao, Foo, Low, NeurIPS 2021",
+        {
+            "released": {"sparsify": "released_layer"},
+            "paper-global": {"sparsify": "paper_global"},
+            "contribution": {"reputation": "contribution"},
+        },
+    ),
+    "fedave": Entry(
+        (FedAVE,),
+        "to each client the part of the aggregate that the value of its data earns",
+        "Wang et al.: FedAVE, Neurocomputing 2024",
+        {
+            "exact": {"sparsify": "exact_layer"},
+            "sorted": {"sort_losses": True},
+            "contribution": {"reputation": "contribution"},
+        },
+    ),
+    "cffl": Entry(
+        (CFFL,),
+        "to each client the part of the summed updates that its accuracy and size earn",
+        "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020",
+        {
+            "mnist": {"decay": True, "download": "random"},
+            "cifar10": {"clip": 1e-3, "criterion": "layer"},
+            "cla": {"coef": 1 / 6, "by": "classes"},
+            "contribution": {"reputation": "contribution"},
+            "group-port": {"port": True, "aggregation": "mean"},
+        },
+    ),
+    "standalone": Entry(
+        (Standalone,),
+        "every client trains alone",
+        "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020",
+    ),
+    "finetune": Entry(
+        (FineTune,),
+        "one more epoch at home before a client predicts",
+        SAC,
+        {"every-round": {"form": "every_round"}},
+    ),
+    "fedavg-finetune": Entry(
+        (FedAvg, FineTune),
+        "FedAvg, and one more epoch at home before a client predicts",
+        SAC,
+        {"fedrac": {"form": "every_round", "weights": "uniform"}},
     ),
 }
 ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance
@@ -285,6 +360,9 @@ class Method:
                         "start": "where training starts",
                         "direction": "the direction of the step",
                         "gradient": "where the gradient is taken",
+                        "submodel": "which part of the network a client gets",
+                        "upload": "what a client sends",
+                        "reward": "what each client gets back",
                     }
                     raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
 
@@ -299,6 +377,11 @@ class Method:
         """Coordinates [G] (boolean) that never leave a client, by any of the rules; None if there are none."""
         kept = [p for rule in self.rules if (p := rule.private(model)) is not None]
         return torch.stack(kept).any(0).to(model.initial.device) if kept else None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the federation must have, by any of the rules."""
+        return frozenset().union(*(rule.needs for rule in self.rules))
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that cannot answer what a rule asks.

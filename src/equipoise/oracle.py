@@ -14,7 +14,9 @@ from torch.nn import functional
 
 from equipoise import maths
 from equipoise.draws import Plan
+from equipoise.importance import ablation
 from equipoise.model import Evaluator
+from equipoise.neurons import Neurons
 from equipoise.rule import Gradient, Out, cross_entropy
 from equipoise.solver import Solver
 
@@ -100,6 +102,26 @@ class Oracle:
     def accuracy(self, vector: Tensor) -> Tensor:
         """Share of samples classified correctly [...]."""
         return self.score(vector)[0].to(vector.dtype)
+
+    def ablation(self, vector: Tensor, neurons: Neurons) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy over the data set without each hidden unit [K], and with all [], in float64."""
+        batches = (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
+        return ablation(neurons, vector, batches)
+
+    def batch_losses(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy of each batch of the first epoch of this visit, and which batches there are: [..., K] both.
+
+        At a whole vector [..., G], in eval mode and without crops, in float64; a batch that is not there gives 0.
+        """
+        theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
+        index = self.plan.first(1).index
+        losses = []
+        for rows in index.unbind(-2):
+            ok = rows >= 0
+            x, y = self.source.batch(rows.clamp(min=0), None)
+            each = cross_entropy(self.evaluator.forward(theta, buffers, x)[0], y).double() * ok
+            losses.append(each.sum(-1) / ok.sum(-1).clamp(min=1))
+        return torch.stack(losses, -1), (index >= 0).any(-1)
 
     def balanced_accuracy(self, vector: Tensor) -> Tensor:
         """Mean over the classes that are there of the share of their samples classified correctly [...]."""

@@ -7,26 +7,35 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise import draws, guard
+from equipoise import draws, guard, wire
 from equipoise.data.samples import Samples, Stream
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.method import Method
-from equipoise.model import Model
-from equipoise.rule import Cohort, Rule, Setup, State, overrides
+from equipoise.model import Bound, Model
+from equipoise.neurons import Neurons
+from equipoise.oracle import Oracle
+from equipoise.rule import Briefing, Cohort, Rule, Setup, State, overrides
 from equipoise.solver import Solver
 from equipoise.tree import flatten, span, tree_map, unflatten
 
 Record = dict[str, Any]  # what a round leaves in metrics.jsonl
+CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything about a run that does not change: see :class:`equipoise.Federation` for the meaning of each."""
+    """Everything about a run that does not change: see :class:`equipoise.Federation` for the meaning of each.
+
+    ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches
+    alone, ``neurons`` are the network's hidden units; each is None where no rule needs it.
+    """
 
     model: Model
+    bound: Bound
     method: Method
     solver: Solver
     engine: Engine
@@ -40,6 +49,10 @@ class Experiment:
     seed: int
     crop: int
     quorum: float
+    steps: int | None = None
+    oracle: Oracle | None = None
+    contribution: Tensor | None = None
+    neurons: Neurons | None = None
 
 
 @dataclass(frozen=True)
@@ -47,8 +60,8 @@ class Progression:
     """All that a run remembers after ``t`` rounds: a tree of tensors, which is the checkpoint.
 
     ``vector`` [G] is the global model; ``clients`` and ``server`` hold one dictionary per rule, client values [N, ...].
-    ``given`` [N, G] is what each client was handed, if a rule rewards them differently; ``own`` [N, G] is what each
-    trained, if a rule keeps coordinates private.
+    ``given`` [N, G] is what each client was handed, if a rule rewards them differently, and ``sent`` [N] the bytes that
+    took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private.
     """
 
     t: int
@@ -57,6 +70,7 @@ class Progression:
     server: list[State]
     given: Tensor | None = None
     own: Tensor | None = None
+    sent: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its path."""
@@ -66,6 +80,7 @@ class Progression:
             "server": self.server,
             "given": self.given,
             "own": self.own,
+            "sent": self.sent,
         }
         return flatten({name: part for name, part in tree.items() if part is not None})
 
@@ -74,7 +89,8 @@ class Progression:
         leaves = {name: x.to(self.vector.device) for name, x in tensors.items()}
         tree = {"vector": self.vector, "clients": self.clients, "server": self.server}
         back = unflatten(tree, leaves)
-        return Progression(t, back["vector"], back["clients"], back["server"], leaves.get("given"), leaves.get("own"))
+        optional = {name: leaves.get(name) for name in ("given", "own", "sent")}
+        return Progression(t, back["vector"], back["clients"], back["server"], **optional)
 
 
 def begin(e: Experiment) -> Progression:
@@ -101,22 +117,27 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     received = now.vector.expand(len(asked), -1) if now.given is None else now.given[asked]
     if e.private is not None and now.own is not None:
         received = torch.where(e.private, now.own[asked], received)
-    job = _job(e, now, asked, received, rounds)
+    before, now = now, replace(now, server=_prepared(e, now, asked, received, rounds))
+    units = submodels(e, now.server, asked.tolist())
+    held = None if units is None or e.neurons is None else e.neurons.held(units)
+    if held is not None:
+        received = received.where(held, 0)
+    job = _job(e, now, asked, received, rounds, units, held)
     answers = _collect(e, now, asked, e.engine(job))
-    reports = (
-        answers.reports
-        if e.private is None
-        else tree_map(partial(_public, e.private, e.model.n_params), answers.reports)
-    )
-
-    ids = asked[answers.rows]
-    own = None if now.own is None else now.own.index_copy(0, ids, answers.trained)
-    traffic = _traffic(e, job, answers)
-    updates = answers.trained.sub_(received if len(ids) == len(asked) else received[answers.rows])
-    P = e.model.n_params
-    sizes = e.setup.sizes[ids]
+    good, ids = answers.rows, asked[answers.rows]
+    whole = len(good) == len(asked)
+    received, held = (received, held) if whole else (received[good], None if held is None else held[good])
+    own = None
+    if now.own is not None:
+        trained = answers.trained if held is None else torch.where(held, answers.trained, now.own[ids])
+        own = now.own.index_copy(0, ids, trained)
+    updates = answers.trained.sub_(received)
     if e.private is not None:
         updates = updates.masked_fill(e.private, 0)
+    reports = tree_map(partial(_public, e), answers.reports)
+    traffic = _traffic(e, now, job, answers, updates, ids)
+    P = e.model.n_params
+    sizes = e.setup.sizes[ids]
     cohort = Cohort(
         t=now.t,
         rounds=rounds,
@@ -128,6 +149,11 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         weights=sizes / sizes.sum(),
         layout=e.model.layout,
         buffer_updates=updates[:, P:],
+        received=received,
+        kept=received,
+        held=held,
+        oracle=e.oracle,
+        contribution=e.contribution,
     )
     server = []
     for rule, state, report in zip(e.method.rules, now.server, reports, strict=True):
@@ -136,7 +162,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         server.append(after)
     vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
     guard.step(vector, str(e.method))
-    server, given = _reward(e, now, replace(cohort, theta=vector[:P]), vector, server)
+    server, given, sent = _reward(e, now, replace(cohort, theta=vector[:P]), vector, server)
     following = Progression(
         now.t + 1,
         vector,
@@ -144,35 +170,110 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         server,
         given,
         own,
+        sent,
     )
-    return following, {**_record(cohort, answers.bad, e.names), **traffic}
+    return following, {**_record(cohort, answers.bad, e.names), **traffic, **_who_holds_what(e, before, now)}
 
 
-def _public(private: Tensor, n_params: int, report: Tensor) -> Tensor:
+def _prepared(e: Experiment, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> list[State]:
+    """The server's state when it begins the round."""
+    if not e.method.overriding("prepare"):
+        return now.server
+    briefing = Briefing(
+        t=now.t,
+        rounds=rounds,
+        n_params=e.model.n_params,
+        vector=now.vector,
+        received=received,
+        ids=asked,
+        sizes=e.setup.sizes,
+        seed=e.seed,
+        oracle=e.oracle,
+        contribution=e.contribution,
+        neurons=e.neurons,
+    )
+    return [rule.prepare(state, briefing) for rule, state in zip(e.method.rules, now.server, strict=True)]
+
+
+def submodels(e: Experiment, server: Sequence[State], ids: Sequence[int]) -> Tensor | None:
+    """The hidden units [M, K] (boolean) that some clients get; None where all get the whole network."""
+    if e.neurons is None:
+        return None
+    for rule, state in zip(e.method.rules, server, strict=True):
+        if overrides(rule, "submodel"):
+            everything = torch.ones(e.neurons.n, dtype=torch.bool, device=e.setup.initial.device)
+            told = [rule.submodel(state, m) for m in ids]
+            return torch.stack([everything if units is None else units for units in told])
+    return None
+
+
+def _who_holds_what(e: Experiment, before: Progression, now: Progression) -> Record:
+    """How many hidden units of each group every client holds; where that changed, which ones."""
+    everybody = range(len(e.data))
+    units = submodels(e, now.server, everybody)
+    if units is None or e.neurons is None:
+        return {}
+    counts = torch.stack([part.sum(1) for part in units.split(e.neurons.sizes, 1)], 1)
+    found: Record = {"held": counts.tolist()}
+    last = submodels(e, before.server, everybody)
+    if now.t == 0 or last is None or not torch.equal(units, last):
+        found["bits"] = [np.packbits(row).tobytes().hex() for row in units.cpu().numpy()]
+    return {"units": found}
+
+
+def _hidden(e: Experiment, x: Tensor) -> Tensor | None:
+    """The private coordinates of clients' vectors ``x`` [M, ..., P] or [M, ..., G]; None if it holds none."""
+    if e.private is None or x.dim() < 2 or x.shape[-1] not in (e.model.n_params, e.model.size):
+        return None
+    return e.private[: x.shape[-1]]
+
+
+def _public(e: Experiment, report: Tensor) -> Tensor:
     """A report without the coordinates that must not leave the client."""
-    n = report.shape[-1]
-    return report.masked_fill(private[:n], 0) if report.dim() > 1 and n in (n_params, len(private)) else report
+    hidden = _hidden(e, report)
+    return report if hidden is None else report.masked_fill(hidden, 0)
 
 
-def _traffic(e: Experiment, job: Job, answers: _Answers) -> Record:
+def _bytes(e: Experiment, told: list[State]) -> int:
+    """Bytes of one client's messages or reports, less the private coordinates of vectors."""
+    total = 0
+    for x in flatten(told).values():
+        hidden = _hidden(e, x)
+        shown = 1.0 if hidden is None else 1 - float(hidden.double().mean())
+        total += round(x[:1].nbytes * shown)
+    return total
+
+
+def _traffic(e: Experiment, now: Progression, job: Job, answers: _Answers, updates: Tensor, ids: Tensor) -> Record:
     """Bytes that each client that answered received and sent: its model, messages and reports, less what is private."""
-    n = len(answers.rows)
-    down, up = (
-        sum(_bytes(e, x) for x in [job.received, *flatten(told).values()]) for told in (job.messages, answers.reports)
-    )
-    return {"bytes": {"down": [down] * n, "up": [up] * n}}
+    item, rows = updates.element_size(), range(len(ids))
+    n = e.model.size - (0 if e.private is None else int(e.private.sum()))
+    down = up = [n * item for _ in rows]
+    if now.sent is not None:
+        down = now.sent[ids].tolist()
+    if job.held is not None and job.units is not None:
+        held = job.held[answers.rows] if e.private is None else job.held[answers.rows] & ~e.private
+        entries = held.sum(1).tolist()
+        down = [wire.submodel_size(k, job.units.shape[1], item) for k in entries]
+        up = [k * item for k in entries]
+    if e.method.overriding("upload"):
+        up = [wire.change_size(int(u.count_nonzero()), n, item) for u in updates]
+    more_down, more_up = _bytes(e, job.messages), _bytes(e, answers.reports)
+    full = e.model.size * item
+    return {"bytes": {"down": [b + more_down for b in down], "up": [b + more_up for b in up], "full": full}}
 
 
-def _bytes(e: Experiment, x: Tensor) -> int:
-    """Bytes of one client's row of ``x`` [M, ...], less the private coordinates of a vector [P] or [G]."""
-    hidden = 0
-    if e.private is not None and x.dim() == 2 and x.shape[1] in (e.model.n_params, e.model.size):
-        hidden = int(e.private[: x.shape[1]].sum())
-    return int(x[:1].nbytes) - hidden * x.element_size()
-
-
-def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Job:
+def _job(
+    e: Experiment,
+    now: Progression,
+    asked: Tensor,
+    received: Tensor,
+    rounds: int,
+    units: Tensor | None,
+    held: Tensor | None,
+) -> Job:
     ids = asked.tolist()
+    plain = e.private is None and not any(map(e.method.overriding, CLIENT_HOOKS))
     return Job(
         model=e.model,
         rules=e.method.rules,
@@ -189,6 +290,10 @@ def _job(e: Experiment, now: Progression, asked: Tensor, received: Tensor, round
         messages=[_messages(rule, state, ids) for rule, state in zip(e.method.rules, now.server, strict=True)],
         data=[e.data[k] for k in ids],
         private=e.private,
+        steps=e.steps,
+        units=units,
+        held=held,
+        neurons=e.neurons if plain else None,
     )
 
 
@@ -247,8 +352,8 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
 
 def _reward(
     e: Experiment, now: Progression, cohort: Cohort, vector: Tensor, server: list[State]
-) -> tuple[list[State], Tensor | None]:
-    """The server's state after the rewards, and what each client holds, if that differs [N, G]."""
+) -> tuple[list[State], Tensor | None, Tensor | None]:
+    """The server's state after the rewards; what each client holds, if that differs [N, G], and its bytes [N]."""
     shared = given = vector.expand(len(cohort.ids), -1)
     after = []
     for rule, state in zip(e.method.rules, server, strict=True):
@@ -258,9 +363,16 @@ def _reward(
             given = given if kept is handed else kept
         after.append(state)
     if given is shared and now.given is None:
-        return after, None
-    held = now.vector.expand(len(e.data), -1) if now.given is None else now.given  # who is absent keeps what it has
-    return after, held.index_copy(0, cohort.ids, given)
+        return after, None, None
+    N, item = len(e.data), vector.element_size()
+    changed = given != cohort.kept if e.private is None else (given != cohort.kept) & ~e.private
+    n = e.model.size - (0 if e.private is None else int(e.private.sum()))
+    sizes = [wire.change_size(k, n, item) for k in changed.sum(1).tolist()]
+    new = torch.tensor(sizes, dtype=torch.int64, device=vector.device)
+    first = torch.full((N,), n * item, dtype=torch.int64, device=vector.device)  # who was never rewarded has the model
+    sent = (first if now.sent is None else now.sent).index_copy(0, cohort.ids, new)
+    held = now.vector.expand(N, -1) if now.given is None else now.given  # who is absent keeps what it has
+    return after, held.index_copy(0, cohort.ids, given), sent
 
 
 def _record(cohort: Cohort, bad: Sequence[guard.Quarantined], names: Sequence[str]) -> Record:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,10 +23,12 @@ from equipoise import hyper, maths
 
 if TYPE_CHECKING:
     from equipoise.model import Model
+    from equipoise.neurons import Neurons
     from equipoise.oracle import Oracle
     from equipoise.solver import Solver
 
 State = dict[str, Tensor]
+Needed = TypeVar("Needed")
 Gradient = Callable[[Tensor], Tensor]
 
 
@@ -41,7 +43,8 @@ class Setup:
 
     ``initial`` [G] is the first global model, ``layout`` the sizes of its trainable tensors, ``sizes`` [N] the training
     samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none),
-    ``head`` [P] true on the classifier.
+    ``head`` [P] true on the classifier, ``neurons`` the network's hidden units where a rule needs them, ``n_validation``
+    the batches of the server's validation data.
     """
 
     initial: Tensor
@@ -51,6 +54,8 @@ class Setup:
     n_classes: int = 0
     n_features: int = 0
     head: Tensor | None = None
+    neurons: Neurons | None = None
+    n_validation: int = 0
 
     @property
     def n_params(self) -> int:
@@ -106,7 +111,8 @@ class Visit:
 
     ``received`` [..., G] is the model handed out, ``state`` and ``message`` are the rule's own, ``oracle`` answers
     questions about the client's data, ``rounds`` is the planned number of rounds. ``trained`` [..., G] is the model
-    after local training and ``begun`` [..., P] the parameters it started from; both are there in ``finish`` only.
+    after local training and ``begun`` [..., P] the parameters it started from; both are there in ``upload`` and
+    ``finish`` only.
     """
 
     received: Tensor
@@ -131,6 +137,29 @@ class Visit:
 
 
 @dataclass(frozen=True)
+class Briefing:
+    """What the server knows when round ``t`` begins, before it hands anything out.
+
+    ``vector`` [G] is the global model, ``received`` [M, G] what each of the clients ``ids`` [M] holds, ``sizes`` [N] the
+    training samples of all. ``oracle`` answers questions about the server's own validation data, in batches of
+    ``VALIDATION_BATCH`` samples, ``contribution`` [N] is what each client reaches alone (accuracy in [0, 1], float64) and
+    ``neurons`` are the network's hidden units: each is None unless a rule :attr:`Rule.needs` it.
+    """
+
+    t: int
+    rounds: int
+    n_params: int
+    vector: Tensor
+    received: Tensor
+    ids: Tensor
+    sizes: Tensor
+    seed: int = 0
+    oracle: Oracle | None = None
+    contribution: Tensor | None = None
+    neurons: Neurons | None = None
+
+
+@dataclass(frozen=True)
 class Cohort:
     r"""What the server knows once the M clients of round ``t`` have answered.
 
@@ -143,6 +172,10 @@ class Cohort:
     ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. ``scale`` is eta, ``shift`` [P] is s.
     ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
     ``notes`` are numbers to record with the round; they have no influence.
+
+    ``received`` [M, G] is what each client started from, ``kept`` [M, G] what it holds when the server's reward arrives: the
+    same, or, where clients keep some of their own work, what a rule puts there. ``held`` [M, G] marks the coordinates of each client's submodel,
+    if there are submodels; updates are zero elsewhere. ``oracle``, ``contribution`` [N] : see :class:`Briefing`.
     """
 
     t: int
@@ -162,6 +195,11 @@ class Cohort:
     shift: Tensor | None = None
     reports: State = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
+    received: Tensor = field(default_factory=lambda: torch.empty(0))
+    kept: Tensor = field(default_factory=lambda: torch.empty(0))
+    held: Tensor | None = None
+    oracle: Oracle | None = None
+    contribution: Tensor | None = None
 
     @property
     def uniform(self) -> Tensor:
@@ -199,12 +237,20 @@ class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
     ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"mask"``, ``"weights"``
-    (how much each client counts), ``"direction"`` (the coefficients of the updates). A rule is final: vary it by composing, not by subclassing.
+    (how much each client counts), ``"direction"`` (the coefficients of the updates), ``"submodel"``, ``"upload"``, ``"reward"`` (what each client
+    gets). ``needs`` names what the federation must have for it: ``"validation"`` (data of the server's own), ``"contribution"``
+    (what each client reaches alone; found out before the first round), ``"neurons"`` (a network whose hidden units are known).
+    A rule is final: vary it by composing, not by subclassing.
     """
 
     @property
     def owns(self) -> frozenset[str]:
         """What only one rule of a method may set."""
+        return frozenset()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the federation must have."""
         return frozenset()
 
     def __post_init__(self) -> None:
@@ -220,6 +266,14 @@ class Rule:
         return {}
 
     # hand-out (server)
+    def prepare(self, state: State, briefing: Briefing) -> State:
+        """The server's state when a round begins, before anything is handed out."""
+        return state
+
+    def submodel(self, state: State, m: int) -> Tensor | None:
+        """Hidden units [K] (boolean) of the network that client ``m`` gets; None for all."""
+        return None
+
     def message(self, state: State, m: int) -> State:
         """What client ``m`` is told besides its model."""
         return {}
@@ -249,6 +303,10 @@ class Rule:
         """The gradient [..., P] to use; for rules that evaluate ``grad`` elsewhere, as SAM does."""
         return grad(theta)
 
+    def upload(self, update: Tensor, visit: Visit) -> Tensor:
+        """What is sent [..., P] in place of the update (trained less received)."""
+        return update
+
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         """What is reported to the server, and what the client remembers."""
         return {}, visit.state
@@ -266,13 +324,28 @@ class Rule:
         return state, given
 
     # use
-    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
-        """The whole model [G] a client predicts with: from the one it has, its own state and what it would be told."""
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        """The whole model [G] a client predicts with: from the one it has, its own state and what it would be told.
+
+        ``visit.oracle`` has one epoch of the client's data, for a client that trains before it predicts.
+        """
         return received
 
     def publish(self, theta: Tensor, state: State) -> Tensor:
         """The global model [P] the server evaluates and gives out at the end."""
         return theta
+
+
+def needed(thing: Needed | None, what: str) -> Needed:
+    """Something that a rule said it needs.
+
+    Raises
+    ------
+    ValueError : it is not there; a federation refuses a method before that can happen.
+    """
+    if thing is None:
+        raise ValueError(f"The rule needs {what}, and there is none here.")
+    return thing
 
 
 def overrides(rule: Rule, hook: str) -> bool:

@@ -20,14 +20,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise import checkpoint, networks, scenarios
 from equipoise.engines import ENGINES
-from equipoise.federation import Federation
-from equipoise.files import PART, held, sweep, write_atomically
+from equipoise.federation import Alone, Federation, fingerprint
+from equipoise.files import PART, held, sweep, waited, write_atomically
 from equipoise.history import History
 from equipoise.method import parse
 from equipoise.round import Record
-from equipoise.scenarios import Scenario
+from equipoise.scenarios import Scenario, cache
 from equipoise.solver import SGD, Adam, Solver
 
+COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir")
+ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors")
 
@@ -50,6 +52,7 @@ class RunConfig(BaseModel):
     rounds: int = Field(ge=1)
     seed: int = Field(ge=0, lt=2**63, default=0)
     epochs: int = Field(ge=1)
+    steps: int | None = Field(ge=1, default=None)
     batch_size: int = Field(ge=1)
     participation: float = Field(gt=0, le=1, default=1.0)
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -102,8 +105,12 @@ def configure(
         raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}.")
     protocol = {
         name: getattr(data.protocol, name)
-        for name in ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay", "participation")
+        for name in ("rounds", "epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "participation")
     }
+    if "epochs" in chosen and "steps" in chosen:
+        raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: tell one of them.")
+    if "epochs" in chosen:
+        protocol["steps"] = None
     if chosen.get("optimizer", "sgd") != "sgd":
         protocol |= {"momentum": 0.0, "lr": 0.001}
         if chosen.get("momentum"):
@@ -126,6 +133,11 @@ def configure(
         ) from None
     _check_device(config.device)
     made.check(config.solver)
+    if "validation" in made.needs and data.validation is None:
+        raise ValueError(
+            f"{made} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
+            f"Choose one that does: {', '.join(COLLABORATIVE)}."
+        )
     return config
 
 
@@ -216,8 +228,37 @@ def federation(config: RunConfig) -> tuple[Federation, Scenario]:
         groups=data.client_groups,
         device=config.device,
         measures=data.measures,
+        steps=config.steps,
+        validation=data.validation,
+        collaborative=data.collaborative,
     )
     return built, data
+
+
+def _alone(config: RunConfig, fed: Federation, progress: bool) -> None:
+    """Find out what each client reaches alone, once for all methods on the same data: the answer is kept in the cache.
+
+    Processes that need the same answer wait for the one that is at it.
+    """
+    if not fed.collaborative or fed.alone is not None:
+        return
+    about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every"})
+    versions = {name: version(name) for name in ("torch", "numpy")}
+    recipe = {**about, "version": ALONE, "labels": fingerprint(fed.experiment)["labels"], **versions}
+    key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    path = cache.directory() / f"alone-{key}.json"
+
+    def make() -> Alone:
+        found = fed.standalone(config.rounds, progress=progress)
+        write_atomically(path, json.dumps(found))
+        return found
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with waited(path.with_suffix(".lock")):
+            fed.alone = json.loads(path.read_text()) if path.exists() else make()
+    except OSError:  # a folder that cannot be written costs only the time
+        fed.alone = fed.standalone(config.rounds, progress=progress)
 
 
 def execute(directory: Path, *, progress: bool = True, on_round: Callable[[Record], None] | None = None) -> History:
@@ -247,6 +288,7 @@ def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Calla
         rest = fed.resume(directory)
         _check_agreement(config, directory, fed, rest)
         checkpoint.tidy(directory / "checkpoint")
+    _alone(config, fed, progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     manifest = {
         **_environment(),
@@ -255,6 +297,7 @@ def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Calla
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "measures": list(fed.tests.measures),
         "header": header,
+        **{key: fed.history.meta[key] for key in ("contribution", "units") if key in fed.history.meta},
     }
     write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
     if rest > 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,7 +14,10 @@ from equipoise.draws import Plan, plan
 from equipoise.model import Model
 from equipoise.rule import Rule, State
 from equipoise.solver import Solver
-from equipoise.tree import tree_map
+from equipoise.tree import span, tree_map
+
+if TYPE_CHECKING:
+    from equipoise.neurons import Neurons
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,9 @@ class Job:
 
     ``ids`` are the M clients, ``received`` [M, G] the models they start from (a view where all get the same),
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
-    what never leaves a client.
+    what never leaves a client. ``steps`` are taken instead of ``epochs`` if told. Where clients get submodels, ``units``
+    [M, K] are the hidden units of each and ``held`` [M, G] the coordinates; ``neurons`` are there if a smaller network may be
+    trained in place of the masked one.
     """
 
     model: Model
@@ -40,6 +46,10 @@ class Job:
     messages: list[State]
     data: Sequence[Samples | Stream]
     private: Tensor | None = None
+    steps: int | None = None
+    units: Tensor | None = None
+    held: Tensor | None = None
+    neurons: Neurons | None = None
 
     def plan(self, rows: Sequence[int]) -> Plan:
         """The batches of the clients that stand at ``rows`` of this job."""
@@ -52,10 +62,23 @@ class Job:
             self.batch_size,
             crop=self.crop,
             drop_single=self.model.batch_norm,
+            steps=self.steps,
         )
-        device = self.received.device
-        shift = None if drawn.shift is None else drawn.shift.to(device)
-        return Plan(drawn.index.to(device), shift, drawn.epochs)
+        return drawn.to(self.received.device)
+
+    def part(self, rows: Sequence[int]) -> Job:
+        """The job of the clients at ``rows``."""
+        index = span(rows)
+        return replace(
+            self,
+            ids=tuple(self.ids[r] for r in rows),
+            received=self.received[index],
+            states=self.take(self.states, index),
+            messages=self.take(self.messages, index),
+            data=[self.data[r] for r in rows],
+            units=None if self.units is None else self.units[index],
+            held=None if self.held is None else self.held[index],
+        )
 
     def take(self, trees: list[State], rows: slice | int | list[int]) -> list[State]:
         """The entries of the clients at ``rows``."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 
-import numpy as np
+from torch import Tensor
 
 from equipoise.client import visit_client
 from equipoise.data.samples import Stream
-from equipoise.draws import NOISE, bits, seeded
+from equipoise.draws import noise, seeded
 from equipoise.engines.job import Answer, Job
 from equipoise.model import Bound
+from equipoise.neurons import Neurons
 from equipoise.oracle import Oracle
 from equipoise.tree import tree_map
 
@@ -28,10 +30,13 @@ def sequential(job: Job) -> Iterator[Answer]:
 
 def visit(job: Job, bound: Bound, row: int) -> Answer:
     """Visit the client at one row of the job."""
+    if job.neurons is not None and job.units is not None:
+        units = job.units[row]
+        if not units.all() and job.neurons.fits(units):
+            return _small(job, job.neurons, units, row)
     oracle = Oracle(bound, job.data[row], job.solver, job.plan([row]).of(0), job.model.n_params)
-    seed = int(bits(job.seed, job.t, [job.ids[row]], NOISE, np.zeros((1, 1), np.int64))[0, 0] >> np.uint64(1))
-    draws = job.model.random or isinstance(job.data[row], Stream)
-    with seeded(seed) if draws else nullcontext():
+    random = job.model.random or isinstance(job.data[row], Stream)
+    with seeded(noise(job.seed, job.t, job.ids[row])) if random else nullcontext():
         trained, reports, states = visit_client(
             job.rules,
             oracle,
@@ -41,6 +46,17 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             job.take(job.states, row),
             job.take(job.messages, row),
             job.private,
+            None if job.held is None else job.held[row],
         )
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
     return Answer((row,), trained[None], reports, states)
+
+
+def _small(job: Job, neurons: Neurons, units: Tensor, row: int) -> Answer:
+    """Visit a client that trains nothing but its submodel: a really smaller network gives the same numbers sooner."""
+    model, index = neurons.extract(units)
+    part = job.part([row])
+    small = replace(part, model=model, received=part.received[:, index], units=None, held=None)
+    answer = visit(small, Bound(model), 0)
+    trained = part.received.index_copy(1, index, answer.trained)
+    return replace(answer, rows=(row,), trained=trained)

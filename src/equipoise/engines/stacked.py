@@ -42,7 +42,7 @@ def stacked(job: Job) -> Iterator[Answer]:
             log.warning(
                 "%d stacked clients failed (%s: %s); they train one by one", len(rows), type(error).__name__, error
             )
-            yield from (_renumbered(answer, rows) for answer in sequential(_part(job, rows)))
+            yield from (_renumbered(answer, rows) for answer in sequential(job.part(rows)))
 
 
 def stacks(job: Job) -> list[tuple[int, ...]]:
@@ -79,20 +79,9 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         job.take(job.states, index),
         job.take(job.messages, index),
         job.private,
+        None if job.held is None else job.held[index],
     )
     return Answer(rows, trained, reports, states)
-
-
-def _part(job: Job, rows: tuple[int, ...]) -> Job:
-    index = span(rows)
-    return replace(
-        job,
-        ids=tuple(job.ids[r] for r in rows),
-        received=job.received[index],
-        states=job.take(job.states, index),
-        messages=job.take(job.messages, index),
-        data=[job.data[r] for r in rows],
-    )
 
 
 def _renumbered(answer: Answer, rows: tuple[int, ...]) -> Answer:

@@ -43,8 +43,8 @@ class Ditto(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {}, {"v": visit.trained}
 
-    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
-        return state["v"]
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        return visit.state["v"]
 
 
 @dataclass(frozen=True)
@@ -71,5 +71,5 @@ class DittoPersonal(Rule):
         pull = lambda v: self.lam * (v - visit.start)  # noqa: E731
         return {}, {"v": visit.oracle.solve(visit.state["v"], correction=pull)}
 
-    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
-        return state["v"]
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        return visit.state["v"]

@@ -58,7 +58,7 @@ class FedPAC(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         asked = visit.oracle
         solver = replace(asked.solver, lr=self.head_lr)  # type: ignore[type-var]  # solvers are frozen dataclasses
-        own = self.deploy(start, visit.state, visit.message)
+        own = self.deploy(start, visit)
         return asked.solve(own, only=asked.head, epochs=1, solver=solver)
 
     def trains(self, visit: Visit) -> Tensor:
@@ -92,10 +92,10 @@ class FedPAC(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         where, told = state["where"], cohort.reports
-        trained = cohort.theta[where] + cohort.updates[:, where]
+        trained = cohort.received[:, where] + cohort.updates[:, where]
         mixed = self.mixtures(told["H"], told["V"]).to(trained.dtype) @ trained
         heads = state["heads"].index_copy(0, cohort.ids, mixed)
         return {"heads": heads, "where": where, **global_prototypes(state, told, self.weighted)}, cohort
 
-    def deploy(self, received: Tensor, state: State, message: State) -> Tensor:
-        return received.scatter(-1, state["where"], message["head"])
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        return received.scatter(-1, visit.state["where"], visit.message["head"])

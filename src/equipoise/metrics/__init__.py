@@ -1,27 +1,50 @@
-"""What is measured: accuracy and its spread, and statistics over seeds."""
+"""What is measured: accuracy, its spread, what clients get for what they give, and statistics over seeds."""
 
 from equipoise.metrics.classification import MEASURES, classification
-from equipoise.metrics.communication import Traffic, overhead, traffic
+from equipoise.metrics.collaborative import (
+    Bounds,
+    Gain,
+    alpha_bounded_rate,
+    bounded_fairness,
+    client_range,
+    collaboration_gain,
+    collaborative_fairness,
+    rank_fairness,
+)
+from equipoise.metrics.communication import Traffic, full_model, overhead, traffic, traffic_by_client
+from equipoise.metrics.groups import Groups, group_fairness
 from equipoise.metrics.performance import Fairness, Value, avg_std_worst, avg_std_worst_per_round, spread
 from equipoise.metrics.pooling import Moments, Pooled, pooled
 from equipoise.metrics.statistics import Paired, Summary, paired, summary_over_seeds
 
 __all__ = [
     "MEASURES",
+    "Bounds",
     "Fairness",
+    "Gain",
+    "Groups",
     "Moments",
     "Paired",
     "Pooled",
     "Summary",
     "Traffic",
     "Value",
+    "alpha_bounded_rate",
     "avg_std_worst",
     "avg_std_worst_per_round",
+    "bounded_fairness",
     "classification",
+    "client_range",
+    "collaboration_gain",
+    "collaborative_fairness",
+    "full_model",
+    "group_fairness",
     "overhead",
     "paired",
     "pooled",
+    "rank_fairness",
     "spread",
     "summary_over_seeds",
     "traffic",
+    "traffic_by_client",
 ]

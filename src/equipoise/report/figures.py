@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.history import History
+from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.performance import last_rounds
-from equipoise.report.table import by_label
+from equipoise.report.table import UNDEFINED, by_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,7 @@ FAINT: Final = "#dddddd"
 PALETTE: Final = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: Final = ("-", "--", ":", "-.")
+SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)  # from dark to light; its ends are lost on white or on dark grey
 
 
 def bars(histories: Sequence[History], last: int = 5) -> "Figure":
@@ -241,6 +243,211 @@ def spread(histories: Sequence[History], last: int = 5) -> "Figure":
     return figure
 
 
+def contributions(histories: Sequence[History]) -> "Figure":
+    """What every client reaches alone beside what it owns in the end: Fig. 4 of FedSAC; one panel per method.
+
+    Clients are in the order of what they reach alone, so that bars rise where reward follows contribution; of more than
+    20 what they reach alone is a mark on the bar.  The number is the fairness.  Of several seeds the lowest is drawn.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario that know what their clients reach alone.
+
+    Raises
+    ------
+    ValueError
+        No run knows what its clients reach alone and evaluated them.
+    """
+    runs = _with(histories, _has_contribution, "what clients reach alone")
+    n = max(len(_alone(seeds[0])) for seeds in runs.values())
+    columns = 1 if n > 20 or len(runs) == 1 else 2
+    height = 1.9 if len(runs) == 1 else 1.25 if n <= 20 else 1.0
+    figure, panels = _panels(len(runs), columns=columns, height=height, sharey=True)
+    for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
+        alone, owned = _alone(seeds[0]), seeds[0].client_table()[1][-1]
+        order = np.argsort(alone, kind="stable")
+        alone, owned, at = 100 * alone[order], 100 * owned[order], np.arange(len(alone))
+        many = len(alone) > 20
+        if many:
+            axes.bar(at, owned, 0.8, color=_color(0), linewidth=0, label="owned")
+            axes.hlines(alone, at - 0.5, at + 0.5, color=PALETTE[1], linewidth=1.4, label="alone")
+        else:
+            axes.bar(at - 0.21, alone, 0.38, color=PALETTE[6], linewidth=0, label="alone")
+            axes.bar(at + 0.21, owned, 0.38, color=_color(0), linewidth=0, label="owned")
+            axes.set_xticks(at, [str(m) for m in order])
+            axes.tick_params(axis="x", length=0)
+        axes.margins(x=0.01)
+        _titled(axes, label, _fairness_text(seeds[0]))
+        if many:
+            axes.set_xticks([])
+    low, high = (reduce(100 * _both_accuracies(runs)) for reduce in (np.nanmin, np.nanmax))
+    panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
+    figure.supxlabel(
+        "clients in the order of what they reach alone" if n > 20 else "client, in the order of what it reaches alone",
+        size=8,
+        color=INK,
+    )
+    figure.supylabel("accuracy (%)", size=8, color=INK)
+    _legend(figure, panels[0], ["alone", "owned"])
+    return figure
+
+
+def plane(histories: Sequence[History]) -> "Figure":
+    """Collaborative fairness against the accuracy of the best client: Fig. 3 of FedSAC; one point per method.
+
+    Crosses are the std (ddof 1) over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario that know what their clients reach alone.
+
+    Raises
+    ------
+    ValueError
+        No run knows what its clients reach alone and evaluated them.
+    """
+    runs = _with(histories, _has_contribution, "what clients reach alone")
+    figure, (axes,) = _panels(1, height=2.3)
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    for i, (label, seeds) in enumerate(runs.items()):
+        last = [run.client_table()[1][-1] for run in seeds]
+        fairness = np.array([collaborative_fairness(_alone(r), own).value for r, own in zip(seeds, last, strict=True)])
+        best = 100 * np.array([own.max() for own in last])
+        if not np.isfinite(fairness).all():
+            axes.axhline(best.mean(), color=_color(i), linestyle=(0, (4, 2)), linewidth=1.1, label=_name(label))
+            continue
+        several = len(seeds) > 1
+        axes.errorbar(
+            fairness.mean(),
+            best.mean(),
+            xerr=fairness.std(ddof=1) if several else None,
+            yerr=best.std(ddof=1) if several else None,
+            color=_color(i),
+            linestyle="",
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=5,
+            elinewidth=0.8,
+            fillstyle="none" if i // len(PALETTE) % 2 else "full",
+            label=_name(label),
+        )
+    axes.margins(0.08)
+    left, right = axes.get_xlim()
+    axes.set_xlim(max(left, -104), min(right, 104))  # fairness ends at 100, error bars may not
+    axes.set_xlabel("collaborative fairness (100 × Pearson)", size=8, color=INK)
+    axes.set_ylabel("accuracy of the best client (%)", size=8, color=INK)
+    _legend(figure, axes, list(runs))
+    return figure
+
+
+def clients(histories: Sequence[History]) -> "Figure":
+    """Accuracy of every client's own model over the rounds: Fig. 5 of FedSAC; one panel per method.
+
+    The colour is what a client reaches alone.  Of several seeds the lowest is drawn; of very many rounds, every n-th.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario that know what their clients reach alone.
+
+    Raises
+    ------
+    ValueError
+        No run knows what its clients reach alone and evaluated them.
+    """
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.ticker import MaxNLocator
+
+    runs = _with(histories, _has_contribution, "what clients reach alone")
+    alone = {label: 100 * _alone(seeds[0]) for label, seeds in runs.items()}
+    every = np.concatenate(list(alone.values()))
+    colors = ScalarMappable(
+        Normalize(np.nanmin(every), np.nanmax(every)),
+        ListedColormap(colormaps[SEQUENCE[0]](np.linspace(*SEQUENCE[1:]))),
+    )
+    columns = min(2, len(runs))
+    figure, panels = _panels(len(runs), columns=columns, height=1.35 if len(runs) > 1 else 1.9)
+    for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
+        rounds, table = seeds[0].client_table()  # [R], [R, N]
+        shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
+        for m in np.argsort(alone[label], kind="stable"):
+            axes.plot(
+                np.array(rounds)[shown],
+                100 * table[shown, m],
+                color=colors.to_rgba(alone[label][m]),
+                linewidth=0.9 if table.shape[1] <= 20 else 0.6,
+                marker="o" if len(rounds) == 1 else None,
+                markersize=3,
+            )
+        _titled(axes, label)
+        _whole_numbers(axes)
+    bar = figure.colorbar(colors, ax=panels, aspect=40, pad=0.02, location="top", fraction=0.05)
+    bar.set_label("accuracy reached alone (%)", size=8, color=INK)
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(nbins=5)
+    bar.ax.tick_params(labelsize=7, width=0.6, length=2.5, color=INK, labelcolor=INK)
+    figure.supxlabel("round", size=8, color=INK)
+    figure.supylabel("accuracy (%)", size=8, color=INK)
+    return figure
+
+
+def neurons(histories: Sequence[History]) -> "Figure":
+    """Which hidden units every client holds, after they last changed; one panel per method.
+
+    Inside each group units stand in the order of how many clients hold them, most on the left; clients in the order of
+    what they reach alone, where that is known, the best on top.  Of several seeds the lowest is drawn.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario whose clients hold parts of the model.
+
+    Raises
+    ------
+    ValueError
+        No run recorded who holds which hidden unit.
+    """
+    runs = _with(histories, _has_units, "who holds which hidden unit")
+    firsts = {label: seeds[0] for label, seeds in runs.items()}
+    tables = {label: found[1] for label, run in firsts.items() if (found := run.unit_table())}
+    n = max(map(len, tables.values()))
+    figure, panels = _panels(len(firsts), height=0.4 + (0.11 if n <= 20 else 1.9 / n) * max(n, 5))
+    for axes, (label, run) in zip(panels, firsts.items(), strict=True):
+        held, units, alone = tables[label], run.meta["units"], run.contribution
+        order = np.arange(len(held)) if alone is None else np.argsort(alone, kind="stable")
+        start, gap = 0, 0.02 * held.shape[1]
+        ticks = []
+        for g, (name, size) in enumerate(zip(units["names"], units["sizes"], strict=True)):
+            of_group = held[order, start : start + size]
+            of_group = of_group[:, np.argsort(-of_group.sum(axis=0), kind="stable")]
+            left = start + g * gap
+            spans = np.array([(row, *span) for row, units_ in enumerate(of_group) for span in _stretches(units_)])
+            axes.barh(range(len(order)), size, left=left, color=FAINT, linewidth=0)
+            if spans.size:
+                rows, first, end = spans.T
+                axes.barh(rows, end - first, left=left + first, color=_color(0), linewidth=0)
+            ticks.append((left + size / 2, f"{name} ({size})"))
+            start += size
+        axes.set_xlim(0, start + gap * (len(ticks) - 1))
+        axes.set_ylim(-0.6, len(held) - 0.4)
+        room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
+        turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        crowded = room < 0.06 * max(len(text) for _, text in ticks)
+        axes.set_xticks([at for at, _ in ticks], [_name(text) for _, text in ticks], **(turned if crowded else {}))
+        few = len(order) <= 20
+        axes.set_yticks(range(len(order)) if few else [], [str(m) for m in order] if few else [])
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        _titled(axes, label)
+    figure.supylabel("client", size=8, color=INK)
+    figure.supxlabel("hidden units, from those that most clients hold", size=8, color=INK)
+    return figure
+
+
 def draw_all(histories: Sequence[History]) -> dict[str, "Figure"]:
     """Every figure that the histories hold the data for, by name.
 
@@ -254,6 +461,10 @@ def draw_all(histories: Sequence[History]) -> dict[str, "Figure"]:
         for draw, has in (
             (bars, _has_groups),
             (convergence, _has_groups),
+            (plane, _has_contribution),
+            (contributions, _has_contribution),
+            (clients, _has_contribution),
+            (neurons, _has_units),
             (spread, _has_clients),
             (weights, _has_weights),
             (consistency, _has_consistency),
@@ -332,13 +543,49 @@ def _has_consistency(run: History) -> bool:
     return any(record.get("consistency") for record in run.records)
 
 
-def _panels(n: int, *, height: float, columns: int = 1, sharex: bool = False) -> tuple["Figure", list["Axes"]]:
-    """A figure of one column's width holding `n` panels of the given height in inches, with shared vertical axes."""
+def _has_contribution(run: History) -> bool:
+    return _has_clients(run) and bool(run.contribution is not None and np.isfinite(_both_accuracies({"": [run]})).all())
+
+
+def _has_units(run: History) -> bool:
+    return run.unit_table() is not None
+
+
+def _alone(run: History) -> Vector:
+    """What each client reaches alone; shape [N]."""
+    return np.empty(0) if run.contribution is None else run.contribution
+
+
+def _both_accuracies(runs: Mapping[str, Sequence[History]]) -> Vector:
+    """All that is reached alone and owned in the end, by the first runs."""
+    return np.concatenate([np.r_[_alone(run), run.client_table()[1][-1]] for run, *_ in runs.values()])
+
+
+def _fairness_text(run: History) -> str:
+    value, defined = collaborative_fairness(_alone(run), run.client_table()[1][-1])
+    return f"{value:.1f}" if defined else UNDEFINED
+
+
+def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Where stretches of True begin and end: `[1, 1, 0, 1]` gives `[(0, 2), (3, 4)]`."""
+    edges = np.flatnonzero(np.diff(np.r_[False, held, False].astype(np.int8)))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _titled(axes: "Axes", label: str, right: str = "") -> None:
+    axes.set_title(_name(label), size=8, color=INK, loc="left")
+    axes.set_title(right, size=8, color=INK, loc="right")
+
+
+def _panels(
+    n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool = False
+) -> tuple["Figure", list["Axes"]]:
+    """A figure of one column's width holding `n` panels of the given height in inches, side by side with one scale."""
     from matplotlib.figure import Figure
 
     rows = -(-n // columns)
     figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=columns > 1)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey or columns > 1)
     for axes in grid.flat[n:]:
         axes.remove()
     panels = list(grid.flat[:n])

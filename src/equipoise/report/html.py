@@ -15,11 +15,17 @@ from equipoise.files import write_atomically
 from equipoise.history import History
 from equipoise.report import figures as drawings
 from equipoise.report.table import (
+    TESTED,
     Comparison,
+    Grid,
     by_label,
     caption,
     client_grid,
+    collaboration_caption,
+    collaboration_grid,
+    collaboration_legend,
     comparison,
+    differences,
     grid,
     legend,
     statistics,
@@ -35,6 +41,12 @@ CAPTIONS: Final = {
     "convergence": "Average over the groups and worst group, round by round.{bands}",
     "spread": "Accuracy of the model each client predicts with, clients sorted from worst to best, on the test set of "
     "the client's own group.",
+    "contributions": "Accuracy that every client reaches alone, and that of the model it owns; clients in the order of what "
+    "they reach alone. The number is the fairness; the axis need not begin at 0.{seed}",
+    "plane": "Collaborative fairness against the accuracy of the best client: up and right is better.{crosses}{dashed}",
+    "clients": "Accuracy of the model every client owns, round by round; the colour is what it reaches alone.{seed}",
+    "neurons": "Hidden units that every client holds (filled), those that most clients hold on the left; clients in the order "
+    "of what they reach alone, the best on top.{seed}",
     "weights": "Weight of every client (thin) and mean of its group (bold). The dashed line is an equal share.{seed}",
     "consistency": "Update consistency: the share of rounds in which a client moved a parameter the way it moves it "
     "now. Mass at the right means that clients keep pulling the same way.{kept}",
@@ -90,7 +102,7 @@ def render(histories: Sequence[History]) -> str:
         facts=_facts(found, histories),
         verdict=verdict(found),
         notes=found["notes"],
-        measured=list(map(_measured, tables(found))),
+        measured=[*map(_measured, tables(found)), *_collaboration(found)],
         reference=found["methods"][0]["method"],
         clients=client_grid(found),
         figures=[
@@ -109,20 +121,39 @@ def render(histories: Sequence[History]) -> str:
 
 def _measured(found: Comparison) -> dict[str, Any]:
     """What the page shows of one measure."""
-    content, totals = grid(found), len(statistics(found))
-    best = ["Best value of each column in bold."] if len(content.rows) > 1 else []
-    explained, spread = legend(found), []
-    if explained and explained[-1].startswith("±"):
-        explained, spread = explained[:-1], explained[-1:]
+    totals = list(statistics(found).values())
     notes = found["notes"] if found["measure"] != "accuracy" else []  # those of the accuracy stand above
+    heading = f"{found['title']} on every group"
+    return _block(heading, caption(found), grid(found), legend(found), notes, totals, len(totals))
+
+
+def _collaboration(found: Comparison) -> Iterator[dict[str, Any]]:
+    """What the page shows of contribution and reward, if it is known."""
+    if content := collaboration_grid(found):
+        said, notes = collaboration_legend(found), found["collaboration"]["notes"]
+        yield _block("Collaborative fairness", collaboration_caption(found), content, said, notes, TESTED, 0)
+
+
+def _block(
+    heading: str,
+    opening: str,
+    content: Grid,
+    explained: Sequence[str],
+    notes: Sequence[str],
+    tested: Sequence[str],
+    totals: int,
+) -> dict[str, Any]:
+    """A table of the page, whose last columns are `totals`, and what is said below it."""
+    best = ["Best value of each column in bold."] if len(content.rows) > 1 else []
+    spread = [text for text in explained if text.startswith("±")]
+    told = [text for text in explained if text not in spread]
     return {
-        "heading": f"{found['title']} on every group",
+        "heading": heading,
         "grid": content,
         "totals": totals,
-        "caption": " ".join([caption(found), *explained, *best, *spread, *notes]),
-        "differences": [
-            (name, texts) for name, cells in content.rows if any(texts := [cell.difference for cell in cells[-totals:]])
-        ],
+        "caption": " ".join([opening, *told, *best, *spread, *notes]),
+        "tested": tested,
+        "differences": [(name, list(of.values())) for name, of in differences(content, tested)],
     }
 
 
@@ -148,6 +179,8 @@ def _facts(found: dict[str, Any], histories: Sequence[History]) -> list[str]:
 def _notes_of(found: dict[str, Any], histories: Sequence[History]) -> dict[str, Any]:
     """What the captions say only when it applies."""
     several = any(len(method["seeds"]) > 1 for method in found["methods"])
+    collaborating = (found["collaboration"] or {}).get("methods", ())
+    undefined = any(method["fairness"]["mean"] is None for method in collaborating)
     kept = [
         f"{label} {100 * sum(shares) / len(shares):.0f}\u00a0%"
         for label, seeds in by_label(histories).items()
@@ -156,6 +189,8 @@ def _notes_of(found: dict[str, Any], histories: Sequence[History]) -> dict[str, 
     return {
         "averaged": found["averaged"],
         "whiskers": " Whiskers: standard deviation over seeds." if several else "",
+        "crosses": " Crosses: standard deviation over seeds." if several else "",
+        "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",
         "bands": " Bands: standard deviation over seeds." if several else "",
         "seed": " Drawn for the lowest seed." if several else "",
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",

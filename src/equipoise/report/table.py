@@ -1,7 +1,7 @@
 """Several runs as one table: for the terminal, for LaTeX, for Markdown, and as plain JSON."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,6 +30,21 @@ SPREAD: Final = {  # measure of the clients: title, larger is better, digits
     "jain": ("Jain", True, 3),
     "gini": ("Gini", False, 3),
 }
+COLLABORATION: Final = {  # what clients get for what they contribute: title, larger is better, digits
+    "fairness": ("fairness", True, 2),
+    "spearman": ("Spearman", True, 2),
+    "max": ("max", True, 2),
+    "mean": ("mean", True, 2),
+    "min": ("min", True, 2),
+    "gain": ("gain", True, 2),
+    "worse_off": ("worse off", False, 1),
+    "bcf": ("BCF", True, 1),
+    "down": ("down", False, 1),
+    "up": ("up", False, 1),
+}
+TESTED: Final = ("fairness", "max", "mean")  # against the first method; keys and titles are the same
+_NARROW: Final = {"fairness": "fair-\nness", "Spearman": "Spear-\nman", "worse off": "worse\noff"}  # in a terminal
+FEW: Final = 5  # clients: a correlation of fewer says little
 UNDEFINED: Final = "–"
 _PERCENT: Final = "\u00a0%"  # not to be torn from its number
 
@@ -93,7 +108,14 @@ def comparison(histories: Sequence[History], last: int = 5) -> Comparison:
     - `pooled`: the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with `{"mean", "std" (ddof 0)}` over
       the last rounds of all seeds, see `equipoise.metrics.pooled`;
 
-    and `measures`: all of this again for every measure that was recorded, `{name: ...}`.
+    and `measures`: all of this again for every measure that was recorded, `{name: ...}`;
+
+    and `collaboration`: what clients get for what they contribute, null unless a run knows its clients' standalone
+    accuracies; `{"scenario", "seeds", "clients", "notes", "methods"}`, for every method that does `method`, `seeds`,
+    `alone` (its clients receive nothing), `satisfied` (no client is outside of its bounds, with any seed), and over seeds
+    `fairness`, `spearman`, `max`, `mean`, `min`, `gain`, `worse_off` (clients), `bcf` (percent of the clients), `down` and
+    `up` (percent of the whole model), `fairness_mean`, `fairness_oracle`, see `History.summary`; `versus` of `fairness`,
+    `max` and `mean`.
 
     Numbers that are not defined are null.
 
@@ -107,7 +129,11 @@ def comparison(histories: Sequence[History], last: int = 5) -> Comparison:
     found = {name: _measured(runs, last, name) for name in dict.fromkeys(("accuracy", *measures))}
     of_accuracy = found["accuracy"]
     of_accuracy["notes"] = [*_notes(runs), *of_accuracy["notes"]]
-    return {**of_accuracy, "measures": {name: found[name] for name in measures}}
+    return {
+        **of_accuracy,
+        "measures": {name: found[name] for name in measures},
+        "collaboration": _collaboration(runs, last),
+    }
 
 
 def tables(comparison: Comparison) -> list[Comparison]:
@@ -151,6 +177,88 @@ def _measured(runs: dict[str, dict[int, History]], last: int, measure: str) -> C
         "notes": list(_missing(histories)) if measure in AREAS else [],
         "methods": methods,
     }
+
+
+def _collaboration(runs: dict[str, dict[int, History]], last: int) -> Comparison | None:
+    """The clients' side of a comparison, of the runs that know what each client reaches alone."""
+    found = {
+        label: {k: _flat(run, known) for k, run in seeds.items() if (known := run.summary(last)["collaboration"])}
+        for label, seeds in runs.items()
+    }
+    found = {label: seeds for label, seeds in found.items() if seeds}
+    if not found:
+        return None
+    first = next(iter(found))
+    keys = (*COLLABORATION, "fairness_mean", "fairness_oracle")
+    every = [summary for seeds in found.values() for summary in seeds.values()]
+    return {
+        "scenario": next(iter(next(iter(runs.values())).values())).scenario,
+        "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
+        "clients": max(summary["clients"] for summary in every),
+        "notes": list(_collaboration_notes(runs, found)),
+        "methods": [
+            {
+                "method": label,
+                "seeds": list(seeds),
+                "alone": all(summary["down"] == 0 for summary in seeds.values()),
+                "satisfied": all(summary["satisfied"] for summary in seeds.values()),
+                **{key: _over_seeds([summary[key] for summary in seeds.values()]) for key in keys},
+                "versus": None if label == first else _versus(first, seeds, found[first], TESTED),
+            }
+            for label, seeds in found.items()
+        ],
+    }
+
+
+def _flat(run: History, found: dict[str, Any]) -> dict[str, Any]:
+    """One number per column of a run's `History.summary()["collaboration"]`; bytes as percent of the whole model."""
+    sent = found["bytes"] or {}
+    share = {way: 100 * sent[way] / sent["full"] if sent.get("full") else None for way in ("down", "up")}
+    return {
+        **found,
+        "contribution": () if run.contribution is None else run.contribution.tolist(),
+        "gain": found["gain"]["mean"],
+        "worse_off": found["gain"]["worse_off"],
+        "bcf": None if found["fairness"] is None else found["bcf"]["rate"],  # bounds on a fairness that there is not
+        "satisfied": found["bcf"]["satisfied"] and found["fairness"] is not None,
+        **share,
+    }
+
+
+def _collaboration_notes(
+    runs: dict[str, dict[int, History]], found: dict[str, dict[int, dict[str, Any]]]
+) -> Iterator[str]:
+    if without := [label for label in runs if label not in found]:
+        yield f"The standalone accuracies of {_listed(without)} are not known: no fairness of contribution and reward."
+    few = sorted({summary["clients"] for seeds in found.values() for summary in seeds.values()} & set(range(FEW)))
+    if few:
+        yield (
+            f"A correlation over {few[0]} client{'s' * (few[0] > 1)} says little (over two it is 100 or −100): "
+            f"judge fairness by {FEW} clients or more."
+        )
+    equal = [
+        label
+        for label, seeds in found.items()
+        if any(s["max"] is not None and s["max"] == s["min"] for s in seeds.values())
+    ]
+    if equal:
+        yield (
+            f"Fairness of {_listed(equal)} is not defined: all clients have the same accuracy, as they do with one model. "
+            f"Add finetune, as in {equal[0]}+finetune, to compare what each client makes of it."
+        )
+    every = [run.contribution for seeds in runs.values() for run in seeds.values() if run.contribution is not None]
+    if any(len(set(contribution.tolist())) < 2 for contribution in every):
+        yield "All clients reach the same accuracy alone, so that there is no contribution to be fair to."
+    if alone := [label for label, seeds in found.items() if all(s["down"] == 0 for s in seeds.values())]:
+        yield f"Clients of {_listed(alone)} receive nothing: they have what they contribute, so fairness says nothing here."
+    for seed in sorted({seed for seeds in found.values() for seed in seeds}):
+        told = {tuple(seeds[seed]["contribution"]) for seeds in found.values() if seed in seeds}
+        if len(told) > 1:
+            yield f"With seed {seed} the runs know different standalone accuracies: compare their fairness with care."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _summary(run: History, last: int, measure: str) -> dict[str, Any]:
@@ -204,7 +312,12 @@ def _over_seeds(values: Sequence[float | None]) -> dict[str, float | None]:
     return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}
 
 
-def _versus(first: str, seeds: dict[int, dict[str, Any]], reference: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _versus(
+    first: str,
+    seeds: dict[int, dict[str, Any]],
+    reference: dict[int, dict[str, Any]],
+    keys: Iterable[str] = tuple(STATISTICS),
+) -> dict[str, Any]:
     common = [seed for seed in seeds if seed in reference]
 
     def test(key: str) -> dict[str, float | None]:
@@ -212,7 +325,7 @@ def _versus(first: str, seeds: dict[int, dict[str, Any]], reference: dict[int, d
         found = paired(a, b)
         return {"difference": _json(found.difference), "ci95": _json(found.ci95), "p": _json(found.p)}
 
-    return {"method": first, "seeds": len(common)} | {key: test(key) for key in STATISTICS}
+    return {"method": first, "seeds": len(common)} | {key: test(key) for key in keys}
 
 
 def _json(value: float) -> float | None:
@@ -261,6 +374,7 @@ class _Column(NamedTuple):
     upwards: bool = True
     digits: int = 2
     key: str = ""  # in `versus`, for a statistic
+    ranked: bool = True  # whether the best value is told from the others
 
 
 def statistics(comparison: Comparison) -> dict[str, str]:
@@ -318,6 +432,32 @@ def client_grid(comparison: Comparison) -> Grid | None:
     return _lay_out(methods, columns) if methods else None
 
 
+def collaboration_grid(comparison: Comparison) -> Grid | None:
+    """Lay out what clients get for what they contribute, or `None` when no run knows their standalone accuracies.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned.
+    """
+    found = comparison["collaboration"]
+    if found is None:
+        return None
+    columns = [
+        _Column(title, (key,), up, digits, key if key in TESTED else "", key not in ("down", "up"))
+        for key, (title, up, digits) in COLLABORATION.items()
+    ]
+    content = _lay_out(found["methods"], columns)
+    where = list(COLLABORATION).index("bcf")
+    rows = []
+    for method, (name, cells) in zip(found["methods"], content.rows, strict=True):
+        shown = list(cells)
+        if method["satisfied"]:
+            shown[where] = shown[where]._replace(mean="yes", spread="")
+        rows.append((name, tuple(shown)))
+    return Grid(content.titles, tuple(rows))
+
+
 def _lay_out(methods: list[dict[str, Any]], columns: list[_Column]) -> Grid:
     by_column = [list(_cells(methods, column)) for column in columns]
     rows = ((method["method"], cells) for method, cells in zip(methods, zip(*by_column, strict=True), strict=True))
@@ -327,19 +467,21 @@ def _lay_out(methods: list[dict[str, Any]], columns: list[_Column]) -> Grid:
 def _cells(methods: list[dict[str, Any]], column: _Column) -> Iterator[Cell]:
     numbers = [reduce(getitem, column.path, method) for method in methods]
     means = [_number(n["mean"], column.digits) for n in numbers]
-    known = {float(mean) for mean in means if mean != UNDEFINED}
+    by_construction = column.path[0] in ("fairness", "spearman")  # of clients that have what they contribute
+    judged = [column.ranked and not (by_construction and method["alone"]) for method in methods]
+    known = {float(mean) for mean, counts in zip(means, judged, strict=True) if counts and mean != UNDEFINED}
     top = (max if column.upwards else min)(known, default=math.nan)
-    for method, mean, n in zip(methods, means, numbers, strict=True):
+    for method, mean, n, counts in zip(methods, means, numbers, judged, strict=True):
         yield Cell(
-            mean,
+            mean.replace("-", "−"),
             "" if n["std"] is None else _number(n["std"], column.digits),
             difference(method["versus"][column.key]) if column.key and method["versus"] else "",
-            len(known) > 1 and mean != UNDEFINED and float(mean) == top,
+            counts and len(known) > 1 and mean != UNDEFINED and float(mean) == top,
         )
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return UNDEFINED if value is None else f"{value:.{digits}f}"
+    return UNDEFINED if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # never -0.00
 
 
 def difference(found: dict[str, float | None]) -> str:
@@ -356,6 +498,62 @@ def difference(found: dict[str, float | None]) -> str:
     return f"{found['difference']:+.2f} ±{found['ci95']:.2f}, {p}".replace("-", "−")
 
 
+class Sheet(NamedTuple):
+    """A table with all that is said about it: a caption, sentences below it, and differences to the first method."""
+
+    caption: str
+    grid: Grid
+    sentences: list[str]
+    test: list[str]
+    differences: list[str]
+    narrow: bool = False  # whether it takes all of a terminal
+
+
+def sheets(comparison: Comparison) -> list[Sheet]:
+    """What there is to show of a comparison, a table each: every measure, then what clients get for what they give.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned.
+    """
+    shown = []
+    for found in tables(comparison):
+        notes = [*legend(found), *found["notes"]]
+        shown.append(_sheet(found, caption(found), grid(found), notes, list(statistics(found).values())))
+    if content := collaboration_grid(comparison):
+        found = comparison["collaboration"]
+        notes = [*collaboration_legend(comparison), *found["notes"]]
+        shown.append(_sheet(found, collaboration_caption(comparison), content, notes, TESTED)._replace(narrow=True))
+    return shown
+
+
+def _sheet(found: Comparison, caption: str, content: Grid, sentences: list[str], tested: Sequence[str]) -> Sheet:
+    lines = list(differences(content, tested))
+    texts = [f"{name}: {'; '.join(f'{title} {text}' for title, text in of.items() if text)}." for name, of in lines]
+    test = (
+        f"Differences are to {found['methods'][0]['method']}, paired by seed: mean, ± half of the 95 % "
+        "confidence interval, p-value of the paired t-test (not corrected for the number of methods)."
+    )
+    return Sheet(caption, content, sentences, [test] if texts else [], texts)
+
+
+def differences(content: Grid, tested: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The methods that differ from the first in a way that can be tested, and by how much, by title.
+
+    Parameters
+    ----------
+    content
+        A table.
+    tested
+        The titles of its columns to show.
+    """
+    for name, cells in content.rows:
+        found = {t: c.difference for t, c in zip(content.titles, cells, strict=True)}
+        if any(found[title] for title in tested):
+            yield name, {title: found[title] for title in tested}
+
+
 def rich_table(comparison: Comparison) -> "Group":
     """A comparison for the terminal: one row per method, the best value of each column in bold; one table per measure.
 
@@ -368,35 +566,36 @@ def rich_table(comparison: Comparison) -> "Group":
 
     said: set[str] = set()
     shown: list[Table | str] = []
-    for found in tables(comparison):
-        shown += [*([""] if shown else []), _rich_table(found, said)]
+    for sheet in sheets(comparison):
+        # The sentences take the width of the table, and that of the accuracy is wide enough.
+        shown += [*([""] if shown else []), _rich_table(sheet, said, 60 if shown else None)]
     return Group(*shown)
 
 
-def _rich_table(comparison: Comparison, said: set[str]) -> "Table":
-    """The table of one measure; sentences below it that were `said` below another are left out, the others added."""
+def _rich_table(sheet: Sheet, said: set[str], min_width: int | None) -> "Table":
+    """One table; sentences below it that were `said` below another are left out, the others added."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    titles, rows = grid(comparison)
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 0),
-        title=Text(caption(comparison)),
+        title=Text(sheet.caption),
         title_justify="left",
         title_style="italic",
-        min_width=None if comparison["measure"] == "accuracy" else 60,  # the sentences take the width of the table
+        min_width=min_width,
     )
-    sentences = [s for s in (*_legend(comparison), *_test(comparison)) if s not in said]
+    sentences = [s for s in (*sheet.sentences, *sheet.test) if s not in said]
     said.update(sentences)
-    table.caption = Text("\n".join([*sentences, *_differences(comparison)]))
+    table.caption = Text("\n".join([*sentences, *sheet.differences]))
     table.caption_justify = "left"
-    table.add_column("method", no_wrap=True)
-    for title in titles:
-        table.add_column(Text(title), justify="right", no_wrap=True, min_width=6)
-    for name, cells in rows:
+    table.add_column("method", no_wrap=not sheet.narrow, overflow="fold" if sheet.narrow else "ellipsis")
+    for title in sheet.grid.titles:
+        name, width = (_NARROW.get(title, title), 4) if sheet.narrow else (title, 6)
+        table.add_column(Text(name), justify="right", no_wrap=True, min_width=width)
+    for name, cells in sheet.grid.rows:
         texts = []
         for cell in cells:
             text = Text(cell.mean, style="bold green" if cell.best else "")
@@ -414,18 +613,18 @@ def markdown(comparison: Comparison) -> str:
     comparison
         What `comparison` returned.
     """
-    return "\n".join(map(_markdown, tables(comparison)))
+    return "\n".join(map(_markdown, sheets(comparison)))
 
 
-def _markdown(comparison: Comparison) -> str:
-    titles, rows = grid(comparison)
+def _markdown(sheet: Sheet) -> str:
+    titles, rows = sheet.grid
 
     def row(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    lines = [f"{caption(comparison)}", "", row(["method", *titles]), "|---|" + "---:|" * len(titles)]
+    lines = [sheet.caption, "", row(["method", *titles]), "|---|" + "---:|" * len(titles)]
     lines += [row([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)]) for name, cells in rows]
-    notes = [*_legend(comparison), *_test(comparison), *_differences(comparison)]
+    notes = [*sheet.sentences, *sheet.test, *sheet.differences]
     lines += ["", *(f"- {text}" for text in notes)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -438,11 +637,11 @@ def latex(comparison: Comparison) -> str:
     comparison
         What `comparison` returned.
     """
-    return "\n".join(map(_latex, tables(comparison)))
+    return "\n".join(map(_latex, sheets(comparison)))
 
 
-def _latex(comparison: Comparison) -> str:
-    titles, rows = grid(comparison)
+def _latex(sheet: Sheet) -> str:
+    titles, rows = sheet.grid
 
     def entry(cell: Cell) -> str:
         mean = "--" if cell.mean == UNDEFINED else cell.mean
@@ -450,8 +649,8 @@ def _latex(comparison: Comparison) -> str:
         return rf"{mean}\,{{\scriptsize$\pm$\,{cell.spread}}}" if cell.spread else mean
 
     body = [" & ".join([_tex(name), *map(entry, cells)]) + r" \\" for name, cells in rows]
-    text = " ".join([caption(comparison), *_legend(comparison)])
-    comments = [*_test(comparison), *_differences(comparison)]
+    text = " ".join([sheet.caption, *sheet.sentences])
+    comments = [*sheet.test, *sheet.differences]
     return "\n".join(
         [
             r"\begin{table}",
@@ -525,24 +724,38 @@ def legend(comparison: Comparison) -> list[str]:
     return text
 
 
-def _legend(comparison: Comparison) -> list[str]:
-    return [*legend(comparison), *comparison["notes"]]
+def collaboration_caption(comparison: Comparison) -> str:
+    """What the numbers about contribution and reward are, in a sentence.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned, with a `collaboration`.
+    """
+    scenario = comparison["collaboration"]["scenario"]
+    where = f" on {scenario}" if scenario else ""
+    return f"Collaborative fairness{where}: what every client gets for what it contributes, after the last round."
 
 
-def _test(comparison: Comparison) -> Iterator[str]:
-    if any(True for _ in _differences(comparison)):
-        yield (
-            f"Differences are to {comparison['methods'][0]['method']}, paired by seed: mean, ± half of the 95 % "
-            "confidence interval, p-value of the paired t-test (not corrected for the number of methods)."
-        )
+def collaboration_legend(comparison: Comparison) -> list[str]:
+    """What the columns about contribution and reward are, a sentence each.
 
-
-def _differences(comparison: Comparison) -> Iterator[str]:
-    titles = statistics(comparison).values()
-    for name, cells in grid(comparison).rows:
-        found = zip(titles, cells[-len(titles) :], strict=True)
-        if texts := [f"{title} {cell.difference}" for title, cell in found if cell.difference]:
-            yield f"{name}: {'; '.join(texts)}."
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned, with a `collaboration`.
+    """
+    several = len(comparison["collaboration"]["seeds"])
+    text = [
+        "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
+        "the model it owns; Spearman: 100 times that of their ranks.",
+        "max, mean, min: accuracy of the clients' own models in percent; gain: mean difference to training alone, in "
+        "points; worse off: clients it is negative for.",
+        "BCF: clients in percent that are better off than alone, and not rewarded beyond halfway from their contribution "
+        "to the best reward; yes: all.",
+        "down, up: bytes per client and round in percent of the whole model.",
+    ]
+    return [*text, f"±: standard deviation over {several} seeds."] if several > 1 else text
 
 
 def verdict(comparison: Comparison) -> str:
@@ -561,6 +774,7 @@ def verdict(comparison: Comparison) -> str:
     else:
         text, tests = _judge_many(methods)
         text += _objections(comparison)
+    text += _rewards(comparison)
     if seeds == 1:
         other = "another can reverse the order" if len(methods) > 1 else "another can look different"
         return f"{text} This is one seed, and one seed proves nothing: {other}. Run at least three."
@@ -636,6 +850,23 @@ def _objections(comparison: Comparison) -> str:
             what = other["title"].split(" (")[0]
             found.setdefault(best["method"], []).append(what[0].lower() + what[1:])
     return "".join(f" By {' and '.join(whats)}, {who} serves the worst group best." for who, whats in found.items())
+
+
+def _rewards(comparison: Comparison) -> str:
+    """Which method's rewards follow contribution best, and what its best client has of it."""
+    methods = comparison["collaboration"]["methods"] if comparison["collaboration"] else []
+    fairest = _extreme([method for method in methods if not method["alone"]], "fairness", max)
+    if fairest is None:
+        return ""
+    highest = _extreme(methods, "max", max) or fairest
+    top, best = fairest["max"]["mean"], highest["max"]["mean"]
+    text = f" What clients get follows what they contribute best with {fairest['method']}"
+    if sum(method["fairness"]["mean"] is not None for method in methods if not method["alone"]) == 1:
+        text = f" With {fairest['method']}, what clients get follows what they contribute"
+    text += f": fairness {fairest['fairness']['mean']:.2f} of 100, and {top:.2f}{_PERCENT} for the best client"
+    if highest is fairest:
+        return f"{text}{', the highest of all methods' if len(methods) > 1 else ''}."
+    return f"{text}, against {best:.2f}{_PERCENT} with {highest['method']}."
 
 
 def _extreme(methods: list[dict[str, Any]], key: str, choose: Callable[..., Any]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.scenarios import digits, label_skew, quality
+from equipoise.scenarios import collaboration, digits, label_skew, quality
 from equipoise.scenarios.corruption import CORRUPTIONS
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
 from equipoise.words import unknown
@@ -32,6 +32,9 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "digits-iid": ScenarioEntry(digits.SUMMARY_IID, digits.iid),
     "digits-quality": ScenarioEntry(quality.SUMMARY, quality.scenario),
     "digits-label-skew": ScenarioEntry(label_skew.SUMMARY, label_skew.scenario),
+    "digits-pow": ScenarioEntry(collaboration.SUMMARY_POW, collaboration.by_size),
+    "digits-cla": ScenarioEntry(collaboration.SUMMARY_CLA, collaboration.by_classes),
+    "digits-dir": ScenarioEntry(collaboration.SUMMARY_DIR, collaboration.by_shares),
 }
 
 

@@ -7,10 +7,14 @@ import numpy as np
 from numpy.random import Generator, RandomState
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.words import unknown
+
 Indices = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
+EXPONENT = 1.65911332899  # of POW, as released by CFFL
+RECIPES = ("released", "exact")  # of the sizes of POW
 
 
 def iid(n: int, clients: int, seed: int) -> list[list[int]]:
@@ -30,10 +34,7 @@ def iid(n: int, clients: int, seed: int) -> list[list[int]]:
     ------
     ValueError if ``clients`` is not in 1..n, because every client needs a sample.
     """
-    if not 1 <= clients <= n:
-        raise ValueError(
-            f"iid: each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
-        )
+    _fits("iid", n, clients)
     return [part.tolist() for part in np.array_split(np.random.default_rng(seed).permutation(n), clients)]
 
 
@@ -191,6 +192,324 @@ def quality(
     return _drawn("quality", attempt, alpha, min_size, redraws)
 
 
+def power_ramp(clients: int, exponent: float = EXPONENT) -> Shares:
+    """Share of each client, an arithmetic ramp [clients] that sums to one and whose last is 16 times the first.
+
+    Its ends are the 1 % and 99 % quantiles of the distribution ``x ** exponent`` on [0, 1] (CFFL, as released). The
+    sizes do not follow a power law, whatever their name.
+    """
+    low, high = 0.01 ** (1 / exponent), 0.99 ** (1 / exponent)
+    b: Shares = np.linspace(low, high, clients)
+    share: Shares = b / b.sum()
+    return share
+
+
+def power_sizes(
+    n: int, clients: int, *, recipe: str = "released", exponent: float = EXPONENT, min_size: int = 1
+) -> list[int]:
+    r"""Sizes of the partition POW: client 1 has 0.12 and the last client 1.88 times the mean.
+
+    .. math:: n_i = \left\lceil \frac{b_i}{\sum_j b_j} \lfloor n / N \rfloor N \right\rceil
+
+    with b of ``power_ramp`` and the last cut at what is left (CFFL, CGSV, FedAVE and FedSAC, as released by the
+    first three). ``"exact"`` shares all n samples by largest remainders instead. Where the clients are so many that
+    rounding up costs the last one much, the released sizes may end with a smaller one, and up to N - 1 samples may be
+    nobody's.
+
+    Parameters
+    ----------
+    n : samples to share; at least 85 per client leave the smallest one 10.
+    clients : N, in 1..n.
+    recipe : "released" or "exact".
+    exponent : > 0, a of the quantiles above.
+    min_size : >= 1, samples that every client must have.
+
+    Returns
+    -------
+    Samples per client, the smallest client first.
+
+    Raises
+    ------
+    ValueError if a parameter is out of range, or a client would have fewer than ``min_size`` samples.
+    """
+    _fits("power_sizes", n, clients)
+    if recipe not in RECIPES:
+        raise ValueError(unknown("recipe of power_sizes:", recipe, RECIPES))
+    if not 0 < exponent < np.inf:
+        raise ValueError(f"power_sizes: exponent must be > 0 and finite; found {exponent}.")
+    if min_size < 1:
+        raise ValueError(f"power_sizes: min_size must be >= 1; found {min_size}.")
+    if recipe == "exact":
+        sizes = _largest_remainder(power_ramp(clients, exponent) * n, n)
+    else:
+        ends = np.minimum(np.cumsum(power_nominal(n, clients, exponent)), n)  # a slice ends where the list does
+        sizes = np.diff(ends, prepend=0).tolist()
+    if min(sizes) < min_size:
+        raise ValueError(
+            f"power_sizes: of {clients} clients that share {n} samples one would have {min(sizes)}: expected at least "
+            f"{min_size}. Give more samples, 85 per client for 10 in the smallest, or take fewer clients."
+        )
+    return sizes
+
+
+def power_nominal(n: int, clients: int, exponent: float = EXPONENT) -> list[int]:
+    """Released sizes of POW before the last is cut at the end of the list; parameters as in ``power_sizes``."""
+    return [int(size) for size in np.ceil(power_ramp(clients, exponent) * (n // clients * clients))]
+
+
+def power(
+    n: int, clients: int, seed: int, *, recipe: str = "released", exponent: float = EXPONENT, min_size: int = 1
+) -> list[list[int]]:
+    """Partition POW: shuffle n samples and cut them into parts of growing size, whose labels are alike.
+
+    Parameters
+    ----------
+    n, clients, recipe, exponent, min_size : as in ``power_sizes``.
+    seed : >= 0; the same seed gives the same parts.
+
+    Returns
+    -------
+    Disjoint lists, the smallest first; "exact" ones together hold 0..n - 1.
+
+    Raises
+    ------
+    ValueError as in ``power_sizes``.
+    """
+    sizes = power_sizes(n, clients, recipe=recipe, exponent=exponent, min_size=min_size)
+    order = _generator("power", seed).permutation(n)
+    return [part.tolist() for part in np.split(order, np.cumsum(sizes))[:-1]]
+
+
+def class_ramp_counts(clients: int, classes: int, m: int) -> list[list[int]]:
+    r"""Samples of each class that each client of the partition CLA holds: the first few classes, client by client more.
+
+    Client j owns its first ``int(linspace(1, C, N)_j)`` classes, with ``m // that`` samples each and the remainder in
+    its last class (CFFL, CGSV, FedAVE and FedSAC, as released by the first three). A federation of one client is the
+    first of many: it owns one class.
+
+    Parameters
+    ----------
+    clients : N, >= 1.
+    classes : C, >= 1.
+    m : >= C, samples of every client.
+
+    Returns
+    -------
+    Per client, samples of class 0..C - 1; every row sums to ``m``.
+
+    Raises
+    ------
+    ValueError if a parameter is out of range.
+    """
+    if clients < 1 or classes < 1:
+        raise ValueError(
+            f"class_ramp: expected at least one client and one class, found {clients} clients and {classes} classes."
+        )
+    if m < classes:
+        raise ValueError(f"class_ramp: m must be >= {classes}, one sample of each of the classes; found {m}.")
+    owned = np.linspace(1, classes, clients).astype(np.int64).tolist()
+    return [[m // c] * (c - 1) + [m // c + m % c] + [0] * (classes - c) for c in owned]
+
+
+def class_ramp(labels: ArrayLike, clients: int, m: int, seed: int, *, replacement: bool = False) -> list[list[int]]:
+    """Partition CLA: clients of equal size that own 1, 2, ... of the classes, nested; see ``class_ramp_counts``.
+
+    Clients draw independently, so they overlap: everybody owns the first class, which would hardly suffice for
+    disjoint parts.
+
+    Parameters
+    ----------
+    labels : [n], the class of each sample.
+    clients : in 1..n, number of parts.
+    m : >= the number of classes, samples of every client.
+    seed : >= 0; the same seed gives the same parts.
+    replacement : draw each class with replacement, as released: a client may hold a sample twice. The remainder of a
+        client comes from the head of its last class, which is then nobody else's; so shuffle samples that come sorted.
+
+    Returns
+    -------
+    Lists of ``m`` indices, which may overlap; each without repetition unless ``replacement``.
+
+    Raises
+    ------
+    ValueError if a parameter is out of range, or a class has too few samples.
+    """
+    pools = _by_class("class_ramp", labels, clients)
+    rng = _generator("class_ramp", seed)
+    parts: list[list[int]] = []
+    for j, counts in enumerate(class_ramp_counts(clients, len(pools), m)):
+        last = int(np.count_nonzero(counts)) - 1
+        part: list[int] = []
+        for c, count in enumerate(counts[: last + 1]):
+            rest = m % (last + 1) if replacement and c == last else 0
+            needed = rest if replacement else count
+            # With replacement one sample is enough to draw from, before the remainder is taken away.
+            if len(pools[c]) < max(needed, 1):
+                raise ValueError(
+                    f"class_ramp: client {j + 1} needs {max(needed, 1)} different samples of class {c} (in ascending "
+                    f"order), which has {len(pools[c])} left. Lower m, here {m}, take fewer clients, give more data"
+                    f"{'' if replacement else ', or draw with replacement=True'}."
+                )
+            if replacement:
+                part += rng.choice(pools[c], count - rest).tolist() + pools[c][:rest].tolist()
+                pools[c] = pools[c][rest:]
+            else:
+                part += rng.permutation(pools[c])[:count].tolist()
+        parts.append(part)
+    return parts
+
+
+def mixtures(
+    labels: ArrayLike,
+    clients: int,
+    alpha: float,
+    seed: int,
+    *,
+    tolerance: float = 1e-6,
+    patience: int = 500,
+) -> list[list[int]]:
+    r"""Give every client a class mixture of its own, at equal sizes: the Dirichlet partition of FLGo.
+
+    Client i draws ``q_i ~ Dir(alpha * p)`` [C], where p are the shares of the classes among all samples. Client by
+    client, a mixture is exchanged for the best of N new draws as long as that brings the mean of all mixtures nearer
+    to p, until their squared distance is at most the tolerance, which grows tenfold after every ``patience``
+    exchanges. Each class is then cut in proportion to the clients' shares of it (FLGo and FedRAC, as released, in
+    distribution). Another experiment than ``dirichlet``: sizes are nearly equal, and as p sums to one, alpha is
+    spread over the classes, which makes labels far less even at the same alpha.
+
+    Parameters
+    ----------
+    labels : [n], the class of each sample.
+    clients : N, in 1..n.
+    alpha : >= 0.01; 1 leaves most clients one or two classes.
+    seed : >= 0; the same seed gives the same parts.
+    tolerance : > 0, squared distance of the mean mixture to p at the start.
+    patience : >= 1.
+
+    Returns
+    -------
+    Disjoint lists, each shuffled, that together hold 0..n - 1.
+
+    Raises
+    ------
+    ValueError if a parameter is out of range, or a client is left without samples.
+    """
+    classes = _classes("mixtures", labels, clients, alpha, seed, 1, 1)
+    if patience < 1:
+        raise ValueError(f"mixtures: patience must be >= 1; found {patience}.")
+    if not 0 < tolerance < np.inf:
+        raise ValueError(f"mixtures: tolerance must be > 0 and finite; found {tolerance}.")
+    rng = np.random.default_rng(seed)
+    prior = np.array([len(members) for members in classes]) / sum(map(len, classes))
+    q = _balanced(prior, clients, alpha, tolerance, patience, rng)
+    parts: list[list[int]] = [[] for _ in range(clients)]
+    for members, share in zip(classes, q.T, strict=True):
+        # A class that no mixture has (one in a very low alpha) is dealt evenly.
+        share = share / share.sum() if share.sum() > 0 else np.full(clients, 1 / clients)
+        cuts = (share.cumsum() * len(members)).astype(np.int64)[:-1]
+        for part, piece in zip(parts, np.split(rng.permutation(members), cuts), strict=True):
+            part.extend(piece.tolist())
+    if not all(parts):
+        raise ValueError(
+            f"mixtures: {sum(not part for part in parts)} of {clients} clients would have no sample. Raise alpha, here "
+            f"{alpha}, or take fewer clients or more data."
+        )
+    for part in parts:
+        rng.shuffle(part)
+    return parts
+
+
+def holdout(
+    labels: ArrayLike, seed: int, *, fraction: float = 0.1, stratified: bool = True
+) -> tuple[list[int], list[int]]:
+    """Set samples aside for the server before the others are divided among clients.
+
+    Parameters
+    ----------
+    labels : [n], the class of each sample.
+    seed : >= 0; the same seed sets the same samples aside.
+    fraction : in (0, 1), the share set aside, rounded to whole samples.
+    stratified : whether every class gives its share, to within one sample; otherwise samples are drawn from all.
+
+    Returns
+    -------
+    What the server holds and what remains, disjoint and ascending, together 0..n - 1.
+
+    Raises
+    ------
+    ValueError if a parameter is out of range, or one of the two would be empty.
+    """
+    pools = _by_class("holdout", labels, 1)
+    if not 0 < fraction < 1:
+        raise ValueError(f"holdout: fraction must be in (0, 1); found {fraction}.")
+    n = sum(map(len, pools))
+    size = int(np.rint(fraction * n))
+    if not 0 < size < n:
+        raise ValueError(
+            f"holdout: {fraction} of {n} samples, rounded, is {size}: expected 1 to {n - 1}. Change fraction, or give "
+            "more samples."
+        )
+    rng = _generator("holdout", seed)
+    if stratified:
+        counts = _largest_remainder(np.array([len(pool) * size / n for pool in pools]), size)
+        held = np.concatenate([rng.permutation(pool)[:count] for pool, count in zip(pools, counts, strict=True)])
+    else:
+        held = rng.permutation(n)[:size]
+    return sorted(held.tolist()), np.setdiff1d(np.arange(n), held).tolist()
+
+
+def _balanced(prior: Shares, clients: int, alpha: float, tolerance: float, patience: int, rng: Generator) -> Shares:
+    """Mixtures [clients, classes] whose mean is near ``prior``; see ``mixtures``."""
+
+    def draw() -> Shares:
+        return np.asarray(rng.dirichlet(alpha * prior, clients))
+
+    def distance(total: Shares) -> Shares:
+        away: Shares = np.square(total / clients - prior).sum(-1)
+        return away
+
+    q, tries, i = draw(), 0, 0
+    while (now := distance(q.sum(0))) > tolerance:
+        new = draw()
+        away = distance(q.sum(0) - q[i] + new)
+        if away.min() < now:
+            q[i] = new[away.argmin()]
+        i, tries = (i + 1) % clients, tries + 1
+        if tries == patience:
+            tolerance, tries = tolerance * 10, 0
+    return q
+
+
+def _largest_remainder(share: Shares, total: int) -> list[int]:
+    """Round to whole numbers that sum to ``total``, those with the largest remainders up; ties go to the first."""
+    whole = np.floor(share).astype(np.int64)
+    up = np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]
+    whole[up] += 1
+    return [int(k) for k in whole]
+
+
+def _generator(who: str, seed: int) -> Generator:
+    if seed < 0:
+        raise ValueError(f"{who}: seed must be >= 0; found {seed}.")
+    return np.random.default_rng(seed)
+
+
+def _fits(who: str, n: int, clients: int) -> None:
+    if not 1 <= clients <= n:
+        raise ValueError(
+            f"{who}: each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
+        )
+
+
+def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
+    """Samples of each class, ascending; there are as many samples as clients at least."""
+    of: NDArray[Any] = np.asarray(labels)
+    if of.ndim != 1:
+        raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(of.shape)}.")
+    _fits(who, len(of), clients)
+    return [np.flatnonzero(of == label) for label in np.unique(of)]
+
+
 def classwise(
     classes: Sequence[Indices], clients: int, alpha: float, cap: bool, rng: Generator | RandomState
 ) -> tuple[list[list[int]], Shares]:
@@ -258,23 +577,16 @@ def _classes(
     seeds: float = np.inf,
 ) -> list[Indices]:
     """Check what the class-wise partitions have in common, and return the samples of each class."""
-    of: NDArray[Any] = np.asarray(labels)
-    if of.ndim != 1:
-        raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(of.shape)}.")
-    if not 1 <= clients <= len(of):
-        raise ValueError(
-            f"{who}: each client needs at least one sample: expected 1 to {len(of)} clients for {len(of)} samples, "
-            f"found {clients}."
-        )
+    classes = _by_class(who, labels, clients)
+    n = sum(map(len, classes))
     if not SMALLEST_ALPHA <= alpha < np.inf:
         raise ValueError(f"{who}: alpha must be at least {SMALLEST_ALPHA} and finite; found {alpha}.")
     if not 0 <= seed < seeds:
         raise ValueError(f"{who}: seed must be >= 0{' and < 2**32' if np.isfinite(seeds) else ''}; found {seed}.")
     if redraws < 1:
         raise ValueError(f"{who}: redraws must be >= 1; found {redraws}.")
-    if not 0 <= min_size * clients <= len(of):
+    if not 0 <= min_size * clients <= n:
         raise ValueError(
-            f"{who}: min_size must be in 0..{len(of) // clients}, as {clients} clients share {len(of)} samples; "
-            f"found {min_size}."
+            f"{who}: min_size must be in 0..{n // clients}, as {clients} clients share {n} samples; found {min_size}."
         )
-    return [np.flatnonzero(of == label) for label in np.unique(of)]
+    return classes

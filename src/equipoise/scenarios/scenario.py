@@ -112,6 +112,12 @@ class Protocol:
     momentum : in [0, 1), of SGD.
     weight_decay : >= 0, of SGD.
     participation : in (0, 1], the share of the clients that train in a round.
+    steps : >= 1, steps of SGD of a client in one round, whatever the size of its data: then ``epochs`` is not used;
+        ``None`` for ``epochs``.
+
+    Raises
+    ------
+    ValueError if ``steps`` is below one.
     """
 
     rounds: int
@@ -121,6 +127,11 @@ class Protocol:
     momentum: float
     weight_decay: float
     participation: float = 1.0
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"Protocol: steps must be >= 1, or None for epochs; found {self.steps}.")
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,9 @@ class Scenario:
     manifest : JSON-able record of what the data are and where each client's part came from.
     measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
     network_options : options of the default network.
+    validation : images and labels that the server holds, for methods that judge models by them; no client trains on
+        them. ``None`` if it holds none.
+    collaborative : whether what a client gets is to be compared with what it would reach alone.
 
     Raises
     ------
@@ -161,6 +175,8 @@ class Scenario:
     manifest: dict[str, Any]
     measures: tuple[str, ...] = ("accuracy",)
     network_options: Mapping[str, Any] = field(default_factory=dict)
+    validation: tuple[Tensor, Tensor] | None = None
+    collaborative: bool = False
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
@@ -174,6 +190,8 @@ class Scenario:
                 f"Scenario {self.name}: client groups must be test groups ({', '.join(self.tests)}); found {strangers}."
             )
         named = [*zip(self.client_names, self.clients, strict=True), *self.tests.items()]
+        if self.validation is not None:
+            named.append(("validation", self.validation))
         for who, (x, y) in named:
             if x.dtype != torch.uint8 or y.dtype != torch.int64 or x.dim() != 4 or y.shape != x.shape[:1]:
                 raise ValueError(

@@ -1,0 +1,228 @@
+"""CFFL: clients download the more of the common step, the better their own model is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from equipoise.hyper import choice, number
+from equipoise.maths import simplex, square_norms
+from equipoise.methods.cgsv import contribution, unit
+from equipoise.methods.fedave import accuracies
+from equipoise.rule import Cohort, Rule, Setup, State, Visit
+
+
+def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -> Tensor:
+    """True on the ``share`` of largest entries of each part of ``size``, and on all that tie with the last of them.
+
+    ``size`` [..., P] is not negative, ``layout`` are the lengths of its parts, and ``share`` [..., 1], in [0, 1], broadcasts: one
+    vector [1, P] and shares [M, 1] give [M, P]. ``up`` rounds a part's number of entries up, else down.
+    """
+    found = []
+    for part in size.split(layout, -1):
+        exact = share * part.shape[-1]
+        k = ((exact - 1e-9).ceil() if up else (exact + 1e-9).floor()).long()
+        ranked = part.sort(-1, descending=True).values
+        edge = torch.take_along_dim(ranked, (k - 1).clamp(min=0), -1)
+        # Clipped entries are all of one size, but for the rounding of what was sent and added up: those are ties.
+        found.append((part >= edge - 256 * torch.finfo(part.dtype).eps * ranked[..., :1]) & (k > 0))
+    return torch.cat(found, -1)
+
+
+def judged(
+    before: State, here: Tensor, accuracy: Tensor, alpha: float, old: float, coef: float, *, port: bool = False
+) -> State:
+    r"""Reputations after a round, and who is still reputable: the ``reputation``, ``reputable`` and ``seen`` [N] of a state.
+
+    .. math:: x_i = \frac{\text{vacc}_i}{\sum_{j \in R} \text{vacc}_j}, \qquad
+        r_i \propto \sinh\bigl(\alpha (o\, r_i + (1 - o)\, x_i)\bigr), \qquad R \gets \{i \in R : r_i \ge \text{coef} / |R|\}
+
+    Validation accuracies ``accuracy`` [N] are read where ``here`` [N] (boolean) is true; ``old`` is o. Those present share out what
+    they held together, 1 / |R| each for who was never seen before, so that the reputations of absent clients, who keep theirs,
+    stay comparable; only those present can be sent away, and if R were empty it stays. Accuracies all 0 count as equal.
+    ``port``: :math:`r_i \propto (\sinh(\alpha x_i) + x_i) / 2`.
+    """
+    r, R, seen = before["reputation"], before["reputable"], before["seen"]
+    on = R & here
+    if not on.any():
+        return before
+    held = torch.where(seen, r, 1 / int(R.sum()))[on].sum()
+    x = simplex(accuracy[on]) * held
+    curve = (torch.sinh(alpha * x) + x) / 2 if port else torch.sinh(alpha * (old * r[on] + (1 - old) * x))
+    r, seen = r.masked_scatter(on, simplex(curve) * held), seen | on
+    stays = R & ~(on & (r < coef / int(R.sum())))
+    if not stays.any():
+        stays = R
+    known = int((seen & stays).sum()) / int(stays.sum())
+    return {"reputation": simplex(r * stays) * known, "reputable": stays, "seen": seen}
+
+
+@dataclass(frozen=True)
+class CFFL(Rule):
+    r"""Every client keeps a model of its own; the server gives it the largest entries of the sum of the clipped updates.
+
+    .. math:: w_i \gets w_i + \operatorname{clip}(\Delta_i) + \operatorname{top}_{q_i}(u) - o_i u_i, \qquad
+        u = \sum_{j \in R} a_j u_j, \qquad q_i = \frac{r_i}{\max r} \frac{n_i}{\max n}
+
+    with :math:`u_i` the largest entries of the clipped update and :math:`r` the reputations of :func:`judged`. Clients outside R train
+    on, but get nothing for ever. Lyu, Xu, Wang, Yu, Collaborative Fairness in Federated Learning, 2020, in the form of the
+    released code.
+
+    Parameters
+    ----------
+    theta_u : share of the entries that a client uploads, in (0, 1]. Below 1 the upload is judged on top of the global model, and
+        the client keeps the rest of its own work to itself.
+    clip : entries of an update are cut to [-clip, clip], > 0.
+    alpha : punishment, in (0, 300]; released 5. ``decay`` lets it grow, :math:`\alpha (1 + t/T)`.
+    fade : keep 0.8 of the old reputation; else 0.5.
+    coef : who falls below coef / |R| is isolated, >= 0. Released: 1/3, 1/6 for class imbalance, 2/3 against free riders.
+    aggregation : a is 1 (``"sum"``), r (``"reputation"``), or :math:`n / \sum n` (``"mean"``, with o = n / max n; else o = 1).
+    download : ``"largest"`` entries, or those that come first in a ``"random"`` order, the same for all clients of a round.
+    criterion : the largest of ``"all"`` entries, or of each ``"layer"``, where :math:`q_i = r_i`.
+    by : n counts ``"samples"``, or the ``"classes"`` that a client reports to have.
+    reputation : the rule's ``"own"``, or each client's ``"contribution"`` (standalone accuracy, as shares), which isolates nobody.
+    port : the FedSAC authors' version: updates scaled to length ``gamma`` (> 0) instead of clipped, though clients keep their whole
+        work; reputations without history; the share q in every layer. Preset ``group-port``.
+
+    Client state: ``residual`` [P] if theta_u < 1. Server state: ``reputation``, ``reputable``, ``seen``, ``size`` (n / max n, or classes /
+    C), ``share`` (q): each [N]. Running statistics of BatchNorm stay the client's own.
+    Differs: who is to get no entry gets none (released: all of them), and the smallest entry of a layer is not lost.
+    """
+
+    theta_u: float = number(1.0, low=0, high=1, above=True)
+    clip: float = number(0.01, low=0, above=True)
+    alpha: float = number(5.0, low=0, high=300, above=True)
+    decay: bool = False
+    fade: bool = True
+    coef: float = number(1 / 3, low=0)
+    aggregation: Literal["sum", "reputation", "mean"] = choice("sum", "reputation", "mean")
+    download: Literal["largest", "random"] = choice("largest", "random")
+    criterion: Literal["all", "layer"] = choice("all", "layer")
+    by: Literal["samples", "classes"] = choice("samples", "classes")
+    reputation: Literal["own", "contribution"] = choice("own", "contribution")
+    port: bool = False
+    gamma: float = number(0.5, low=0, above=True)
+
+    @property
+    def owns(self) -> frozenset[str]:
+        return frozenset({"weights", "direction", "upload", "reward"} | ({"start"} if self.partial else set()))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"validation" if self.reputation == "own" else "contribution"})
+
+    @property
+    def partial(self) -> bool:
+        """Whether clients keep work that they do not upload."""
+        return self.theta_u < 1 and not self.port
+
+    @property
+    def old(self) -> float:
+        """How much of the last reputation stays."""
+        return 0.8 if self.fade else 0.5
+
+    def strength(self, t: int, rounds: int) -> float:
+        """The punishment alpha in round ``t``."""
+        return self.alpha * (1 + t / rounds) if self.decay else self.alpha
+
+    # on the client
+    def client_state(self, setup: Setup) -> State:
+        state = {"residual": torch.zeros_like(setup.theta)} if self.partial else {}
+        return {**state, "classes": setup.theta.new_zeros(setup.n_classes)} if self.by == "classes" else state
+
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        if not self.partial:
+            return received
+        own = visit.state["residual"]
+        return received + functional.pad(own, (0, received.shape[-1] - own.shape[-1]))
+
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        return self.deploy(start, visit)
+
+    def filtered(self, clipped: Tensor, layout: tuple[int, ...]) -> Tensor:
+        """What is uploaded of a clipped update [..., P]."""
+        layered = self.criterion == "layer"
+        share = torch.tensor([self.theta_u], dtype=torch.float64, device=clipped.device)
+        parts = layout if layered else (clipped.shape[-1],)
+        return clipped * largest(clipped.abs(), share.expand(*clipped.shape[:-1], 1), parts, up=layered)
+
+    def upload(self, update: Tensor, visit: Visit) -> Tensor:
+        if self.port:
+            return update  # the server scales it, and needs to know the model that was trained
+        if not self.partial:
+            return update.clamp(-self.clip, self.clip)
+        return self.filtered((update - visit.state["residual"]).clamp(-self.clip, self.clip), visit.oracle.layout)
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        report, state = {}, visit.state
+        if self.partial:
+            clipped = (theta - visit.start - state["residual"]).clamp(-self.clip, self.clip)
+            rest = clipped - self.filtered(clipped, visit.oracle.layout)
+            state = {**state, "residual": state["residual"] + rest}
+        if self.by == "classes":
+            counts = visit.oracle.class_counts(state["classes"].shape[-1])
+            report = {"classes": (counts > 0).to(theta.dtype).mean(-1)}
+        return report, state
+
+    # on the server
+    def server_state(self, setup: Setup) -> State:
+        size = (
+            setup.sizes.double() / setup.sizes.max() if self.by == "samples" else torch.zeros_like(setup.sizes).double()
+        )
+        every = torch.ones_like(size, dtype=torch.bool)
+        zero = {name: torch.zeros_like(size) for name in ("reputation", "share")}
+        return {**zero, "reputable": every, "seen": ~every, "size": size}
+
+    def rated(self, state: State, cohort: Cohort) -> State:
+        """Reputations after this round."""
+        if self.reputation == "contribution":
+            return {"reputation": simplex(contribution(cohort))}
+        received = cohort.received
+        if self.partial:  # the server knows no other model of the client
+            P = len(cohort.theta)
+            received = torch.cat([cohort.theta.expand_as(cohort.updates), received[:, P:]], 1)
+        here = torch.zeros_like(state["reputable"]).index_fill(0, cohort.ids, True)
+        found = accuracies(replace(cohort, received=received))
+        accuracy = torch.zeros_like(state["reputation"]).index_copy(0, cohort.ids, found)
+        alpha = self.strength(cohort.t, cohort.rounds)
+        return judged(state, here, accuracy, alpha, self.old, self.coef, port=self.port)
+
+    def shares(self, r: Tensor, size: Tensor) -> Tensor:
+        """The share q [N] of the entries of the step that each client gets."""
+        return r.clone() if self.criterion == "layer" and not self.port else r / r.max() * size
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        i, size, mean = cohort.ids, state["size"], cohort.weights
+        if self.by == "classes":
+            size = size.index_copy(0, i, cohort.reports["classes"].double())
+            mean = size[i]  # as released: it need not sum to one
+        state = {**state, **self.rated(state, cohort), "size": size}
+        sent = cohort.updates
+        if self.port:
+            sent = sent * unit(square_norms(sent).sqrt(), self.gamma)[:, None].to(sent)
+        on = state["reputable"][i]
+        each = {"sum": torch.ones_like(mean), "reputation": state["reputation"][i], "mean": mean}
+        weights = each[self.aggregation] * on
+        own = (size[i] / size.max() if self.aggregation == "mean" else torch.ones_like(size[i])) * on
+        kept = cohort.updates - own[:, None].to(sent) * sent
+        kept = cohort.received + torch.cat([kept, cohort.buffer_updates], 1)
+        state["share"] = self.shares(state["reputation"], size)
+        notes = {**cohort.notes, "reputation": state["reputation"][i].tolist()}
+        weighed = replace(cohort, updates=sent, coefficients=weights, weights=simplex(weights))
+        return state, replace(weighed, kept=kept, notes=notes)
+
+    def allocated(self, step: Tensor, share: Tensor, layout: tuple[int, ...], t: int) -> Tensor:
+        """What clients with the shares ``share`` [M] get of the step [P] of round ``t``: [M, P]."""
+        size, layered = step.abs(), self.port or self.criterion == "layer"
+        if self.download == "random":
+            order = torch.randperm(len(step), generator=torch.Generator().manual_seed(t))
+            size = order.to(step.device).double()
+        return step * largest(size[None], share[:, None], layout if layered else (len(step),), up=layered)
+
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        step = self.allocated(cohort.step(), state["share"][cohort.ids], cohort.layout, cohort.t)
+        return state, cohort.kept + functional.pad(step, (0, given.shape[1] - step.shape[1]))

@@ -1,0 +1,131 @@
+"""FedAVE: rewards by the accuracy of a client's model and by how much its data is like the server's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import choice, number
+from equipoise.maths import simplex, square_norms
+from equipoise.methods.cgsv import LEAST, contribution, rewarded, share, unit
+from equipoise.rule import Briefing, Cohort, Rule, Setup, State, Visit
+
+TINY = 1e-12
+
+
+def divergence(own: Tensor, there: Tensor, server: Tensor, *, ordered: bool = False) -> Tensor:
+    r"""KL divergence of two lists of batch losses, each scaled to sum one: :math:`\sum_b p_b \log(p_b / s_b)`, [...].
+
+    ``own`` [..., K] of a client (those that are ``there`` [..., K] stand first), ``server`` [..., L]; the longer list is cut
+    to the length of the shorter one, after sorting both if ``ordered``. Losses are at least 1e-12.
+    """
+    if ordered:
+        own = torch.where(there, own, torch.inf).sort(-1).values
+        server = server.sort(-1).values
+    n = min(own.shape[-1], server.shape[-1])
+    on = there[..., :n]
+    p, s = (torch.where(on, x[..., :n].clamp(min=TINY), 0) for x in (own, server))
+    p, s = (x / x.sum(-1, keepdim=True).clamp(min=TINY) for x in (p, s))
+    return torch.where(on, p * (torch.where(on, p, 1) / torch.where(on, s, 1)).log(), 0).sum(-1)
+
+
+def likeness(kl: Tensor) -> Tensor:
+    """The inverse of each divergence [M], scaled so that the largest is 1."""
+    k = simplex(1 / (kl.clamp(min=0) + TINY))
+    return k / k.max()
+
+
+def accuracies(cohort: Cohort) -> Tensor:
+    """Of each client's trained model on the server's validation data: [M]."""
+    if cohort.oracle is None:
+        raise ValueError(
+            "FedAVE: the server must hold validation data; found none. Give the federation validation=(x, y)."
+        )
+    judge = cohort.oracle
+    updates = zip(cohort.received, cohort.updates, cohort.buffer_updates, strict=True)
+    models = (received + torch.cat([update, buffers]) for received, update, buffers in updates)
+    return torch.stack([judge.score(model)[0] for model in models])
+
+
+@dataclass(frozen=True)
+class FedAVE(Rule):
+    r"""Reputations from data values, and for each client the part of the aggregate they earn.
+
+    .. math:: v_m = Acc_V(\theta_m + \Delta_m)\, k_m^2, \qquad rep_m \gets \alpha\, rep_m + (1 - \alpha)\, v_m, \qquad
+        \theta_m \gets \theta_m + \operatorname{top}_{q_m}(u), \quad
+        q_m = k_m \frac{\tanh(\beta\, rep_m)}{\max_j \tanh(\beta\, rep_j)}
+
+    with :math:`u = \Gamma \sum_m p_m \Delta_m / \lVert \Delta_m \rVert`, p by samples, and :math:`k_m \propto 1 / KL(l_m, s_m)`,
+    the largest 1, where l and s are the losses of :math:`\theta_m` on the batches of the client's training data and of the server's
+    validation data V. In the first round rep is v, and nothing is given. Wang et al.: FedAVE: Adaptive data value
+    evaluation framework for collaborative fairness in federated learning, Neurocomputing 2024, from the released code.
+
+    Parameters
+    ----------
+    alpha : share of the past in a reputation, in [0, 1]. Released: 0.95.
+    beta : >= 0: how little the tanh of reputations differ; 0 makes them equal. Released: 2 and 5.
+    gamma : length of every update, > 0. Released: 0.5.
+    sparsify : see :class:`equipoise.methods.cgsv.CGSV`.
+    reputation : q from the client's ``"own"`` reputation, or from its ``"contribution"``, what it reaches alone; then k is not
+        in it, no validation data is asked for, and the clients report nothing.
+    sort_losses : sort both lists of losses, so that the order of batches does not matter.
+
+    Server state: ``rep`` [N]; ``k`` [N] of each client's last round; ``losses`` [N, L], s.
+    Differs: batches of V come in a fixed order. Absent clients keep model and reputation.
+    """
+
+    owns = frozenset({"weights", "direction", "reward"})
+    alpha: float = number(0.95, low=0, high=1)
+    beta: float = number(2.0, low=0)
+    gamma: float = number(0.5, low=0, above=True)
+    sparsify: Literal["released_layer", "exact_layer", "paper_global"] = choice(
+        "released_layer", "exact_layer", "paper_global"
+    )
+    reputation: Literal["own", "contribution"] = choice("own", "contribution")
+    sort_losses: bool = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"validation" if self.reputation == "own" else "contribution"})
+
+    def server_state(self, setup: Setup) -> State:
+        rep = torch.zeros_like(setup.sizes)
+        width = setup.n_validation if self.reputation == "own" else 0
+        return {"rep": rep, "k": torch.zeros_like(rep), "losses": rep.new_zeros(len(rep), width)}
+
+    def prepare(self, state: State, briefing: Briefing) -> State:
+        if self.reputation == "contribution" or briefing.oracle is None:
+            return state
+        found = torch.stack([briefing.oracle.batch_losses(vector)[0] for vector in briefing.received])  # [M, L]
+        return {**state, "losses": state["losses"].index_copy(0, briefing.ids, found)}
+
+    def message(self, state: State, m: int) -> State:
+        return {"losses": state["losses"][m]} if self.reputation == "own" else {}
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        if self.reputation == "contribution":
+            return {}, visit.state
+        own, there = visit.oracle.batch_losses(visit.received)
+        return {"kl": divergence(own, there, visit.message["losses"], ordered=self.sort_losses)}, visit.state
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        i, p = cohort.ids, simplex(cohort.sizes)
+        c = p * unit(square_norms(cohort.updates).sqrt(), self.gamma)
+        notes = dict(cohort.notes)
+        if self.reputation == "own":
+            k, past = likeness(cohort.reports["kl"]), state["rep"]
+            v = accuracies(cohort) * k.square()
+            rep = v if cohort.t == 0 else self.alpha * past[i] + (1 - self.alpha) * v
+            past = simplex(past.index_copy(0, i, rep.clamp(min=LEAST)))
+            state = {**state, "rep": past, "k": state["k"].index_copy(0, i, k)}
+            notes |= {"reputation": past[i].tolist(), "likeness": k.tolist()}
+        scale = cohort.scale * (cohort.t > 0)  # in the first round nobody, the global model included, gets anything
+        return state, replace(cohort, weights=p, coefficients=c, scale=scale, notes=notes)
+
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        own = self.reputation == "own"
+        q = share(state["rep"] if own else contribution(cohort), self.beta)[cohort.ids]
+        return state, rewarded(cohort, given, q * state["k"][cohort.ids] if own else q, self.sparsify)

@@ -1,0 +1,150 @@
+"""FedSAC: submodels of one network, larger for those who contribute more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.hyper import choice, number
+from equipoise.rule import Briefing, Cohort, Rule, Setup, State, needed
+
+log = logging.getLogger(__name__)
+SLACK = 1e-9  # of a cumulative score, against rounding
+
+
+def reputations(c: Tensor, beta: float) -> Tensor:
+    r"""Reputation :math:`r_i = 100\, e^{\beta c_i} / \max_j e^{\beta c_j}` of contributions ``c`` [N] (Eqs. 5-6)."""
+    return 100 * torch.exp(beta * (c - c.max()))
+
+
+def scores(importance: Tensor, form: str = "clip") -> Tensor:
+    """Importances [K] as percentages (Eq. 4); equal ones where none is positive.
+
+    Harmful units cost nothing (``"clip"``) or less than nothing (``"paper"``); infinite ones share everything.
+    """
+    if importance.isinf().any():
+        importance = importance.isinf().to(importance.dtype)
+    share = importance if form == "paper" else importance.clamp(min=0)
+    total = share.sum()
+    return 100 * share / total if total.abs() > 1e-12 else torch.full_like(share, 100 / len(share))
+
+
+def prefixes(S: Tensor, r: Tensor, form: str = "largest_le") -> Tensor:
+    """How many units, in ascending order of importance, each reputation ``r`` [N] buys: [N].
+
+    ``S`` [K] are cumulative scores; the largest prefix that costs at most r, or the smallest that costs at least r.
+    """
+    number = torch.arange(1, len(S) + 1, device=S.device)
+    if form == "largest_le":
+        k = (number * (r[:, None] + SLACK >= S)).amax(1)
+    else:
+        k = torch.where(r[:, None] - SLACK > S, len(S), number).amin(1)
+    return torch.where(r >= 100 - SLACK, len(S), k)
+
+
+def allocate(order: Tensor, k: Tensor, sizes: Sequence[int] = (), least: int = 0) -> Tensor:
+    """The first ``k`` [N] units of ``order`` [K] for each client, and the first ``least`` of each layer for all: [N, K]."""
+    place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
+    units = place < k[:, None]
+    if least:
+        first = [part.argsort().argsort() < least for part in place.split(list(sizes))]
+        units |= torch.cat(first)
+    return units
+
+
+@dataclass(frozen=True)
+class FedSAC(Rule):
+    r"""Give every client a submodel as good as its contribution; average each parameter over those who hold it.
+
+    .. math:: I_k = F(\theta_{-k}) - F(\theta), \qquad s_k = 100 \frac{\max(I_k, 0)}{\sum_j \max(I_j, 0)}, \qquad
+        r_i = 100 \frac{e^{\beta c_i}}{\max_j e^{\beta c_j}}
+
+    .. math:: k_i = \max\Big\{k : \sum_{j \le k} s_{o_j} \le r_i\Big\}, \qquad
+        \theta^{t+1} = \theta^t + \frac{\sum_i M_i \odot \Delta_i}{\sum_i M_i}
+
+    Client i holds the :math:`k_i` least important hidden units of the order o, and every weight between two units it holds,
+    which :math:`M_i` marks; a parameter that nobody holds stays as it is. F is the loss on the server's validation data,
+    :math:`c_i` the accuracy client i reaches alone. Wang, Wang, Lyu, Peng, Yang, Wen, Yu, Wang, Fan, KDD 2024, Eqs. 3-9.
+
+    Parameters
+    ----------
+    beta : >= 0; 0 gives everybody the whole network. 1 to 25: the larger, the less a low contributor gets.
+    every : rounds between two looks at the importances, >= 1.
+    source : contributions measured on the server's validation data, or, as published, on the test data, which then leak
+        into training.
+    scores : harmful units cost nothing (``"clip"``), or what Eq. 4 says (``"paper"``).
+    prefix : the largest prefix worth at most r (``"largest_le"``) or the smallest worth at least r (``"smallest_ge"``).
+    min_per_layer : least important units of every layer that everybody holds, >= 0; 0 may leave a layer empty.
+    count : those who hold a parameter (``"structural"``), or of these only whose update is not zero (``"update_nonzero"``).
+    allocation : by importance, or a ``"random"`` order anew at every look (the paper's ablation).
+    aggregation : by ``"frequency"``, as above, or as FedAvg by ``"samples"`` (the paper's ablation).
+
+    State: ``r`` [N], ``units`` [N, K].
+    """
+
+    beta: float = number(10.0, low=0)
+    every: int = number(10, low=1)
+    source: Literal["standalone_val", "standalone_test"] = choice("standalone_val", "standalone_test")
+    scores: Literal["clip", "paper"] = choice("clip", "paper")
+    prefix: Literal["largest_le", "smallest_ge"] = choice("largest_le", "smallest_ge")
+    min_per_layer: int = number(1, low=0)
+    count: Literal["structural", "update_nonzero"] = choice("structural", "update_nonzero")
+    allocation: Literal["importance", "random"] = choice("importance", "random")
+    aggregation: Literal["frequency", "samples"] = choice("frequency", "samples")
+
+    @property
+    def owns(self) -> frozenset[str]:
+        return frozenset({"submodel", "mask", "weights"} if self.aggregation == "frequency" else {"submodel"})
+
+    @property
+    def needs(self) -> frozenset[str]:
+        judged = "contribution" if self.source == "standalone_val" else "contribution_on_test"
+        return frozenset({"neurons", "validation", judged})
+
+    def server_state(self, setup: Setup) -> State:
+        K = 0 if setup.neurons is None else setup.neurons.n
+        everything = torch.ones(setup.n_clients, K, dtype=torch.bool, device=setup.initial.device)
+        return {"r": torch.full_like(setup.sizes, 100.0), "units": everything}
+
+    def prepare(self, state: State, briefing: Briefing) -> State:
+        if briefing.t % self.every:
+            return state
+        r, sizes = state["r"], needed(briefing.neurons, "hidden units").sizes
+        if briefing.t == 0:
+            r = reputations(needed(briefing.contribution, "contributions"), self.beta)
+        order, S = self.ranked(briefing, sum(sizes))
+        k = prefixes(S, r, self.prefix)
+        return {"r": r, "units": allocate(order, k, sizes, self.min_per_layer)}
+
+    def ranked(self, briefing: Briefing, K: int) -> tuple[Tensor, Tensor]:
+        """Hidden units in ascending order of importance, and their scores added up: [K] each."""
+        device = briefing.vector.device
+        if self.allocation == "random":
+            drawn = torch.Generator().manual_seed((briefing.seed * 1_000_003 + briefing.t) % 2**63)
+            return torch.randperm(K, generator=drawn).to(device), torch.arange(1, K + 1, device=device) * (100 / K)
+        oracle = needed(briefing.oracle, "validation data")
+        without, whole = oracle.ablation(briefing.vector, needed(briefing.neurons, "hidden units"))
+        # To seven digits, so that rounding does not decide between equals; what is not finite is the most important.
+        I = ((without - whole) * 1e7).round() / 1e7
+        I = torch.where(I.isfinite(), I, torch.inf)
+        if I.isinf().any():
+            log.warning("fedsac: the loss is not finite without some hidden units, which then count as most important")
+        order = I.argsort(stable=True)
+        return order, scores(I, self.scores)[order].cumsum(0)
+
+    def submodel(self, state: State, m: int) -> Tensor:
+        return state["units"][m]
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        if self.aggregation == "samples":
+            return state, cohort
+        held = needed(cohort.held, "submodels")
+        if self.count == "update_nonzero":
+            held = held & (torch.cat([cohort.updates, cohort.buffer_updates], 1) != 0)
+        P = cohort.updates.shape[1]
+        return state, replace(cohort, weights=cohort.uniform, mask=held[:, :P], buffer_mask=held[:, P:])

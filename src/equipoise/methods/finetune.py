@@ -1,0 +1,45 @@
+"""Fine-tuning: every client trains one more pass over its data before it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from equipoise.hyper import choice
+from equipoise.rule import Rule, Visit
+
+
+@dataclass(frozen=True)
+class FineTune(Rule):
+    r"""Predict with the model received after one epoch on the client's own data.
+
+    .. math:: \theta_m = \operatorname{SGD}_{1\,\text{epoch}}(\theta^{t+1};\, F_m)
+
+    by the run's solver, started afresh, in the run's batches, on cross-entropy. It lets clients that share one model differ, as
+    the comparisons of collaborative fairness need: Wang et al., FedSAC, KDD 2024, Section 5.1, after Lyu, Xu, Wang, Yu 2020 and
+    Xu et al., NeurIPS 2021.
+
+    Parameters
+    ----------
+    form : ``"last"`` trains a copy that only predicts, and the global model is what it would be without; ``"every_round"``
+        also starts the client's next round from it (not the first one), as the code of FedRAC does.
+
+    With ``every_round`` the update counts from the model received, so it holds both trainings. Where a round is shorter than an
+    epoch, it begins with as many batches of it as the round has.
+    """
+
+    form: Literal["last", "every_round"] = choice("last", "every_round")
+
+    @property
+    def owns(self) -> frozenset[str]:
+        return frozenset({"start"} if self.form == "every_round" else ())
+
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        if self.form == "last" or visit.t == 0:
+            return start
+        return visit.oracle.solve(start, epochs=1)  # the batches that deploy would read in this round
+
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        return visit.oracle.solve(received)

@@ -1,0 +1,31 @@
+"""Standalone: every client trains alone, from the common start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from equipoise.rule import Rule
+
+if TYPE_CHECKING:
+    from equipoise.model import Model
+
+
+@dataclass(frozen=True)
+class Standalone(Rule):
+    r"""Keep the whole model at home: what a client reaches without the others, in rounds of the same length.
+
+    .. math:: \theta_m^{t+1} = \theta_m^t + \Delta_m, \qquad \theta_m^0 = \theta^0
+
+    The measure that collaborative fairness is taken against: Lyu, Xu, Wang, Yu, Collaborative Fairness in Federated
+    Learning, 2020; Wang et al., FedSAC, KDD 2024, Definition 1.
+
+    No hyper-parameters: a client predicts with its last model. The global model stays as it began; nothing is sent. Who is
+    absent does not train, so compare at full participation.
+    """
+
+    def private(self, model: Model) -> Tensor:
+        return torch.ones(model.size, dtype=torch.bool)

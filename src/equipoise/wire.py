@@ -1,0 +1,95 @@
+"""What travels: a whole model, a submodel, or the change of a model, in as few bytes as its plain form allows.
+
+The simulator counts the bytes of these messages without making them; a deployment makes them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Message = dict[str, Tensor]
+INDEX = 4  # bytes of an int32 position
+
+
+def _bits(mask: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(mask.cpu().numpy()))
+
+
+def _mask(bits: Tensor, n: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(bits.cpu().numpy(), count=n).astype(bool)).to(bits.device)
+
+
+def pack_submodel(vector: Tensor, units: Tensor, held: Tensor) -> Message:
+    """The entries a client holds, and which hidden units they belong to.
+
+    Parameters
+    ----------
+    vector : whole model [G].
+    units : hidden units of the client, boolean [K]; ``held`` : its coordinates, boolean [G].
+
+    Returns
+    -------
+    ``values`` [entries held] and ``units`` uint8 [ceil(K / 8)], eight hidden units a byte.
+    """
+    return {"values": vector[held], "units": _bits(units)}
+
+
+def unpack_units(message: Message, n: int) -> Tensor:
+    """The hidden units of a submodel, boolean [n]."""
+    return _mask(message["units"], n)
+
+
+def unpack_submodel(message: Message, held: Tensor) -> Tensor:
+    """The whole model [G] with zeros where ``held`` [G] is false."""
+    values = message["values"]
+    return torch.zeros(len(held), dtype=values.dtype, device=values.device).masked_scatter(held, values)
+
+
+def pack_change(new: Tensor, old: Tensor) -> Message:
+    """The entries of ``new`` [G] that differ from ``old`` [G], in the shortest of three forms.
+
+    ``values`` with their positions (``index`` int32), with one bit for every entry (``bits``), or all values.
+    """
+    changed = new != old
+    form = _form(int(changed.sum()), len(new), new.element_size())
+    if form == "all":
+        return {"values": new.clone()}
+    if form == "index":
+        return {"values": new[changed], "index": changed.nonzero().flatten().int()}
+    return {"values": new[changed], "bits": _bits(changed)}
+
+
+def unpack_change(message: Message, old: Tensor) -> Tensor:
+    """The new model [G], from the old one and what :func:`pack_change` made."""
+    values = message["values"]
+    if "index" in message:
+        return old.index_copy(0, message["index"].long(), values)
+    if "bits" in message:
+        return old.masked_scatter(_mask(message["bits"], len(old)).to(old.device), values)
+    return values.clone()
+
+
+def _sizes(changed: int, n: int, item: int) -> dict[str, int]:
+    return {"index": changed * (item + INDEX), "bits": changed * item + -(-n // 8), "all": n * item}
+
+
+def _form(changed: int, n: int, item: int) -> str:
+    sizes = _sizes(changed, n, item)
+    return min(sizes, key=lambda form: sizes[form])
+
+
+def change_size(changed: int, n: int, item: int) -> int:
+    """Bytes of :func:`pack_change` where ``changed`` of ``n`` entries of ``item`` bytes differ."""
+    return min(_sizes(changed, n, item).values())
+
+
+def submodel_size(entries: int, n_units: int, item: int) -> int:
+    """Bytes of :func:`pack_submodel` for so many entries held of ``item`` bytes, and so many hidden units in all."""
+    return entries * item + -(-n_units // 8)
+
+
+def size(message: Message) -> int:
+    """Bytes of a message."""
+    return sum(part.nbytes for part in message.values())
