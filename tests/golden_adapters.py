@@ -34,9 +34,14 @@ from equipoise.oracle import Oracle
 from equipoise.rule import Cohort, Rule, State
 from equipoise.solver import SGD
 from golden_analysis import ADAPTERS as ANALYSIS
+from golden_collaborative import ADAPTERS as COLLABORATIVE
+from golden_collaborators import ADAPTERS as COLLABORATORS
 from golden_fedism import ADAPTERS as FEDISM
 from golden_fedld import ADAPTERS as FEDLD
+from golden_fedsac import ADAPTERS as FEDSAC
+from golden_gradient_rewards import ADAPTERS as GRADIENT_REWARDS
 from golden_metrics import ADAPTERS as METRICS
+from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
 from golden_weights import ADAPTERS as WEIGHTS
 from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
@@ -643,3 +648,8 @@ ADAPTERS |= PARTITIONS
 ADAPTERS |= FEDLD
 ADAPTERS |= METRICS
 ADAPTERS |= ANALYSIS
+ADAPTERS |= COLLABORATIVE
+ADAPTERS |= COLLABORATORS
+ADAPTERS |= FEDSAC
+ADAPTERS |= GRADIENT_REWARDS
+ADAPTERS |= NEURONS

@@ -115,7 +115,7 @@ def fedave(method: str) -> Callable[[Inputs], Fields]:
             pairs = zip(told["client_batch_losses"], told["server_batch_losses"], strict=True)
             kl = torch.stack([divergence(tensor(o), torch.ones(len(o)) > 0, tensor(s)) for o, s in pairs])
             _, fields = run.round(told["updates"], reports={"kl": kl}, oracle=Judge(told["val_acc"]))
-            k, rep = likeness(kl), run.state["rep"]
+            k, rep = likeness(kl, run.rule.eps), run.state["rep"]
             fields |= {"k": k, "weights": tensor(told["val_acc"]) * k**2}
             rounds.append({**fields, "reputation": rep, "q": share(rep, run.rule.beta) * run.state["k"]})
         return {"rounds": rounds}

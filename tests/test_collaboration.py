@@ -228,6 +228,16 @@ def test_mixtures_have_equal_sizes_and_uneven_classes():
         assert evenness(partition.mixtures(labels, 10, 1.0, seed)) < evenness(plain) - 1.5
 
 
+def test_a_class_that_no_mixture_has_is_dealt_evenly():
+    """A rare class and the smallest alpha: its shares underflow for everybody."""
+    labels = [0] * 50 + [1] * 4
+    q = partition._balanced(np.array([50, 4]) / 54, 2, 0.01, 10.0, 1, np.random.default_rng(0))
+    assert q[:, 1].tolist() == [0, 0]
+    parts = partition.mixtures(labels, 2, 0.01, 0, tolerance=10.0)
+    assert indices(parts) == list(range(54))
+    assert [sum(index >= 50 for index in part) for part in parts] == [2, 2]
+
+
 def test_exchanges_bring_the_mean_mixture_to_the_shares_of_the_classes():
     prior = np.array([0.5, 0.3, 0.2])
     for seed in range(5):

@@ -140,7 +140,11 @@ def test_runs_without_contributions_have_no_table() -> None:
 def test_notes() -> None:
     notes = " ".join(comparison(several(1))["collaboration"]["notes"])
     assert "Fairness of fedavg is not defined: all clients have the same accuracy" in notes
-    assert "Add finetune, as in fedavg+finetune" in notes
+    assert "Add finetune" not in notes  # it is there
+    plain = [made("afl", follow=0.0), made("fedsac")]
+    assert comparison(plain)["collaboration"]["notes"][0].endswith(
+        "Add finetune, as in afl+finetune, to compare what each client makes of it."
+    )
     assert "Clients of standalone receive nothing" in notes
     assert "says little" not in notes
     assert comparison([made("fedsac")])["collaboration"]["notes"] == []
@@ -152,6 +156,16 @@ def test_notes() -> None:
     )
     other = made("cffl", contribution={"standalone_test": np.linspace(0.4, 0.5, N).tolist()})
     assert "With seed 0 the runs know different" in comparison([other, made("fedsac")])["collaboration"]["notes"][0]
+    for used, what in {
+        "standalone_val": "validation data",
+        "standalone_test": "on the test set, of",
+        "given": "given",
+    }.items():
+        contribution = made("fedsac").meta["contribution"] | {"used": used}
+        note = comparison([made("cffl"), made("fedsac", contribution=contribution)])["collaboration"]["notes"]
+        assert len(note) == 1
+        assert note[0].startswith("fedsac rewarded contributions ")
+        assert what in note[0]
     equal = made("fedsac", contribution={"standalone_test": [0.5] * N})
     assert "reach the same accuracy alone" in comparison([equal])["collaboration"]["notes"][0]
 
@@ -395,7 +409,7 @@ def test_page_shows_all_of_it() -> None:
     assert "Dashed: methods whose" not in Page(render([made("fedsac")])).text
     differences = [t for t in page.tables if t[0] == ["Method", "fairness", "max", "mean"]]
     assert [row[0] for row in differences[0][1:]] == ["standalone", "fedavg+finetune", "fedsac"]
-    assert "Add finetune, as in fedavg+finetune" in page.text
+    assert "Fairness of fedavg is not defined" in page.text
     references = [value for name, value in page.attributes if name in ("href", "src", "xlink:href")]
     assert all(value.startswith("#") for value in references)
     ids = [value for name, value in page.attributes if name == "id"]

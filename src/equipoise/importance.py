@@ -254,13 +254,13 @@ class _Shortcut:
 
     def active(self, behind: _Behind, piece: _Piece) -> Tensor:
         """On which samples a unit adds anything to what reads it [B, size]."""
-        found = torch.zeros(piece.n, behind.group.size, dtype=torch.bool, device=self.neurons.model.initial.device)
+        found: list[Tensor] = []
         for node, module in behind.readers.items():
             inputs, weight = piece.values[node.all_input_nodes[0]], _weight(module)
             on = (inputs != 0).movedim(-1 if type(module) is nn.Linear else 1, 1)
             on = on.reshape(piece.n, behind.group.size, -1).any(2)
-            found |= on & (weight != 0).transpose(0, 1).reshape(behind.group.size, -1).any(1)
-        return found
+            found.append(on & (weight != 0).transpose(0, 1).reshape(behind.group.size, -1).any(1))
+        return torch.stack(found).any(0)
 
     @torch.no_grad()
     def without(self, behind: _Behind, unit: int, piece: _Piece, rows: Tensor) -> Tensor:
@@ -308,7 +308,7 @@ class _Shortcut:
             return torch.addcmul(z, given[:, None], self.transposed(module)[unit], value=-1)
         inputs: Tensor = piece.values[node.all_input_nodes[0]].index_select(0, rows)
         if isinstance(module, CONVOLUTIONS):
-            share = module._conv_forward(inputs[:, mine], weight[:, mine], None)
+            share: Tensor = module._conv_forward(inputs[:, mine], weight[:, mine], None)
             return z - share
         return z - functional.linear(inputs[..., mine], weight[:, mine])
 

@@ -239,12 +239,15 @@ METHODS: dict[str, Entry] = {
     "fedbn": Entry(
         (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
     ),
+    "fedpac": Entry(
+        (FedPAC,), "aligned features, and a mixture of classifiers for each client", "Xu, Tong, Huang, ICLR 2023"
+    ),
     "fedsac": Entry(
         (FedSAC,),
         "submodels of one network, larger for those who contribute more",
         SAC,
         {
-            "published": {"source": "standalone_test"},
+            "paper": {"source": "standalone_test"},
             "cla": {"beta": 3.0},
             "dir2": {"beta": 5.0},
             "literal": {"scores": "paper", "min_per_layer": 0},
@@ -256,9 +259,6 @@ METHODS: dict[str, Entry] = {
     ),
     "fedsac-no-aggregation": Entry(
         (FedSAC,), "FedSAC's submodels averaged as by FedAvg", SAC, values={"aggregation": "samples"}
-    ),
-    "fedpac": Entry(
-        (FedPAC,), "aligned features, and a mixture of classifiers for each client", "Xu, Tong, Huang, ICLR 2023"
     ),
     "cgsv": Entry(
         (CGSV,),
@@ -276,7 +276,7 @@ METHODS: dict[str, Entry] = {
         "Wang et al.: FedAVE, Neurocomputing 2024",
         {
             "exact": {"sparsify": "exact_layer"},
-            "sorted": {"sort_losses": True},
+            "stable": {"sort_losses": True, "eps": 0.01},
             "contribution": {"reputation": "contribution"},
         },
     ),

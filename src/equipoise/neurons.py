@@ -114,12 +114,12 @@ class Neurons:
             raise ValueError(
                 f"Hidden units must be marked by [..., {self.n}] booleans, one for each; found shape {tuple(units.shape)}."
             )
-        return list(units.to(self.model.initial.device, torch.bool).split(self.sizes, -1))
+        return list(units.bool().split(self.sizes, -1))
 
     def _marked(self, rows: list[Tensor] | None, columns: list[Tensor] | None) -> Tensor:
         """Coordinates whose row is of a unit in ``rows``, and whose column is of a unit in ``columns``; None is all."""
-        lead, device = next(p[0].shape[:-1] for p in (rows, columns) if p), self.model.initial.device
-        out = torch.ones(*lead, self.model.size, dtype=torch.bool, device=device)
+        some = next(p[0] for p in (rows, columns) if p)
+        out = torch.ones(*some.shape[:-1], self.model.size, dtype=torch.bool, device=some.device)
         for start, stop, shape, row, column in self._plan:
             mask = None
             if row is not None and rows is not None:
@@ -164,8 +164,8 @@ class Neurons:
 
         def cut(tensor: Tensor, row: Cut | None, column: Cut | None) -> Tensor:
             if row is not None:
-                tensor = tensor[_run(places[row[0]], row[1])]
-            return tensor if column is None else tensor[:, _run(places[column[0]], column[1])]
+                tensor = tensor[_run(places[row[0]], row[1]).to(tensor.device)]
+            return tensor if column is None else tensor[:, _run(places[column[0]], column[1]).to(tensor.device)]
 
         net = copy.deepcopy(self.model.net)
         for name, module in net.named_modules():
@@ -182,7 +182,7 @@ class Neurons:
                     small = nn.Parameter(small, requires_grad=tensor.requires_grad)
                 setattr(module, attribute, small)
                 _resize(module, attribute, small, row is not None, column is not None)
-        every = torch.arange(self.model.size, device=self.model.initial.device)
+        every = torch.arange(self.model.size, device=units.device)
         index = [cut(every[a:b].view(shape), row, column).flatten() for a, b, shape, row, column in self._plan]
         model = Model(net, self.model.head_name, self.model.random)
         model.channels_last = self.model.channels_last
@@ -317,10 +317,8 @@ def _elsewhere(model: Model, vector: Tensor, draw: torch.Generator, by: float) -
     each = torch.zeros(int(model.layer[-1]) + 1, dtype=torch.float64)
     each.index_add_(0, model.layer, model.initial.detach().cpu().double().square())
     rms = (each / torch.bincount(model.layer)).sqrt().to(vector)
-    scale = torch.where(rms > 0, rms, 0.1)[
-        model.layer.to(vector.device)
-    ]  # a tensor of zeros would hide what it multiplies
-    return vector + by * scale * noise
+    rms = torch.where(rms > 0, rms, 0.1)  # a tensor of zeros would hide what it multiplies
+    return vector + by * rms[model.layer.to(vector.device)] * noise
 
 
 def _near(a: Tensor, b: Tensor) -> bool:
@@ -338,6 +336,10 @@ def _try(neurons: Neurons, k: int, x: Tensor, draw: torch.Generator, given: bool
     rows, columns = (neurons._marked(*ends) for ends in ((neurons._parts(units), None), (None, neurons._parts(units))))
     vector = _elsewhere(model, model.initial, draw, 0.3)
     base, before = _logits(model, vector * columns, x, group.columns)
+    if not base.isfinite().all():
+        raise ValueError(
+            "The network gives logits that are not finite on the inputs its hidden units are to be tried on."
+        )
     unread = set(group.columns)
     moved = [vector * columns * rows, *(_elsewhere(model, vector, draw, 3.0) * columns for _ in range(3))]
     for other in moved:

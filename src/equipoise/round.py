@@ -160,6 +160,13 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         after, cohort = rule.aggregate(state, replace(cohort, reports=report))
         guard.weights(cohort.weights, rule)
         server.append(after)
+    if (
+        now.given is not None
+    ):  # who was absent starts from old statistics: average what they became, not how they changed
+        stale = (received - now.vector)[:, P:]
+        for hidden in (e.private, None if held is None else ~held):
+            stale = stale if hidden is None else stale.masked_fill(hidden[..., P:], 0)
+        cohort = replace(cohort, buffer_updates=cohort.buffer_updates + stale)
     vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
     guard.step(vector, str(e.method))
     server, given, sent = _reward(e, now, replace(cohort, theta=vector[:P]), vector, server)

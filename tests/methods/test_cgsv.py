@@ -12,10 +12,11 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise import maths
+from equipoise.engines import Answer, Job
 from equipoise.maths import add_largest
 from equipoise.method import MethodError, parse
 from equipoise.methods.cgsv import CGSV, consensus, share
-from helpers import UNEQUAL, federation, fitted, normal, scripted, tensor
+from helpers import UNEQUAL, federation, fitted, normal, scripted, tensor, watched
 from reward_helpers import Vector, one_round, top
 
 FORMS = ("exact_layer", "released_layer", "paper_global")
@@ -211,6 +212,19 @@ def test_running_statistics_are_given_whole() -> None:
     assert not torch.equal(fed.progress.vector[P:], fed.model.initial[P:])
 
 
+def test_clients_with_old_statistics_do_not_spoil_the_new_ones() -> None:
+    """The global ones are the mean of those present, whatever these started from; no variance falls below zero."""
+    seen: list[tuple[Job, Answer]] = []
+    spy = {"engine": watched(seen), "kind": "batchnorm", "sizes": (9, 13, 9, 13, 9)}
+    fed = federation("cgsv", participation=0.2, epochs=6, seed=3, **spy)
+    P = fed.model.n_params
+    for _ in range(8):
+        seen.clear()
+        fed.fit(1, progress=False)
+        assert torch.allclose(fed.progress.vector[P:], seen[0][1].trained[0, P:], rtol=0, atol=1e-14)
+    assert bool((fed.progress.vector[P + 7 :] > 0).all())
+
+
 def test_absent_clients_keep_their_model_and_their_standing() -> None:
     fed = fitted("cgsv", 3, participation=1.0)
     before = fed.progress
@@ -244,7 +258,7 @@ def test_what_it_needs() -> None:
     assert CGSV().needs == frozenset()
     assert CGSV(reputation="contribution").needs == {"contribution"}
     with pytest.raises(
-        ValueError, match=r"reputation=contribution: .* found nothing. Give the federation contribution="
+        ValueError, match="needs contributions, and there is none"
     ):
         one_round(CGSV(reputation="contribution"), normal(2, 4))
 

@@ -68,7 +68,7 @@ class Naive:
             net = network(tensor(self.models[m]))
             own = losses(net, *data[m], plans[k])
             server = losses(net, x, y, [list(range(s, min(s + 64, len(y)))) for s in range(0, len(y), 64)])
-            inverse.append(1 / (kl(own, server, ordered=rule.sort_losses) + 1e-12))
+            inverse.append(1 / (kl(own, server, ordered=rule.sort_losses) + rule.eps))
             acc.append(float((network(trained[k])(x).argmax(1) == y).double().mean()))
             delta = [a - b for a, b in zip(trained[k].tolist(), self.models[m], strict=True)]
             length = math.sqrt(sum(d * d for d in delta))
@@ -96,7 +96,7 @@ class Naive:
     [
         (FedAVE(alpha=0.6, gamma=0.7), 1.0),
         (FedAVE(beta=5.0), 0.6),
-        (FedAVE(sparsify="exact_layer", sort_losses=True), 0.6),
+        (FedAVE(sparsify="exact_layer", sort_losses=True, eps=0.1), 0.6),
         (FedAVE(sparsify="paper_global"), 1.0),
     ],
     ids=str,
@@ -165,9 +165,19 @@ def test_losses_of_zero_and_lists_of_one_are_finite(ordered: bool) -> None:
 
 
 def test_likeness_is_one_for_the_most_alike() -> None:
-    assert likeness(tensor([0.2, 0.1, 0.4])).tolist() == pytest.approx([0.5, 1, 0.25], abs=1e-9)
-    found = likeness(tensor([0.0, -1e-17, 0.5]))
+    assert likeness(tensor([0.2, 0.1, 0.4]), 1e-12).tolist() == pytest.approx([0.5, 1, 0.25], abs=1e-9)
+    found = likeness(tensor([0.0, -1e-17, 0.5]), 1e-12)
     assert found.tolist() == pytest.approx([1, 1, 2e-12])
+    assert likeness(tensor([0.0, 0.01, 0.04]), 0.01).tolist() == pytest.approx([1, 0.5, 0.2])
+
+
+def test_a_client_of_one_batch_takes_it_all_unless_it_is_stable() -> None:
+    """What the published rule makes of a list that says nothing."""
+    settings = {"validation": VALIDATION, "sizes": (7, 40, 40), "participation": 1.0}
+    alike = [fitted(f"fedave{preset}", 2, **settings).records[1]["likeness"] for preset in ("", ":stable")]
+    assert alike[0][0] == alike[1][0] == 1
+    assert max(alike[0][1:]) < 1e-6
+    assert min(alike[1][1:]) > 0.1
 
 
 def test_a_network_is_asked_batch_by_batch() -> None:
@@ -257,13 +267,13 @@ def test_what_it_needs() -> None:
     assert FedAVE(reputation="contribution").needs == {"contribution"}
     with pytest.raises(ValueError, match=r"validation data of the server's own, and this federation has none"):
         federation("fedave", validation=None)
-    with pytest.raises(ValueError, match=r"FedAVE: the server must hold validation data; found none"):
+    with pytest.raises(ValueError, match=r"needs validation data, and there is none"):
         one_round(FedAVE(), normal(2, 4), reports={"kl": tensor([0.1, 0.2])})
 
 
 def test_presets_and_sums() -> None:
     assert parse("fedave:exact").rules == (FedAVE(sparsify="exact_layer"),)
-    assert parse("fedave:sorted").rules == (FedAVE(sort_losses=True),)
+    assert parse("fedave:stable").rules == (FedAVE(sort_losses=True, eps=0.01),)
     assert parse("fedave:contribution").rules == (FedAVE(reputation="contribution"),)
     assert len(parse("fedprox+moon+fedave").rules) == 3
     for other in ("fedheal", "qffl", "cgsv", "fedgh", "fedsac"):

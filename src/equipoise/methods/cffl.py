@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from equipoise.hyper import choice, number
 from equipoise.maths import simplex, square_norms
-from equipoise.methods.cgsv import contribution, unit
+from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
-from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.rule import Cohort, Rule, Setup, State, Visit, needed
 
 
 def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -> Tensor:
@@ -180,7 +180,7 @@ class CFFL(Rule):
     def rated(self, state: State, cohort: Cohort) -> State:
         """Reputations after this round."""
         if self.reputation == "contribution":
-            return {"reputation": simplex(contribution(cohort))}
+            return {"reputation": simplex(needed(cohort.contribution, "contributions"))}
         received = cohort.received
         if self.partial:  # the server knows no other model of the client
             P = len(cohort.theta)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.hyper import choice, number
 from equipoise.maths import Sparsify, add_largest, gram, simplex
-from equipoise.rule import Cohort, Rule, Setup, State
+from equipoise.rule import Cohort, Rule, Setup, State, needed
 
 EPS = 1e-7  # added to the length of an update before dividing by it
 LEAST = 1e-3  # of a reputation, before they are scaled to sum one
@@ -34,16 +34,6 @@ def share(standing: Tensor, beta: float) -> Tensor:
     """The share of the step that each standing [N] earns, in [0, 1]; all of it where none stands above zero."""
     t = torch.tanh(beta * standing)
     return t / t.max() if t.max() > 0 else torch.ones_like(t)
-
-
-def contribution(cohort: Cohort) -> Tensor:
-    """What each client reaches alone, [N] in [0, 1]."""
-    if cohort.contribution is None:
-        raise ValueError(
-            "reputation=contribution: the server must know what each client reaches alone, and found nothing. "
-            "Give the federation contribution=[...], one number in [0, 1] per client."
-        )
-    return cohort.contribution
 
 
 def rewarded(cohort: Cohort, given: Tensor, q: Tensor, sparsify: Sparsify) -> Tensor:
@@ -109,5 +99,5 @@ class CGSV(Rule):
         return {"r": r}, replace(cohort, weights=a, coefficients=c, notes=notes)
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
-        standing = state["r"] if self.reputation == "own" else contribution(cohort)
+        standing = state["r"] if self.reputation == "own" else needed(cohort.contribution, "contributions")
         return state, rewarded(cohort, given, share(standing, self.beta)[cohort.ids], self.sparsify)

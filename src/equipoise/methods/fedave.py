@@ -10,8 +10,8 @@ from torch import Tensor
 
 from equipoise.hyper import choice, number
 from equipoise.maths import simplex, square_norms
-from equipoise.methods.cgsv import LEAST, contribution, rewarded, share, unit
-from equipoise.rule import Briefing, Cohort, Rule, Setup, State, Visit
+from equipoise.methods.cgsv import LEAST, rewarded, share, unit
+from equipoise.rule import Briefing, Cohort, Rule, Setup, State, Visit, needed
 
 TINY = 1e-12
 
@@ -32,19 +32,15 @@ def divergence(own: Tensor, there: Tensor, server: Tensor, *, ordered: bool = Fa
     return torch.where(on, p * (torch.where(on, p, 1) / torch.where(on, s, 1)).log(), 0).sum(-1)
 
 
-def likeness(kl: Tensor) -> Tensor:
-    """The inverse of each divergence [M], scaled so that the largest is 1."""
-    k = simplex(1 / (kl.clamp(min=0) + TINY))
+def likeness(kl: Tensor, eps: float) -> Tensor:
+    """The inverse of each divergence [M] and ``eps``, scaled so that the largest is 1."""
+    k = simplex(1 / (kl.clamp(min=0) + eps))
     return k / k.max()
 
 
 def accuracies(cohort: Cohort) -> Tensor:
     """Of each client's trained model on the server's validation data: [M]."""
-    if cohort.oracle is None:
-        raise ValueError(
-            "FedAVE: the server must hold validation data; found none. Give the federation validation=(x, y)."
-        )
-    judge = cohort.oracle
+    judge = needed(cohort.oracle, "validation data")
     updates = zip(cohort.received, cohort.updates, cohort.buffer_updates, strict=True)
     models = (received + torch.cat([update, buffers]) for received, update, buffers in updates)
     return torch.stack([judge.score(model)[0] for model in models])
@@ -72,6 +68,8 @@ class FedAVE(Rule):
     reputation : q from the client's ``"own"`` reputation, or from its ``"contribution"``, what it reaches alone; then k is not
         in it, no validation data is asked for, and the clients report nothing.
     sort_losses : sort both lists of losses, so that the order of batches does not matter.
+    eps : added to every KL, > 0. A client with one batch has a KL of 0, and as published gets all there is: with clients that
+        small, take 0.01.
 
     Server state: ``rep`` [N]; ``k`` [N] of each client's last round; ``losses`` [N, L], s.
     Differs: batches of V come in a fixed order. Absent clients keep model and reputation.
@@ -86,6 +84,7 @@ class FedAVE(Rule):
     )
     reputation: Literal["own", "contribution"] = choice("own", "contribution")
     sort_losses: bool = False
+    eps: float = number(1e-12, low=0, above=True)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -97,9 +96,10 @@ class FedAVE(Rule):
         return {"rep": rep, "k": torch.zeros_like(rep), "losses": rep.new_zeros(len(rep), width)}
 
     def prepare(self, state: State, briefing: Briefing) -> State:
-        if self.reputation == "contribution" or briefing.oracle is None:
+        if self.reputation == "contribution":
             return state
-        found = torch.stack([briefing.oracle.batch_losses(vector)[0] for vector in briefing.received])  # [M, L]
+        oracle = needed(briefing.oracle, "validation data")
+        found = torch.stack([oracle.batch_losses(vector)[0] for vector in briefing.received])  # [M, L]
         return {**state, "losses": state["losses"].index_copy(0, briefing.ids, found)}
 
     def message(self, state: State, m: int) -> State:
@@ -116,7 +116,7 @@ class FedAVE(Rule):
         c = p * unit(square_norms(cohort.updates).sqrt(), self.gamma)
         notes = dict(cohort.notes)
         if self.reputation == "own":
-            k, past = likeness(cohort.reports["kl"]), state["rep"]
+            k, past = likeness(cohort.reports["kl"], self.eps), state["rep"]
             v = accuracies(cohort) * k.square()
             rep = v if cohort.t == 0 else self.alpha * past[i] + (1 - self.alpha) * v
             past = simplex(past.index_copy(0, i, rep.clamp(min=LEAST)))
@@ -127,5 +127,5 @@ class FedAVE(Rule):
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
         own = self.reputation == "own"
-        q = share(state["rep"] if own else contribution(cohort), self.beta)[cohort.ids]
+        q = share(state["rep"] if own else needed(cohort.contribution, "contributions"), self.beta)[cohort.ids]
         return state, rewarded(cohort, given, q * state["k"][cohort.ids] if own else q, self.sparsify)

@@ -434,7 +434,7 @@ def neurons(histories: Sequence[History]) -> "Figure":
         axes.set_xlim(0, start + gap * (len(ticks) - 1))
         axes.set_ylim(-0.6, len(held) - 0.4)
         room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
-        turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         crowded = room < 0.06 * max(len(text) for _, text in ticks)
         axes.set_xticks([at for at, _ in ticks], [_name(text) for _, text in ticks], **(turned if crowded else {}))
         few = len(order) <= 20

@@ -44,6 +44,11 @@ COLLABORATION: Final = {  # what clients get for what they contribute: title, la
 }
 TESTED: Final = ("fairness", "max", "mean")  # against the first method; keys and titles are the same
 _NARROW: Final = {"fairness": "fair-\nness", "Spearman": "Spear-\nman", "worse off": "worse\noff"}  # in a terminal
+_TOLD: Final = {  # what a method took for contributions
+    "standalone_val": "measured on the server's validation data; the table measures them on the test set",
+    "standalone_test": "measured on the test set, of which training should know nothing",
+    "given": "that it was given, and the table takes them for the accuracies reached alone",
+}
 FEW: Final = 5  # clients: a correlation of fewer says little
 UNDEFINED: Final = "–"
 _PERCENT: Final = "\u00a0%"  # not to be torn from its number
@@ -242,15 +247,24 @@ def _collaboration_notes(
         if any(s["max"] is not None and s["max"] == s["min"] for s in seeds.values())
     ]
     if equal:
+        hint = f" Add finetune, as in {equal[0]}+finetune, to compare what each client makes of it."
         yield (
-            f"Fairness of {_listed(equal)} is not defined: all clients have the same accuracy, as they do with one model. "
-            f"Add finetune, as in {equal[0]}+finetune, to compare what each client makes of it."
+            f"Fairness of {_listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
+            + ("" if any("finetune" in label for label in found) else hint)
         )
     every = [run.contribution for seeds in runs.values() for run in seeds.values() if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):
         yield "All clients reach the same accuracy alone, so that there is no contribution to be fair to."
     if alone := [label for label, seeds in found.items() if all(s["down"] == 0 for s in seeds.values())]:
         yield f"Clients of {_listed(alone)} receive nothing: they have what they contribute, so fairness says nothing here."
+    for used, what in _TOLD.items():
+        by = [
+            label
+            for label, seeds in found.items()
+            if any((runs[label][seed].meta.get("contribution") or {}).get("used") == used for seed in seeds)
+        ]
+        if by:
+            yield f"{_listed(by)} rewarded contributions {what}."
     for seed in sorted({seed for seeds in found.values() for seed in seeds}):
         told = {tuple(seeds[seed]["contribution"]) for seeds in found.values() if seed in seeds}
         if len(told) > 1:
@@ -644,7 +658,7 @@ def _latex(sheet: Sheet) -> str:
     titles, rows = sheet.grid
 
     def entry(cell: Cell) -> str:
-        mean = "--" if cell.mean == UNDEFINED else cell.mean
+        mean = "--" if cell.mean == UNDEFINED else cell.mean.replace("−", "$-$")
         mean = rf"\textbf{{{mean}}}" if cell.best else mean
         return rf"{mean}\,{{\scriptsize$\pm$\,{cell.spread}}}" if cell.spread else mean
 
