@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise.draws import cohort_size
+from equipoise.methods.principal import Principal
 from equipoise.scenarios import corruption, partition
 
 Inputs = dict[str, Any]
@@ -74,6 +76,38 @@ def motion_kernel(i: Inputs) -> Fields:
     return {"radius": radius, "sigma": sigma, "weights": corruption.motion_kernel(i["severity"]).tolist()}
 
 
+def domain_samples(i: Inputs) -> Fields:
+    names = list(i["domain_sizes"])
+    labels = [np.zeros(n) for n in i["domain_sizes"].values()]
+    return {
+        "parts": partition.domain_samples(
+            labels, [names.index(name) for name in i["client_domains"]], i["percent"], i["seed"]
+        )
+    }
+
+
+def office_sizes(i: Inputs) -> Fields:
+    split = {name: partition.every_tenth(n) for name, n in i["counts"].items()}
+    taken = {name: partition.domain_samples([np.zeros(len(train))], [0], 0.1, 0) for name, (train, _) in split.items()}
+    return {
+        "n_train": {name: len(train) for name, (train, _) in split.items()},
+        "n_test": {name: len(test) for name, (_, test) in split.items()},
+        "per_client": {name: len(part) for name, (part,) in taken.items()},
+    }
+
+
+def office_coverage(i: Inputs) -> Fields:
+    parts = partition.domain_samples([i["labels"]], [0] * i["K"], i["percent"], i["seed"], cover=True)
+    (size,) = {len(part) for part in parts}
+    joined = [index for part in parts for index in part]
+    return {"parts": parts, "size": size, "overlap": len(joined) - len(set(joined))}
+
+
+def sampling(i: Inputs) -> Fields:
+    m = cohort_size(i["num_users"], i["frac"])
+    return {"m": m, "L": Principal(keep=i["k_proportion"]).kept(m)}
+
+
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "partition.dir.plain": dirichlet,
     "partition.dir.capped": dirichlet,
@@ -87,6 +121,10 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "partition.retina.alpha100": retina,
     "partition.retina.alpha1.0": retina,
     "partition.retina.alpha0.5": retina,
+    "partition.fedheal.digits": domain_samples,
+    "partition.fedheal.office.sizes": office_sizes,
+    "partition.fedheal.office.coverage": office_coverage,
+    "partition.fedld.sampling": sampling,
     "partition.fedism.quality": quality,
     "partition.fedism.gaussian": gaussian,
     "partition.fedism.motion_kernel.case1": motion_kernel,

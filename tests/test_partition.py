@@ -211,3 +211,61 @@ def test_redraws_go_on_where_the_last_ended():
     while min(map(len, expected := partition.classwise(classes, 5, 0.5, False, rng)[0])) < 15:
         pass
     assert partition.dirichlet(LABELS, 5, 0.5, 1, min_size=15) == expected
+
+
+# domains, as FedHEAL samples them
+
+
+@given(
+    sizes=st.lists(st.integers(12, 60), min_size=1, max_size=3),
+    clients=st.integers(1, 4),
+    share=st.floats(0.1, 0.24),
+    seed=st.integers(0, 2**32 - 1),
+    cover=st.booleans(),
+)
+def test_every_client_has_its_share_of_one_domain(sizes, clients, share, seed, cover):
+    labels = [np.arange(n) % 2 for n in sizes]
+    domains = [d for _ in range(clients) for d in range(len(sizes))]
+    if cover and int(share * min(sizes)) < 2:
+        with pytest.raises(ValueError, match=r"takes 1 of the .* expected 2 to"):
+            partition.domain_samples(labels, domains, share, seed, cover=True)
+        return
+    parts = partition.domain_samples(labels, domains, share, seed, cover=cover)
+    assert parts == partition.domain_samples(labels, domains, share, seed, cover=cover)
+    for d, n in enumerate(sizes):
+        mine = [part for part, domain in zip(parts, domains, strict=True) if domain == d]
+        assert all(len(part) == len(set(part)) == int(share * n) for part in mine)
+        assert set(indices(mine)) <= set(range(n))
+        if cover:
+            assert all({labels[d][k] for k in part} == {0, 1} for part in mine)
+        else:
+            assert len(set(indices(mine))) == len(indices(mine))
+
+
+def test_clients_of_a_domain_share_all_of_it_and_no_more():
+    labels = [np.zeros(8), np.zeros(40)]
+    assert indices(partition.domain_samples(labels, [0, 0, 0, 0], 0.25, 5)) == list(range(8))
+    with pytest.raises(ValueError, match=r"client 5 takes 2 of the 0 samples that are left of domain 0.*fewer clients"):
+        partition.domain_samples(labels, [0] * 5, 0.25, 5)
+    assert partition.domain_samples(labels, [1], 0.5, 5) != partition.domain_samples(labels, [1], 0.5, 6)
+
+
+def test_every_tenth_splits_ten_into_eight_and_two():
+    assert partition.every_tenth(23) == ([*range(8), *range(10, 18), 20, 21, 22], [8, 9, 18, 19])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"share": 0.0}, r"share must be in \(0, 1\].*found share=0\.0"),
+        ({"share": 1.1}, "found share=1.1"),
+        ({"seed": -1}, "and seed=-1"),
+        ({"domains": [0, 2]}, r"domains a number in 0\.\.1 per client; found .* domains \[0, 2\]"),
+        ({"labels": [[[0, 1]]], "domains": [0]}, r"found labels \[\[1, 2\]\]"),
+        ({"share": 0.01}, "takes 0 of the 20 samples .* expected 1 to 20. Change share"),
+    ],
+)
+def test_errors_of_domain_samples(given, message):
+    usual = {"labels": [np.arange(20) % 3, np.arange(30) % 3], "domains": [0, 1], "share": 0.2, "seed": 0}
+    with pytest.raises(ValueError, match=message):
+        partition.domain_samples(**(usual | given))

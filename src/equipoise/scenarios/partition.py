@@ -70,6 +70,67 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
     ]
 
 
+def domain_samples(
+    labels: Sequence[ArrayLike], domains: Sequence[int], share: float, seed: int, *, cover: bool = False
+) -> list[list[int]]:
+    """Give every client a share of one domain, which leaves most of the domain unused: FedHEAL's clients.
+
+    Client by client, what is left of its domain is shuffled, and the first ``int(share * n)`` of its n samples are
+    taken (Chen, Huang and Ye 2024, as released: 0.01 of the digits, 0.1 of Office-Caltech with ``cover``).
+
+    Parameters
+    ----------
+    labels : per domain, the class of each sample.
+    domains : per client, the number of its domain.
+    share : in (0, 1], of the domain's samples.
+    seed : in 0..2**32 - 1, of NumPy's older generator.
+    cover : whether a client gets one sample of each class that it lacks, drawn from the whole domain, in place of one of
+        a class of which it has several. Such a sample may be another client's too.
+
+    Returns
+    -------
+    Positions in the client's domain; without ``cover``, disjoint among the clients of a domain.
+
+    Raises
+    ------
+    ValueError if a parameter is out of range, a domain does not suffice for its clients, or a client's samples are
+    fewer than the classes to cover.
+    """
+    of = [np.asarray(y) for y in labels]
+    if any(y.ndim != 1 for y in of) or not set(domains) <= set(range(len(of))):
+        raise ValueError(
+            "domain_samples: labels must be one class per sample of each domain, and domains a number in "
+            f"0..{len(of) - 1} per client; found labels {[list(y.shape) for y in of]} and domains {sorted(set(domains))}."
+        )
+    if not 0 < share <= 1 or not 0 <= seed < 2**32:
+        raise ValueError(
+            f"domain_samples: share must be in (0, 1] and seed in 0..2**32 - 1; found share={share} and seed={seed}."
+        )
+    rng = RandomState(seed)
+    left = [np.arange(len(y)) for y in of]
+    parts: list[list[int]] = []
+    for d in domains:
+        y, size, order = of[d], int(share * len(of[d])), rng.permutation(left[d])
+        least = len(np.unique(y)) if cover else 1
+        if not least <= size <= len(order):
+            raise ValueError(
+                f"domain_samples: client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of "
+                f"domain {d}: expected {least} to {len(order)}. Change share, here {share}, or take fewer clients."
+            )
+        part = _covering(order[:size], y, rng) if cover else order[:size]
+        left[d] = order[~np.isin(order, part)]
+        parts.append(part.tolist())
+    return parts
+
+
+def every_tenth(n: int) -> tuple[list[int], list[int]]:
+    """Training and test positions of n samples in a given order: of every ten the first eight, and the last two.
+
+    The split of Office-Caltech in FedHEAL, as released, whose images are sorted by class and file name.
+    """
+    return [i for i in range(n) if i % 10 <= 7], [i for i in range(n) if i % 10 > 7]
+
+
 def dirichlet(
     labels: ArrayLike,
     clients: int,
@@ -456,6 +517,18 @@ def holdout(
     else:
         held = rng.permutation(n)[:size]
     return sorted(held.tolist()), np.setdiff1d(np.arange(n), held).tolist()
+
+
+def _covering(part: Indices, y: NDArray[Any], rng: RandomState) -> Indices:
+    """Exchange samples until every class of ``y`` is there; draws are those of the released code."""
+    names = np.unique(y)
+    for missing in names[~np.isin(names, y[part])]:
+        new = rng.choice(np.flatnonzero(y == missing))
+        has = np.array([np.count_nonzero(y[part] == name) for name in names])
+        spare = names[rng.choice(np.flatnonzero(has >= 2))]
+        gone = rng.choice(np.flatnonzero(y[part] == spare))
+        part = np.append(np.delete(part, gone), new)
+    return part
 
 
 def _balanced(prior: Shares, clients: int, alpha: float, tolerance: float, patience: int, rng: Generator) -> Shares:
