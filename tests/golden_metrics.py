@@ -12,6 +12,11 @@ Inputs = dict[str, Any]
 Fields = dict[str, Any]
 
 
+def avg_std_per_round(i: Inputs) -> Fields:
+    found = performance.avg_std_worst_per_round(i["domain_acc"])
+    return {"avg": found.avg.value, "std": found.std.value}
+
+
 def avg_std(i: Inputs) -> Fields:
     found = avg_std_worst(i["domain_acc"])
     return {
@@ -52,6 +57,7 @@ def uniformity(i: Inputs) -> Fields:
 
 ADAPTERS = {
     "metric.fedheal.avg_std": avg_std,
+    "metric.fedheal.avg_std.per_round": avg_std_per_round,
     "metric.fedism.table": fedism_table,
     "metric.fedism.acc_auc": acc_auc,
     "metric.uniformity": uniformity,

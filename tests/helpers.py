@@ -78,12 +78,13 @@ def federation(
         "solver": eq.SGD(0.05, 0.9, 1e-4),
         "epochs": 2,
         "batch_size": 8,
-        "validation": samples(70, 2),  # two batches
         "participation": 0.7,
         "seed": 3,
         "engine": "sequential",
     } | settings
     data = given.pop("data", None) or clients(sizes)
+    if "net" not in given and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,):
+        given = {"validation": samples(70, 2)} | given  # two batches
     return eq.Federation(given.pop("net", None) or network(kind), data, method, given.pop("solver"), **given)
 
 

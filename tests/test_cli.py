@@ -143,6 +143,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     """One JSON document as documented, and nothing else."""
     found = json.loads(text)
     measures = found.pop("measures")
+    assert found.pop("collaboration") is None  # nobody was asked what clients reach alone
     assert found.keys() == {"scenario", "measure", "title", "rounds", "averaged", "seeds", "notes", "methods"}
     assert (found["measure"], found["title"]) == ("accuracy", "Accuracy")
     assert measures == {"accuracy": found}

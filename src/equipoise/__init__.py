@@ -9,7 +9,7 @@ from equipoise.method import METHODS, Method, MethodError, parse
 from equipoise.model import Model
 from equipoise.networks import NETWORKS
 from equipoise.networks import build as network
-from equipoise.rule import Cohort, Out, Rule, Setup, Visit
+from equipoise.rule import Briefing, Cohort, Out, Rule, Setup, Visit
 from equipoise.scenarios import SCENARIOS, Images, Scenario
 from equipoise.scenarios import load as scenario
 from equipoise.solver import SGD, Adam
@@ -22,6 +22,7 @@ __all__ = [
     "SCENARIOS",
     "SGD",
     "Adam",
+    "Briefing",
     "CheckpointError",
     "Cohort",
     "Federation",

@@ -271,7 +271,7 @@ def methods_(
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("method", "what it does", "hyper-parameters", "from"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "method")
     for n in METHODS:
         d = _described(n)
         main = [p for p in d["hyper_parameters"] if p["main"]]

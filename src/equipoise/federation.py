@@ -126,7 +126,8 @@ class Federation:
         model = _observed(net, head, known[0], data[0])
         self.tests = Tests(sets, _groups(groups, len(data), sets), measured)
         held_out = None if validation is None else read(validation, "validation", dtype, where, transform)
-        every = sets if held_out is None else {**sets, "(the server's validation)": held_out}
+        every = {f"test set {n!r}": d for n, d in sets.items()}
+        every |= {} if held_out is None else {"validation": held_out}
         bound = Bound(model)
         n_classes, n_features = _probe(bound, model, dict(zip(known, data, strict=True)), every)
 
@@ -530,7 +531,7 @@ def _probe(
         raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
     model.settle(x.expand(2, *x.shape[1:]))
     n_classes = logits.shape[1]
-    for name, d in {**data, **{f"test set {n!r}": d for n, d in sets.items()}}.items():
+    for name, d in {**data, **sets}.items():
         if not isinstance(d, Samples):
             continue  # a streamed sample is checked when it is used
         if isinstance(first, Samples) and d.x.shape[1:] != first.x.shape[1:]:

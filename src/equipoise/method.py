@@ -247,7 +247,7 @@ METHODS: dict[str, Entry] = {
         "submodels of one network, larger for those who contribute more",
         SAC,
         {
-            "paper": {"source": "standalone_test"},
+            "published": {"source": "standalone_test"},
             "cla": {"beta": 3.0},
             "dir2": {"beta": 5.0},
             "literal": {"scores": "paper", "min_per_layer": 0},

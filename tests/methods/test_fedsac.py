@@ -246,7 +246,7 @@ def test_without_allocation_the_submodels_are_as_large_and_drawn_anew() -> None:
 
 def test_the_source_of_contributions() -> None:
     a = fitted("fedsac", 2, tests=TESTS)
-    b = fitted("fedsac:paper", 2, tests=TESTS)
+    b = fitted("fedsac:published", 2, tests=TESTS)
     for fed, source in ((a, "standalone_val"), (b, "standalone_test")):
         told = fed.history.meta["contribution"]
         assert told["used"] == source
@@ -339,7 +339,7 @@ def test_bad_contributions(contribution: list[float], said: str) -> None:
 
 
 def test_published_contributions_need_tests() -> None:
-    fed = federation("fedsac:paper")
+    fed = federation("fedsac:published")
     with pytest.raises(ValueError, match=r"fedsac.* measured on tests="):
         fed.fit(1, progress=False)
 
