@@ -285,7 +285,9 @@ def test_every_measure_has_a_block_like_that_of_the_accuracy(groups, seeds):
     found = comparison(histories)
     json.dumps(found, allow_nan=False)
     assert list(found["measures"]) == ["accuracy", *AREAS]
-    assert found["measures"]["accuracy"] == {key: value for key, value in found.items() if key not in ("measures", "collaboration")}
+    assert found["measures"]["accuracy"] == {
+        key: value for key, value in found.items() if key not in ("measures", "collaboration")
+    }
     for name, block in found["measures"].items():
         assert (block["measure"], block["averaged"], block["seeds"]) == (name, 5, list(range(seeds)))
         for method in block["methods"]:

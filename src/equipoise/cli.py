@@ -139,8 +139,8 @@ def run(
     """Train one method and show how fair it is."""
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
-        clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
+        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
+        optimizer=optimizer, clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     config = runs.configure(method, overrides=overrides, seed=seed, **choices)
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{seed}")
@@ -187,8 +187,8 @@ def compare(
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer,
-        clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
+        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
+        optimizer=optimizer, clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     configs = []
     for method in methods:

@@ -257,9 +257,7 @@ def test_rewards_by_contribution_leave_the_sum_as_it_is() -> None:
 def test_what_it_needs() -> None:
     assert CGSV().needs == frozenset()
     assert CGSV(reputation="contribution").needs == {"contribution"}
-    with pytest.raises(
-        ValueError, match="needs contributions, and there is none"
-    ):
+    with pytest.raises(ValueError, match="needs contributions, and there is none"):
         one_round(CGSV(reputation="contribution"), normal(2, 4))
 
 
