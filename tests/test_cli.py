@@ -79,7 +79,15 @@ def test_the_methods(equipoise: Call) -> None:
     listed = json.loads(equipoise("methods", "--json").out)
     assert list(listed) == list(METHODS)
     for entry in listed.values():
-        assert entry.keys() == {"summary", "citation", "parts", "hyper_parameters", "presets", "preset_in_a_sum"}
+        assert entry.keys() == {
+            "summary",
+            "citation",
+            "parts",
+            "hyper_parameters",
+            "presets",
+            "preset_in_a_sum",
+            "needs",
+        }
         assert all(p.keys() == {"name", "default", "values", "part", "main"} for p in entry["hyper_parameters"])
 
 

@@ -136,3 +136,53 @@ def test_a_last_batch_of_one_is_left_out_for_batchnorm(n: int, batch: int, left:
     """Where there are others; batches of one were asked for."""
     index = plan([0], [n], epochs=2, batch=batch, single=True).index
     assert int((index >= 0).sum()) == 2 * left
+
+
+# steps in place of epochs
+def in_steps(sizes: list[int], steps: int, batch: int = 8, *, drop_single: bool = False, crop: int = 0) -> draws.Plan:
+    ids = list(range(len(sizes)))
+    return draws.plan(3, 1, ids, sizes, 99, batch, crop=crop, drop_single=drop_single, steps=steps)
+
+
+def test_every_client_takes_as_many_steps() -> None:
+    drawn = in_steps([5, 33, 8], 7, crop=2)
+    assert drawn.index.shape == (3, 7, 8)
+    assert drawn.shift is not None
+    assert drawn.shift.shape == (3, 7, 8, 2)
+    assert (drawn.index >= 0).any(-1).all()
+
+
+def test_steps_are_epochs_one_after_another() -> None:
+    """Each epoch is a permutation of the client's samples, the batches those of as many epochs."""
+    drawn = in_steps([20], 7)  # epochs of three batches: 8, 8, 4
+    for epoch in range(2):
+        seen = drawn.index[0, 3 * epoch : 3 * epoch + 3].flatten()
+        assert sorted(seen[seen >= 0].tolist()) == list(range(20))
+    whole = draws.plan(3, 1, [0], [20], 3, 8, crop=0, drop_single=False)
+    assert torch.equal(drawn.index[0], whole.index[0, :7])
+
+
+def test_steps_do_not_depend_on_who_stands_beside() -> None:
+    together, alone = (
+        in_steps([20, 5, 41], 9, crop=1),
+        draws.plan(3, 1, [1], [5], 1, 8, crop=1, drop_single=False, steps=9),
+    )
+    width = alone.index.shape[-1]
+    assert torch.equal(together.index[1, :, :width], alone.index[0])
+    assert (together.index[1, :, width:] == -1).all()
+    assert together.shift is not None
+    assert alone.shift is not None
+    assert torch.equal(together.shift[1, :, :width], alone.shift[0])
+
+
+def test_batches_of_one_sample_are_passed_over() -> None:
+    drawn = in_steps([17, 9, 1], 4, drop_single=True)
+    assert (drawn.index[:2] >= 0).sum(-1).tolist() == [[8] * 4, [8] * 4]
+    assert (drawn.index[2] >= 0).sum(-1).tolist() == [1] * 4  # there is nothing else
+
+
+def test_the_first_epoch_of_some_steps() -> None:
+    first = in_steps([20, 5, 41], 4).first(1)
+    assert (first.index >= 0).any(-1).sum(-1).tolist() == [3, 1, 4]
+    one = in_steps([20, 5, 41], 4).of(1).first(2)
+    assert (one.index >= 0).any(-1).sum(-1).tolist() == 2

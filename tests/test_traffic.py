@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
+import torch
+from torch import Tensor
 
 import equipoise as eq
+from equipoise import wire
 from equipoise.method import Method, parse
 from equipoise.metrics import Traffic, overhead, traffic
+from equipoise.rule import Briefing, Cohort, Rule, Setup, State, Visit
 from helpers import UNEQUAL, KeepHead, KeepNorm, federation, fitted, network
 
 
@@ -97,3 +103,77 @@ def test_nothing_sent_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"must be > 0; found 0"):
         overhead(1.0, 0.0)
     assert overhead(3, 2) == 1.5
+
+
+# rewards and uploads that are less than a model
+@dataclass(frozen=True)
+class Handful(Rule):
+    """Client m is given the first m entries of the step, and sends the first two entries of its update."""
+
+    owns = frozenset({"reward", "upload"})
+
+    def upload(self, update: Tensor, visit: Visit) -> Tensor:
+        return update * (torch.arange(update.shape[-1]) < 2)
+
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        some = torch.arange(given.shape[1]) < cohort.ids[:, None]
+        return state, torch.where(some, given, cohort.kept)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_reward_costs_what_it_changes(engine: str) -> None:
+    fed = fitted(Handful(), 3, engine=engine, participation=1.0)
+    G = fed.model.size
+    assert fed.records[0]["bytes"]["down"] == [8 * G] * 5  # the first model
+    for record in fed.records:
+        assert record["bytes"]["up"] == [wire.change_size(2, G, 8)] * 5
+        assert record["bytes"]["full"] == 8 * G
+    for record in fed.records[1:]:  # only the first two entries ever move
+        assert record["bytes"]["down"] == [wire.change_size(k, G, 8) for k in (0, 1, 2, 2, 2)]
+
+
+def test_who_was_absent_is_charged_for_the_reward_it_has_not_fetched() -> None:
+    fed = federation(Handful(), participation=0.6)
+    fed.fit(4, progress=False)
+    seen: set[int] = set()
+    for record in fed.records:
+        for m, down in zip(record["ids"], record["bytes"]["down"], strict=True):
+            small = wire.change_size(min(m, 2), fed.model.size, 8)
+            assert down == (small if m in seen else 8 * fed.model.size)
+            seen.add(m)
+
+
+def test_what_is_sent_is_what_the_server_sees() -> None:
+    fed, plain = fitted(Handful(), 1, participation=1.0), fitted("fedavg", 1, participation=1.0)
+    change = fed.progress.vector - fed.model.initial
+    assert torch.allclose(change[:2], (plain.progress.vector - plain.model.initial)[:2], atol=1e-14)
+    assert not change[2:].any()
+
+
+@dataclass(frozen=True)
+class Clock(Rule):
+    """Remembers when the server prepared a round, and tells it."""
+
+    def server_state(self, setup: Setup) -> State:
+        return {"seen": torch.zeros(1, dtype=torch.float64), "vector": torch.zeros_like(setup.initial)}
+
+    def prepare(self, state: State, briefing: Briefing) -> State:
+        return {"seen": state["seen"] + 10.0**briefing.t, "vector": briefing.vector.clone()}
+
+    def message(self, state: State, m: int) -> State:
+        return {"seen": state["seen"]}
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        return {"told": visit.message["seen"][..., 0]}, visit.state
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        return state, replace(cohort, notes={"told": cohort.reports["told"].tolist()})
+
+
+def test_the_server_prepares_before_it_hands_out() -> None:
+    vectors = []
+    fed = federation(Clock(), participation=1.0)
+    vectors.append(fed.progress.vector.clone())
+    fed.fit(3, progress=False, on_round=lambda _: vectors.append(fed.progress.vector.clone()))
+    assert [r["told"] for r in fed.records] == [[1.0] * 5, [11.0] * 5, [111.0] * 5]
+    assert torch.equal(fed.progress.server[0]["vector"], vectors[2])  # the model that the last round began with

@@ -29,7 +29,7 @@ from equipoise.compare import compare as run_all
 from equipoise.compare import fitting, members
 from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
-from equipoise.method import ALIASES, METHODS, MethodError, read_value
+from equipoise.method import ALIASES, METHODS, MethodError, parse, read_value
 from equipoise.report.html import write as write_report
 from equipoise.report.table import comparison, rich_table
 
@@ -43,6 +43,12 @@ app = typer.Typer(
     epilog="Start with `equipoise compare fedavg fedheal`. Add `--debug` to any command for a traceback.",
 )
 app.add_typer(analyse)
+NEEDS = {
+    "contribution": "what each client reaches alone, on the server's validation data (found out by itself)",
+    "contribution_on_test": "what each client reaches alone, on the test data (found out by itself)",
+    "neurons": "a network whose hidden units can be removed one by one",
+    "validation": "validation data of the server's own (scenarios digits-pow, digits-cla, digits-dir)",
+}
 out = Console()
 err = Console(stderr=True)
 
@@ -258,8 +264,6 @@ def methods_(
     """List the methods: what they do, their hyper-parameters, where they come from."""
     name = ALIASES.get(name, name) if name is not None else None
     if name is not None and name not in METHODS:
-        from equipoise.method import parse
-
         parse(name)  # says what is wrong, with a suggestion
         raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
     chosen = METHODS if name is None else {name: METHODS[name]}
@@ -299,6 +303,8 @@ def _show_method(name: str) -> None:
     for preset, values in d["presets"].items():
         shown = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"
         out.print(f"{name}:{preset}  {shown}", highlight=False)
+    if d["needs"]:
+        out.print(f"needs: {'; '.join(d['needs'])}", highlight=False)
     if d["preset_in_a_sum"]:
         out.print(f"As one part of a sum, {name} means {name}:{d['preset_in_a_sum']}.", highlight=False)
     for rule in METHODS[name].rules:
@@ -321,11 +327,14 @@ def _described(name: str) -> dict[str, Any]:
             found["part"] += (" and " if found["part"] else "") + rule.__name__  # both rules of FedISM+ have a radius
     hooks = (
         "private",
+        "prepare",
+        "submodel",
         "begin",
         "trains",
         "loss",
         "correction",
         "gradient",
+        "upload",
         "finish",
         "aggregate",
         "reward",
@@ -339,6 +348,7 @@ def _described(name: str) -> dict[str, Any]:
         "hyper_parameters": list(parameters.values()),
         "presets": {"paper": {}, **{k: dict(v) for k, v in entry.presets.items()}},
         "preset_in_a_sum": entry.summed,
+        "needs": [NEEDS[need] for need in sorted(parse(name).needs)],
     }
 
 
@@ -414,8 +424,6 @@ def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, An
 
 
 def _parts(method: str) -> set[str]:
-    from equipoise.method import parse
-
     return set(parse(method).parts)
 
 

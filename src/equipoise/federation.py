@@ -196,13 +196,18 @@ class Federation:
             norm = f"{m.size - m.n_params:,} running statistics, {how}; a last batch of one sample is left out"
         local = f"{e.epochs} local epochs" if e.steps is None else f"{e.steps} local steps"
         local += f" of batch {e.batch_size}"
-        return [
+        lines = [
             f"method {self.method} · {len(e.data)} clients, {asked} a round · {local} · {self.solver}",
             f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')}); "
             + (f"features enter {m.head_name!r}" if m.head_name else "no linear layer, so the logits are its features"),
             f"engine {self.engine_choice.engine}: {self.engine_choice.why}",
             f"BatchNorm: {norm}",
         ]
+        if e.neurons is not None:
+            found = ", ".join(f"{name} {size}" for name, size in zip(e.neurons.names, e.neurons.sizes, strict=True))
+            rest = "; ".join(f"{name} is everybody's ({why})" for name, why in e.neurons.left_out.items())
+            lines.append(f"hidden units: {found}" + (f"; {rest}" if rest else ""))
+        return lines
 
     @property
     def personal(self) -> bool:

@@ -29,6 +29,7 @@ from equipoise.scenarios import Scenario, cache
 from equipoise.solver import SGD, Adam, Solver
 
 COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir")
+MEASURED = ("standalone_test", "standalone_val")
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors")
@@ -256,9 +257,19 @@ def _alone(config: RunConfig, fed: Federation, progress: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with waited(path.with_suffix(".lock")):
-            fed.alone = json.loads(path.read_text()) if path.exists() else make()
+            fed.alone = _kept(path, len(fed.experiment.data)) or make()
     except OSError:  # a folder that cannot be written costs only the time
         fed.alone = fed.standalone(config.rounds, progress=progress)
+
+
+def _kept(path: Path, n: int) -> Alone | None:
+    """What is in a file of the cache, or None if there is nothing of use."""
+    try:
+        found = json.loads(path.read_text())
+        useful = all(values is None or len(values) == n for values in (found[name] for name in MEASURED))
+    except (OSError, ValueError, TypeError, KeyError):  # missing or damaged: that costs only the time
+        return None
+    return found if useful else None
 
 
 def execute(directory: Path, *, progress: bool = True, on_round: Callable[[Record], None] | None = None) -> History:

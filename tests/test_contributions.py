@@ -1,0 +1,124 @@
+"""What each client reaches alone: found out once, kept, recorded, and used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import equipoise as eq
+from equipoise import runs
+from equipoise.history import History
+from helpers import federation, fitted, samples
+
+SMALL = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
+TESTS = {"a": samples(40, 1)}
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """How often clients were trained alone, with a cache of their own."""
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    asked: list[int] = []
+    original = eq.Federation.standalone
+
+    def standalone(self: eq.Federation, rounds: int, *, progress: bool = True) -> Any:
+        asked.append(rounds)
+        return original(self, rounds, progress=progress)
+
+    monkeypatch.setattr(eq.Federation, "standalone", standalone)
+    return asked
+
+
+def ran(directory: Path, method: str, **choices: Any) -> History:
+    config = runs.configure(
+        method,
+        "digits-pow",
+        scenario_options=SMALL,
+        network="mlp",
+        network_options={"hidden": [8]},
+        rounds=2,
+        **choices,
+    )
+    runs.start(config, directory)
+    return runs.execute(directory, progress=False)
+
+
+def test_methods_on_the_same_data_share_the_answer(counted: list[int], tmp_path: Path) -> None:
+    histories = [ran(tmp_path / m, m) for m in ("fedavg", "fedsac", "cgsv", "standalone")]
+    assert counted == [2]
+    alone = [h.meta["contribution"]["standalone_test"] for h in histories]
+    assert alone[0] == alone[1] == alone[2] == alone[3]
+    assert histories[1].meta["contribution"]["used"] == "standalone_val"
+    assert histories[0].meta["contribution"]["used"] is None
+    assert histories[3].records[-1]["clients"]["accuracy"] == pytest.approx(alone[3])
+    ran(tmp_path / "seed", "fedavg", seed=1)
+    ran(tmp_path / "lr", "fedavg", lr=0.01)
+    assert counted == [2, 2, 2]
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2", "[]", '{"standalone_test": [0.1], "standalone_val": null}'])
+def test_a_damaged_answer_costs_only_the_time(counted: list[int], tmp_path: Path, content: str) -> None:
+    first = ran(tmp_path / "a", "fedavg")
+    (kept,) = (tmp_path / "cache").glob("alone-*.json")
+    kept.write_text(content)
+    assert ran(tmp_path / "b", "fedavg").meta["contribution"] == first.meta["contribution"]
+    assert counted == [2, 2]
+    assert json.loads(kept.read_text())["standalone_test"] == first.meta["contribution"]["standalone_test"]
+
+
+def test_a_cache_that_cannot_be_written(counted: list[int], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in its place")
+    assert len(ran(tmp_path / "a", "fedavg").meta["contribution"]["standalone_val"]) == 3
+    assert counted == [2]
+
+
+def test_a_resumed_run_keeps_its_contributions(counted: list[int], tmp_path: Path) -> None:
+    fed = federation("fedsac", tests=TESTS)
+    fed.fit(2, directory=tmp_path / "run", progress=False)
+    again = federation("fedsac", tests=TESTS)
+    again.resume(tmp_path / "run")
+    again.fit(1, progress=False)
+    assert counted == [2]
+    assert again.history.meta["contribution"] == fed.history.meta["contribution"]
+
+
+def test_nobody_trains_alone_unless_asked(counted: list[int]) -> None:
+    fitted("fedavg", 2, tests=TESTS)
+    fitted("cgsv", 2, tests=TESTS)
+    assert counted == []
+    asked = fitted("fedavg", 2, tests=TESTS, collaborative=True)
+    assert counted == [2]
+    assert len(asked.history.contribution) == 5
+    given = fitted("fedavg", 2, tests=TESTS, contribution=[0.1, 0.2, 0.3, 0.4, 0.5])
+    assert counted == [2]
+    assert given.history.meta["contribution"]["standalone_test"] == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_without_validation_data_or_tests() -> None:
+    alone = federation("fedavg", validation=None).standalone(1, progress=False)
+    assert alone == {"standalone_test": None, "standalone_val": None}
+
+
+# bad input
+def test_a_scenario_that_holds_no_data_out() -> None:
+    with pytest.raises(
+        ValueError, match=r"fedsac measures on validation data .* scenario digits holds none out.*digits-pow"
+    ):
+        runs.configure("fedsac", "digits")
+
+
+def test_steps_and_epochs() -> None:
+    with pytest.raises(ValueError, match="--epochs 2 and --steps 5: tell one of them"):
+        runs.configure("fedavg", "digits", epochs=2, steps=5)
+    assert runs.configure("fedavg", "digits-pow", scenario_options=SMALL).steps == 15
+    assert runs.configure("fedavg", "digits-pow", scenario_options=SMALL, epochs=2).steps is None
+    assert runs.configure("fedavg", "digits", steps=4).steps == 4
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True])
+def test_bad_steps(steps: Any) -> None:
+    with pytest.raises(ValueError, match="steps must be a whole number >= 1"):
+        federation("fedavg", steps=steps)
