@@ -82,8 +82,9 @@ def federation(
         "seed": 3,
         "engine": "sequential",
     } | settings
+    ours = "data" not in given
     data = given.pop("data", None) or clients(sizes)
-    if "net" not in given and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,):
+    if ours or ("net" not in given and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
         given = {"validation": samples(70, 2)} | given  # two batches
     return eq.Federation(given.pop("net", None) or network(kind), data, method, given.pop("solver"), **given)
 

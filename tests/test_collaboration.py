@@ -366,15 +366,15 @@ def test_domains_are_mixed_among_the_clients(name):
 
 def test_sizes_of_pow():
     scenario = load("digits-pow", seed=1)
-    assert [len(y) for _, y in scenario.clients] == partition.power_sizes(1500, 10)
+    assert [len(y) for _, y in scenario.clients] == partition.power_sizes(3000, 10)
     exact = load("digits-pow", seed=1, recipe="exact")
-    assert [len(y) for _, y in exact.clients] == partition.power_sizes(1500, 10, recipe="exact")
+    assert [len(y) for _, y in exact.clients] == partition.power_sizes(3000, 10, recipe="exact")
     taken = indices(exact.manifest["clients"].values())
-    assert len(set(taken)) == len(taken) == 1500
+    assert len(set(taken)) == len(taken) == 3000
     assert exact.manifest["sha256"] == scenario.manifest["sha256"]
     assert exact.manifest["collaboration"] == {
         "version": 1,
-        "samples": 150,
+        "samples": 300,
         "holdout": "stratified",
         "recipe": "exact",
     }
@@ -384,7 +384,7 @@ def test_classes_of_cla():
     for recipe in ("exact", "released"):
         scenario = load("digits-cla", seed=1, recipe=recipe)
         counts = [y.bincount(minlength=10).tolist() for _, y in scenario.clients]
-        assert counts == partition.class_ramp_counts(10, 10, 150)
+        assert counts == partition.class_ramp_counts(10, 10, 300)
         repeats = [len(part) - len(set(part)) for part in scenario.manifest["clients"].values()]
         assert any(repeats) == (recipe == "released")
 
@@ -392,7 +392,7 @@ def test_classes_of_cla():
 @pytest.mark.parametrize("recipe", ["plain", "capped", "mixtures"])
 def test_shares_of_dir(recipe):
     scenario = load("digits-dir", seed=1, recipe=recipe, alpha=2.0)
-    assert sum(len(y) for _, y in scenario.clients) == 1500
+    assert sum(len(y) for _, y in scenario.clients) == 3000
     assert min(len(y) for _, y in scenario.clients) >= 10
     taken = indices(scenario.manifest["clients"].values())
     assert len(set(taken)) == len(taken)
@@ -433,7 +433,7 @@ def test_twenty_clients(name, clients):
 @pytest.mark.parametrize("clients", [40, 60])
 def test_many_clients_of_dir(clients):
     scenario = load("digits-dir", seed=0, clients=clients)
-    assert sum(len(y) for _, y in scenario.clients) == 150 * clients
+    assert sum(len(y) for _, y in scenario.clients) == 300 * clients
     assert min(len(y) for _, y in scenario.clients) >= 10
 
 
@@ -457,7 +457,7 @@ def test_one_client(name):
         (by_classes, {"samples": 9}, "m must be >= 10, one sample of each of the classes; found 9"),
         (by_shares, {"alpha": 0.0}, "alpha must be at least"),
         (by_shares, {"alpha": 0.01, "clients": 20}, "min_size=10 samples.*Raise alpha"),
-        (by_shares, {"clients": 70}, "digits-dir: 10500 training images and the test would need 2044 handwriting"),
+        (by_shares, {"test": (900, 897, 10, 10)}, "a test of 1797 handwriting samples leaves none of 1797 to train on"),
         (by_size, {"seed": -1}, "seed must be >= 0; found -1"),
         (by_size, {"test": (10, 10, 10)}, "test must be 4 positive numbers"),
     ],
@@ -492,3 +492,10 @@ def test_steps_of_a_protocol():
     assert Protocol(1, 1, 8, 0.1, 0.0, 0.0).steps is None
     with pytest.raises(ValueError, match="steps must be >= 1, or None for epochs; found 0"):
         Protocol(1, 1, 8, 0.1, 0.0, 0.0, steps=0)
+
+
+def test_print_stands_in_where_handwriting_ends():
+    train = load("digits-dir", seed=0, clients=60, samples=90, test=(700, 700, 20, 30)).manifest["train"]
+    assert train[:2] == [198, 198]  # half of what the test leaves of 1,797
+    assert sum(train) == 6000
+    assert abs(train[2] * 6 - train[3] * 4) < 10

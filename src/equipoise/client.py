@@ -40,12 +40,17 @@ def visit_client(
     -------
     What is sent as the trained whole model [..., G], and for each rule its report and its new state.
     """
-    visits = [Visit(received, oracle.n_params, s, m, oracle, t, rounds) for s, m in zip(states, messages, strict=True)]
+    own = None if held is None else held[..., : oracle.n_params]
+    visits = [
+        Visit(received, oracle.n_params, s, m, oracle, t, rounds, own) for s, m in zip(states, messages, strict=True)
+    ]
     paired = list(zip(rules, visits, strict=True))
     start = received
     for rule, visit in paired:
         if overrides(rule, "begin"):
             start = rule.begin(start.clone(), visit)
+    if held is not None:
+        start = start.where(held, 0)
 
     with_loss = [(r, v) for r, v in paired if overrides(r, "loss")]
     with_correction = [(r, v) for r, v in paired if overrides(r, "correction")]
@@ -75,7 +80,7 @@ def visit_client(
             grad = _wrapped(r, v, grad)
         return grad(theta)
 
-    masks = [] if held is None else [held[..., : oracle.n_params]]
+    masks = [] if own is None else [own]
     masks += [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
     trained = oracle.solve(
         start,

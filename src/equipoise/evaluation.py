@@ -43,9 +43,11 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     vector = published(e, p) if p.given is None else p.given[m]
     if e.private is not None and p.own is not None:
         vector = torch.where(e.private, p.own[m], vector)
-    units = submodels(e, p.server, [m])
+    units, held = submodels(e, p.server, [m]), None
     if units is not None and e.neurons is not None:
-        vector = vector.where(e.neurons.held(units[0]), 0)
+        held = e.neurons.held(units[0])
+        vector = vector.where(held, 0)
+        held = held[: e.model.n_params]
     if not e.method.overriding("deploy"):
         return vector
     oracle = _at_home(e, p, m)
@@ -54,7 +56,8 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
         for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
             own, told = {k: v[m] for k, v in state.items()}, rule.message(server, m)
             if overrides(rule, "deploy"):
-                vector = rule.deploy(vector, Visit(vector, e.model.n_params, own, told, oracle, p.t, p.t))
+                visit = Visit(vector, e.model.n_params, own, told, oracle, p.t, p.t, held)
+                vector = rule.deploy(vector, visit)
     return vector
 
 

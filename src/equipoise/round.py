@@ -132,8 +132,8 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         trained = answers.trained if held is None else torch.where(held, answers.trained, now.own[ids])
         own = now.own.index_copy(0, ids, trained)
     updates = answers.trained.sub_(received)
-    if e.private is not None:
-        updates = updates.masked_fill(e.private, 0)
+    for out in (e.private, None if held is None else ~held):
+        updates = updates if out is None else updates.masked_fill(out, 0)
     reports = tree_map(partial(_public, e), answers.reports)
     traffic = _traffic(e, now, job, answers, updates, ids)
     P = e.model.n_params
@@ -160,9 +160,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         after, cohort = rule.aggregate(state, replace(cohort, reports=report))
         guard.weights(cohort.weights, rule)
         server.append(after)
-    if (
-        now.given is not None
-    ):  # who was absent starts from old statistics: average what they became, not how they changed
+    if now.given is not None:  # who was absent has old statistics: average what they became, not how they changed
         stale = (received - now.vector)[:, P:]
         for hidden in (e.private, None if held is None else ~held):
             stale = stale if hidden is None else stale.masked_fill(hidden[..., P:], 0)

@@ -110,7 +110,8 @@ class Visit:
     """What one client (or a stack of clients) knows in round ``t``, as one rule sees it.
 
     ``received`` [..., G] is the model handed out, ``state`` and ``message`` are the rule's own, ``oracle`` answers
-    questions about the client's data, ``rounds`` is the planned number of rounds. ``trained`` [..., G] is the model
+    questions about the client's data, ``rounds`` is the planned number of rounds, ``held`` [..., P] marks the client's
+    submodel, if it has one: nothing else is there to be trained. ``trained`` [..., G] is the model
     after local training and ``begun`` [..., P] the parameters it started from; both are there in ``upload`` and
     ``finish`` only.
     """
@@ -122,6 +123,7 @@ class Visit:
     oracle: Oracle
     t: int
     rounds: int
+    held: Tensor | None = None
     trained: Tensor = field(default_factory=lambda: torch.empty(0))
     begun: Tensor = field(default_factory=lambda: torch.empty(0))
 

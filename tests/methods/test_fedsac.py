@@ -360,3 +360,27 @@ def test_one_client_and_one_sample() -> None:
 
 def test_clients_are_as_many_as_ever() -> None:
     assert len(UNEQUAL) == 5  # the lists above have five contributions
+
+
+class Sigmoid(nn.Sequential):
+    """Units whose output is not zero when all their weights are."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 9), nn.Sigmoid(), nn.Linear(9, 3))
+        self.double()
+
+
+@pytest.mark.parametrize(
+    "name", ["fedsac+finetune", "fedsac+finetune:every-round", "fedsac-no-aggregation+ditto", "fedsac+fedpac"]
+)
+def test_what_a_client_does_not_hold_is_not_there_in_sums_either(name: str) -> None:
+    torch.manual_seed(0)
+    net = Sigmoid()
+    fed = fitted(name, 3, net=net, contribution=[0.1, 0.9, 0.5, 0.7, 0.3], participation=1.0, validation=samples(30, 2))
+    held = fed.experiment.neurons.held(submodels(fed.experiment, fed.progress.server, range(5)))
+    assert not held[0].all()
+    if "ditto" not in name and "fedpac" not in name:
+        for m in range(5):
+            assert not fed._vector(m)[~held[m]].any()
+    nobody = ~held.any(0)
+    assert torch.equal(fed.progress.vector[nobody], fed.model.initial[nobody])

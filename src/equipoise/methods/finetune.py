@@ -39,7 +39,7 @@ class FineTune(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         if self.form == "last" or visit.t == 0:
             return start
-        return visit.oracle.solve(start, epochs=1)  # the batches that deploy would read in this round
+        return visit.oracle.solve(start, only=visit.held, epochs=1)  # the batches that deploy would read in this round
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
-        return visit.oracle.solve(received)
+        return visit.oracle.solve(received, only=visit.held)

@@ -19,9 +19,9 @@ from equipoise.words import unknown
 
 VERSION = 1  # raise it whenever a part changes
 
-MIX = (1, 1, 4, 6)  # training images of each domain; 60 clients of 150 images then need 1,667 of 1,797 handwritten ones
-TEST = (50, 50, 200, 300)  # in the same mix
-SAMPLES = 150  # images of a client on average
+MIX = (1, 1, 4, 6)  # images of each domain, as long as there is handwriting
+TEST = (100, 100, 400, 600)  # in the same mix; an accuracy of 40 % then has a standard error of 1.4 points
+SAMPLES = 300  # images of a client on average
 CLIENTS = 10
 HELD = 0.1  # the server's share
 LEAST = 10  # images of the smallest client
@@ -60,8 +60,8 @@ def by_size(
     samples : images of a client on average; at least 85 leave the smallest client 10, which it must have.
     recipe : "released" or "exact", the rounding of ``partition.power_sizes``.
     holdout : what the server holds, "stratified" by class or drawn at "random".
-    test : images per domain, in the order of ``digits.DOMAINS``; a twelfth of all training images is handwriting of
-        either of the first two domains, and with theirs of the test it is 1,797 at most.
+    test : images per domain, in the order of ``digits.DOMAINS``; fewer than 1,796 of the first two. A sixth of the training images is
+        handwriting too, or what the test leaves of 1,797.
 
     Raises
     ------
@@ -204,12 +204,11 @@ def _images(name: str, pool: int, test: Sequence[int]) -> list[int]:
     total = pool
     while total - round(HELD * total) < pool:
         total += 1
-    parts = [total * share // sum(MIX) for share in MIX]
-    parts[-1] += total - sum(parts)
-    wanted = sum(parts[:2]) + sum(test[:2])
-    if wanted > digits.SAMPLES:
+    left = (digits.SAMPLES - sum(test[:2])) // 2
+    if left < 1:
         raise ValueError(
-            f"{name}: {pool} training images and the test would need {wanted} handwriting samples, and there are "
-            f"{digits.SAMPLES}. Take fewer clients or samples, or a smaller test."
+            f"{name}: a test of {sum(test[:2])} handwriting samples leaves none of {digits.SAMPLES} to train on. Take fewer."
         )
-    return parts
+    written = [min(total * share // sum(MIX), left) for share in MIX[:2]]
+    printed = (total - sum(written)) * MIX[2] // sum(MIX[2:])
+    return [*written, printed, total - sum(written) - printed]
