@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, checkpoint, cli, guard, runs
 from run_helpers import (
@@ -36,7 +37,7 @@ from run_helpers import (
 )
 
 Call = Callable[..., Any]
-COMMANDS = ("run", "compare", "resume", "report", "methods", "scenarios")
+COMMANDS = ("run", "compare", "resume", "report", "export", "methods", "scenarios")
 RUN = ("run", "-m", "fedheal", *TINY, "--rounds", "2")
 ESCAPE = "\x1b"
 
@@ -508,3 +509,41 @@ def test_from_any_directory_without_a_home(
     ended = equipoise(*RUN, "--name", "x", "--no-report", "--json")
     assert (ended.status, ended.err) == (0, "")
     assert_same_run(base / "one", tmp_path / "runs" / "x")
+
+
+# models out
+def test_the_global_model_is_exported(base: Path, equipoise: Call, tmp_path: Path) -> None:
+    ended = equipoise("export", base / "one", "-o", tmp_path / "out")
+    assert (ended.status, ended.err) == (0, "")
+    state = load_file(tmp_path / "out" / "global.safetensors")
+    fed = runs.trained(base / "one")
+    net = fed.network()
+    net.load_state_dict(state)
+    assert all(torch.equal(value, state[name]) for name, value in fed.state_dict().items())
+    assert f"{sum(p.numel() for p in state.values()):,} numbers" in ended.out
+
+
+def test_what_clients_own_is_exported(equipoise: Call, tmp_path: Path) -> None:
+    options = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
+    settings = runs.configure(
+        "fedsac", "digits-pow", scenario_options=options, network="mlp", network_options={"hidden": [8, 8]}, rounds=1
+    )
+    runs.start(settings, tmp_path / "run")
+    assert equipoise("export", tmp_path / "run").err.count("has no checkpoint yet") == 1
+    runs.execute(tmp_path / "run", progress=False)
+    assert equipoise("export", tmp_path / "run", "--client", "all", "--compact").status == 0
+    files = sorted((tmp_path / "run" / "models").iterdir())
+    assert [file.name for file in files] == [f"client-{k}.safetensors" for k in (1, 2, 3)]
+    fed = runs.trained(tmp_path / "run")
+    held = torch.tensor(fed.records[-1]["units"]["held"])
+    for file, kept in zip(files, held.tolist(), strict=True):
+        state = load_file(file)
+        assert [len(state["hidden.0.bias"]), len(state["hidden.1.bias"])] == kept
+    for client in ("client-2", "1"):
+        assert equipoise("export", tmp_path / "run", "--client", client, "-o", tmp_path / client).status == 0
+    one, other = (load_file(tmp_path / c / "client-2.safetensors") for c in ("client-2", "1"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    for bad in ("client-9", "3", "-1"):
+        ended = equipoise("export", tmp_path / "run", f"--client={bad}")
+        assert ended.status == 2
+        assert f"--client {bad}: the run has no such client. Give a name (client-1, client-2, client-3" in ended.err

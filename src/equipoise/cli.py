@@ -21,12 +21,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from safetensors.torch import save
 
 from equipoise import __version__, hyper, networks, runs, scenarios
 from equipoise.analyse_cli import app as analyse
 from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
 from equipoise.compare import fitting, members
+from equipoise.files import write_atomically
 from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
 from equipoise.method import ALIASES, METHODS, MethodError, parse, read_value
@@ -233,6 +235,49 @@ def resume(
     history = _execute(directory, quiet=quiet or json_)
     if json_ or not quiet:
         _finish([history], directory, json_, report and not quiet, False)
+
+
+@app.command(epilog="Example: `equipoise export runs/fedsac-digits-pow-seed0 --client all`")
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.")],
+    client: Annotated[
+        str | None,
+        typer.Option(
+            help="Name or number (from 0) of a client, whose own model is written; `all` for every client [default: the global model]."
+        ),
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the files [default: RUN/models].")
+    ] = None,
+) -> None:
+    """Write trained models as safetensors: the global one, or what clients own."""
+    fed = runs.trained(directory)
+    names = fed.experiment.names
+    chosen: list[int | None] = (
+        [None] if client is None else list(range(len(names))) if client == "all" else [_client(client, names)]
+    )
+    for number in chosen:
+        written = (
+            output or directory / "models"
+        ) / f"{'global' if number is None else runs.slug(names[number])}.safetensors"
+        state = fed.network(client=number, compact=compact).state_dict()
+        written.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(written, save({name: tensor.contiguous().clone() for name, tensor in state.items()}))
+        size = sum(t.numel() for t in state.values())
+        out.print(f"{written}: {size:,} numbers", soft_wrap=True, highlight=False)
+
+
+def _client(text: str, names: Sequence[str]) -> int:
+    if text in names:
+        return names.index(text)
+    if text.isdecimal() and int(text) < len(names):
+        return int(text)
+    raise ValueError(
+        f"--client {text}: the run has no such client. Give a name ({', '.join(names[:4])}, ...), a number from 0 to {len(names) - 1}, or all."
+    )
 
 
 @app.command(name="report", epilog="Example: `equipoise report runs/quickstart/*/ --output report.html --figures`")

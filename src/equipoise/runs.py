@@ -320,6 +320,21 @@ def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Calla
     return history
 
 
+def trained(directory: Path) -> Federation:
+    """The federation of a run, at its last complete round.
+
+    Raises
+    ------
+    RunError, CheckpointError : no run there, none that has finished a round, or damaged files.
+    """
+    config = load(directory)
+    if not checkpoint.exists(directory / "checkpoint"):
+        raise RunError(f"{directory} has no checkpoint yet. Run it first: equipoise resume {directory}.")
+    fed, _ = federation(config)
+    fed.resume(directory)
+    return fed
+
+
 def _check_agreement(config: RunConfig, directory: Path, fed: Federation, rest: int) -> None:
     t = fed.progress.t
     if t + rest != config.rounds:
