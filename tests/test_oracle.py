@@ -239,3 +239,26 @@ def test_losses_are_summed_in_float64() -> None:
     assert asked.score(theta)[1].dtype == torch.float64
     assert float(asked.score(theta)[1]) == pytest.approx(float(exact), rel=1e-8)
     assert asked.loss(theta).dtype == torch.float32
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_losses_of_batches(several: bool) -> None:
+    """A naive loop over the batches of the first epoch; a stack gives those of each client."""
+    net, data = network(), [samples(n, k) for k, n in enumerate((7, 21, 12))]
+    model = Model(net)
+    read_ = [read(d, "client", torch.float64, torch.device("cpu")) for d in data]
+    drawn = draws.plan(0, 0, [0, 1, 2], [7, 21, 12], 2, 8, crop=0, drop_single=False)
+    if several:
+        oracle = Oracle(Stacked(model), stack(read_), eq.SGD(), drawn, model.n_params)
+        losses, there = oracle.batch_losses(model.initial.expand(3, -1))
+    else:
+        each = [Oracle(Bound(model), d, eq.SGD(), drawn.of(m), model.n_params) for m, d in enumerate(read_)]
+        found = [oracle.batch_losses(model.initial) for oracle in each]
+        losses, there = (torch.stack(part) for part in zip(*found, strict=True))
+    assert losses.shape == there.shape == (3, 3)
+    for m, (x, y) in enumerate(data):
+        for k in range(3):
+            rows = drawn.index[m, k][drawn.index[m, k] >= 0]
+            assert bool(there[m, k]) == bool(len(rows))
+            expected = functional.cross_entropy(net(x[rows]), y[rows]).item() if len(rows) else 0.0
+            assert losses[m, k].item() == pytest.approx(expected, abs=1e-12)

@@ -115,13 +115,13 @@ class Oracle:
         """
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
         index = self.plan.first(1).index
-        losses = []
-        for rows in index.unbind(-2):
-            ok = rows >= 0
-            x, y = self.source.batch(rows.clamp(min=0), None)
-            each = cross_entropy(self.evaluator.forward(theta, buffers, x)[0], y).double() * ok
-            losses.append(each.sum(-1) / ok.sum(-1).clamp(min=1))
-        return torch.stack(losses, -1), (index >= 0).any(-1)
+        there, losses = index >= 0, []
+        width = max(1, EVALUATION_BATCH // max(1, index.shape[-1] * self.source.sizes.numel()))
+        for some in index.split(width, -2):  # several batches in one pass
+            x, y = self.source.batch(some.clamp(min=0).flatten(-2), None)
+            each = cross_entropy(self.evaluator.forward(theta, buffers, x)[0], y).double()
+            losses.append((each.view(some.shape) * (some >= 0)).sum(-1))
+        return torch.cat(losses, -1) / there.sum(-1).clamp(min=1), there.any(-1)
 
     def balanced_accuracy(self, vector: Tensor) -> Tensor:
         """Mean over the classes that are there of the share of their samples classified correctly [...]."""
