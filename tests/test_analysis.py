@@ -348,3 +348,19 @@ def test_the_network_is_not_changed() -> None:
     before = {k: v.clone() for k, v in net.state_dict().items()}
     trace(federation(net=net), 1)
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_a_run_that_needs_contributions_is_taken_apart(tmp_path: Path) -> None:
+    """They are found out first, as by the run itself."""
+    options = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
+    config = runs.configure(
+        "fedsac", "digits-pow", scenario_options=options, network="mlp", network_options={"hidden": [8]}, rounds=2
+    )
+    runs.start(config, tmp_path / "run")
+    history = runs.execute(tmp_path / "run", progress=False)
+    rows = decomposition(tmp_path / "run")
+    assert [row["round"] for row in rows] == [0, 1]
+    assert np.isfinite([row["total"] for row in rows]).all()
+    assert len(history) == 2
+    with pytest.raises(ValueError, match=r"fedsac cannot be tried for one round .* needs contribution, neurons"):
+        decomposition(tmp_path / "run", 1, ["fedsac(beta=2)"])

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import equipoise as eq
 from equipoise import runs
 from equipoise.history import History
-from helpers import federation, fitted, samples
+from helpers import federation, fitted, identical, samples
 
 SMALL = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
 TESTS = {"a": samples(40, 1)}
@@ -80,9 +81,14 @@ def test_a_resumed_run_keeps_its_contributions(counted: list[int], tmp_path: Pat
     fed.fit(2, directory=tmp_path / "run", progress=False)
     again = federation("fedsac", tests=TESTS)
     again.resume(tmp_path / "run")
+    assert again.alone == fed.alone
+    r = again.progress.server[0]["r"]
     again.fit(1, progress=False)
-    assert counted == [2]
+    assert counted == [2, 3]  # what clients reach alone in as many rounds as the federation has had
+    fed.fit(1, progress=False)
     assert again.history.meta["contribution"] == fed.history.meta["contribution"]
+    assert torch.equal(again.progress.server[0]["r"], r)
+    assert identical(again, fed)
 
 
 def test_nobody_trains_alone_unless_asked(counted: list[int]) -> None:
@@ -99,7 +105,70 @@ def test_nobody_trains_alone_unless_asked(counted: list[int]) -> None:
 
 def test_without_validation_data_or_tests() -> None:
     alone = federation("fedavg", validation=None).standalone(1, progress=False)
-    assert alone == {"standalone_test": None, "standalone_val": None}
+    assert alone == {"standalone_test": None, "standalone_val": None, "rounds": 1}
+
+
+def test_alone_for_as_long_as_together() -> None:
+    """Round by round, as at once: training alone goes on where it was."""
+    fed = federation("fedavg", tests=TESTS, collaborative=True)
+    for _ in range(4):
+        fed.fit(1, progress=False)
+    assert (
+        fed.history.meta["contribution"]
+        == fitted("fedavg", 4, tests=TESTS, collaborative=True).history.meta["contribution"]
+    )
+
+
+def test_a_client_that_cannot_train_alone_keeps_its_last_model(caplog: pytest.LogCaptureFixture) -> None:
+    data = [samples(12, k) for k in range(4)]
+    data[1][0][0, 0] = float("nan")
+    fed = fitted("fedsac", 2, data=data, tests=TESTS)
+    plain = federation("fedavg", tests=TESTS, data=data).evaluate()["a"]["accuracy"]
+    assert fed.history.contribution[1] == pytest.approx(plain)  # the first model
+    assert "client-1 cannot train alone to the end" in caplog.text
+    nobody = federation(
+        "fedavg", data=[(torch.full((4, 6), float("nan")).double(), torch.zeros(4).long())], tests=TESTS
+    )
+    assert nobody.standalone(2, progress=False)["standalone_test"] == [pytest.approx(plain)]
+
+
+class Noisy(torch.utils.data.Dataset[Any]):
+    """Validation data that are other ones whenever they are read."""
+
+    def __init__(self) -> None:
+        self.x, self.y = samples(30, 2)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, k: int) -> tuple[torch.Tensor, int]:
+        return self.x[k] + torch.randn(6, dtype=torch.float64), int(self.y[k])
+
+
+@pytest.mark.parametrize("method", ["fedsac", "cffl", "fedave"])
+def test_random_validation_data_follow_the_seed(method: str) -> None:
+    torch.manual_seed(1)
+    a = fitted(method, 3, validation=Noisy())
+    torch.manual_seed(2)
+    b = fitted(method, 3, validation=Noisy())
+    assert identical(a, b)
+    assert a.alone == b.alone
+
+
+def test_a_checkpoint_of_other_units_or_validation_data(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(
+        torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+    ).double()
+    first, second = ("first", (["0"], ["2"])), ("second", (["2"], ["4"]))
+    given = [0.1, 0.2, 0.3, 0.4, 0.5]
+    settings = {"net": net, "contribution": given}
+    federation("fedsac", neurons=dict([first, second]), **settings).fit(1, directory=tmp_path, progress=False)
+    for groups in ([second, first], [first]):
+        with pytest.raises(eq.CheckpointError, match="hidden units"):
+            federation("fedsac", neurons=dict(groups), **settings).resume(tmp_path)
+    with pytest.raises(eq.CheckpointError, match="validation"):
+        federation("fedsac", neurons=dict([first, second]), validation=samples(20, 9), **settings).resume(tmp_path)
+    assert federation("fedsac", neurons=dict([first, second]), **settings).resume(tmp_path) == 0
 
 
 # bad input

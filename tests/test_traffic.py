@@ -177,3 +177,31 @@ def test_the_server_prepares_before_it_hands_out() -> None:
     fed.fit(3, progress=False, on_round=lambda _: vectors.append(fed.progress.vector.clone()))
     assert [r["told"] for r in fed.records] == [[1.0] * 5, [11.0] * 5, [111.0] * 5]
     assert torch.equal(fed.progress.server[0]["vector"], vectors[2])  # the model that the last round began with
+
+
+@dataclass(frozen=True)
+class Spy(Rule):
+    """A server that looks for what should have stayed at home."""
+
+    def server_state(self, setup: Setup) -> State:
+        return {"seen": setup.initial.new_zeros(2, setup.n_clients, len(setup.initial))}
+
+    def prepare(self, state: State, briefing: Briefing) -> State:
+        seen = state["seen"].clone()
+        seen[0] = briefing.received
+        return {"seen": seen}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        seen = state["seen"].clone()
+        seen[1] = cohort.received
+        return {"seen": seen}, cohort
+
+
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+def test_the_server_does_not_see_what_is_private(kind: str) -> None:
+    rule = KeepNorm() if kind == "batchnorm" else KeepHead()
+    fed = fitted((rule, Spy()), 3, kind=kind, participation=1.0)
+    private = fed.experiment.private
+    seen = fed.progress.server[1]["seen"][:, :, private]
+    assert torch.equal(seen, fed.model.initial[private].expand_as(seen))
+    assert not torch.equal(fed.progress.own[:, private], seen[0])

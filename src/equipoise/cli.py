@@ -254,6 +254,8 @@ def export(
     ] = None,
 ) -> None:
     """Write trained models as safetensors: the global one, or what clients own."""
+    if compact and client is None:
+        raise ValueError("--compact makes the smaller network of one client: add --client NAME, or --client all.")
     fed = runs.trained(directory)
     names = fed.experiment.names
     chosen: list[int | None] = (

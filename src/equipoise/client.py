@@ -41,8 +41,10 @@ def visit_client(
     What is sent as the trained whole model [..., G], and for each rule its report and its new state.
     """
     own = None if held is None else held[..., : oracle.n_params]
+    shared = None if private is None else ~private[: oracle.n_params]
     visits = [
-        Visit(received, oracle.n_params, s, m, oracle, t, rounds, own) for s, m in zip(states, messages, strict=True)
+        Visit(received, oracle.n_params, s, m, oracle, t, rounds, own, shared)
+        for s, m in zip(states, messages, strict=True)
     ]
     paired = list(zip(rules, visits, strict=True))
     start = received
@@ -67,8 +69,6 @@ def visit_client(
                 )
             total = total + term
         return total
-
-    shared = None if private is None else ~private[: oracle.n_params]
 
     def correction(theta: Tensor) -> Tensor | float:
         total = reduce(add, (r.correction(theta, v) for r, v in with_correction))

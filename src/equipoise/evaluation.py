@@ -43,11 +43,10 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     vector = published(e, p) if p.given is None else p.given[m]
     if e.private is not None and p.own is not None:
         vector = torch.where(e.private, p.own[m], vector)
-    units, held = submodels(e, p.server, [m]), None
-    if units is not None and e.neurons is not None:
-        held = e.neurons.held(units[0])
-        vector = vector.where(held, 0)
-        held = held[: e.model.n_params]
+    units = submodels(e, p.server, [m])
+    whole = None if units is None or e.neurons is None else e.neurons.held(units[0])
+    held = None if whole is None else whole[: e.model.n_params]
+    vector = vector if whole is None else vector.where(whole, 0)
     if not e.method.overriding("deploy"):
         return vector
     oracle = _at_home(e, p, m)
@@ -58,7 +57,7 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
             if overrides(rule, "deploy"):
                 visit = Visit(vector, e.model.n_params, own, told, oracle, p.t, p.t, held)
                 vector = rule.deploy(vector, visit)
-    return vector
+    return vector if whole is None else vector.where(whole, 0)
 
 
 def _at_home(e: Experiment, p: Progression, m: int) -> Oracle:

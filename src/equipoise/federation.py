@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,20 +24,23 @@ from equipoise.draws import Plan, cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
+from equipoise.guard import QuorumError
 from equipoise.history import History, line
 from equipoise.method import Method
 from equipoise.metrics.classification import chosen
 from equipoise.model import Bound, Model, observe
 from equipoise.neurons import find
 from equipoise.oracle import Oracle
-from equipoise.round import Experiment, Record, begin, one_round, submodels
+from equipoise.round import Experiment, Progression, Record, begin, looking, one_round, submodels
 from equipoise.rule import Rule, Setup
 from equipoise.solver import SGD, Solver
 
 VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for methods that look at losses of batches
 CONTRIBUTIONS = frozenset({"contribution", "contribution_on_test"})  # what a rule may need
 
-Alone = dict[str, list[float] | None]  # what each client reaches alone, by the data it was measured on
+Alone = dict[str, Any]  # what each client reaches alone, by the data it was measured on, and in how many rounds
+
+log = logging.getLogger(__name__)
 
 
 class Federation:
@@ -142,7 +146,16 @@ class Federation:
                 f"{self.method} measures on validation data of the server's own, and this federation has none. "
                 "Give validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
             )
-        x, _ = data[0].batch(torch.zeros(2, dtype=torch.int64, device=data[0].sizes.device), None)
+        if contribution is None and needs & CONTRIBUTIONS:
+            lacking = held_out is None if "contribution" in needs else not sets
+            if lacking:
+                what = "validation=(x, y) of the server's own" if "contribution" in needs else "tests={...}"
+                raise ValueError(
+                    f"{self.method} needs what each client contributes, measured on {what}, which this federation lacks. "
+                    "Give it, or give contribution=[...] yourself."
+                )
+        some = torch.arange(16, device=data[0].sizes.device) % data[0].size  # hidden units are tried on these
+        x, _ = data[0].batch(some, None)
         hidden = find(model, x, neurons) if "neurons" in needs else None
         self.transform = transform
         self.engine_choice = _engine(engine, model, data, cohort_size(len(data), participation))
@@ -179,6 +192,7 @@ class Federation:
         )
         self.collaborative = collaborative or bool(needs & CONTRIBUTIONS)
         self.alone = None if contribution is None else _told(contribution, len(data))
+        self._solo: Progression | None = None
         self.progress = begin(self.experiment)
         self.records: list[Record] = []
 
@@ -246,9 +260,7 @@ class Federation:
         _whole("checkpoint_every", checkpoint_every, 1)
         total = self.progress.t + rounds
         path = Path(directory) if directory is not None else None
-        if self.collaborative and self.alone is None:
-            self.alone = self.standalone(total, progress=progress)
-        self.experiment = replace(self.experiment, contribution=self._contribution())
+        self.prepare(total, progress=progress)
         if path is not None:
             self._settle(path, total)
         with _bar(progress) as bar:
@@ -277,10 +289,21 @@ class Federation:
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
 
+    def prepare(self, rounds: int, *, progress: bool = True) -> None:
+        """Find out what each client reaches alone in ``rounds`` rounds, if the method or ``collaborative`` asks for it.
+
+        ``fit`` calls it. What was found for as many rounds, or was given, is kept.
+        """
+        known = self.alone is not None and self.alone.get("rounds") in (None, rounds)
+        if self.collaborative and not known:
+            self.alone = self.standalone(rounds, progress=progress)
+        self.experiment = replace(self.experiment, contribution=self._contribution())
+
     def standalone(self, rounds: int, *, progress: bool = True) -> Alone:
         """What each client reaches when it trains on its own data alone, as the method ``standalone`` does.
 
-        Every client starts from the first model and trains ``rounds`` times as long as in a round, alone.
+        Every client starts from the first model and trains ``rounds`` times as long as in a round, alone. One that fails
+        keeps the last model that it had. Called again for more rounds, the training goes on.
 
         Parameters
         ----------
@@ -289,34 +312,40 @@ class Federation:
 
         Returns
         -------
-        ``{"standalone_test": [N], "standalone_val": [N]}``, accuracies in [0, 1] on the test sets of each client and on the
-        server's validation data; None where there are no such data.
+        ``{"standalone_test": [N], "standalone_val": [N], "rounds": rounds}``, accuracies in [0, 1] on the test sets of each
+        client and on the server's validation data; None where there are no such data.
         """
         e = self.experiment
         method = Method.of("standalone")
-        e = replace(e, method=method, private=method.private(e.model), participation=1.0, neurons=None, quorum=1.0)
-        now = begin(e)
+        e = replace(e, method=method, private=method.private(e.model), participation=1.0, neurons=None, quorum=0.0)
+        now = self._solo if self._solo is not None and self._solo.t <= rounds else begin(e)
+        failed: dict[str, str] = {}
         with _bar(progress) as bar:
-            task = bar.add_task("every client alone", total=rounds, accuracy="")
+            task = bar.add_task("every client alone", total=rounds, completed=now.t, accuracy="")
             while now.t < rounds:
-                now, _ = one_round(e, now, rounds)
+                try:
+                    now, record = one_round(e, now, rounds)
+                    failed |= {q["name"]: q["reason"] for q in record.get("quarantined", [])}
+                except QuorumError as error:  # nobody could train
+                    failed |= {"all clients": str(error)}
+                    now = replace(now, t=now.t + 1)
                 bar.update(task, advance=1)
+        self._solo = now
+        for name, reason in failed.items():
+            log.warning("%s cannot train alone to the end (%s); its last good model counts", name, reason)
         models = [evaluation.deployed(e, now, m) for m in range(len(e.data))]
         tested = [self.tests.accuracy(e, v, m) for m, v in enumerate(models)] if self.tests.sets else None
-        judged = None if e.oracle is None else [float(e.oracle.score(v)[0]) for v in models]
-        return {"standalone_test": tested, "standalone_val": judged}
+        judged = None
+        if e.oracle is not None:
+            with looking(e, 0):
+                judged = [float(e.oracle.score(v)[0]) for v in models]
+        return {"standalone_test": tested, "standalone_val": judged, "rounds": rounds}
 
     def _contribution(self) -> Tensor | None:
         """What the method takes for the clients' contributions [N]."""
         if self.alone is None or not self.method.needs & CONTRIBUTIONS:
             return None
         values = self.alone[self._source]
-        if values is None:
-            raise ValueError(
-                f"{self.method} needs what each client contributes, measured on "
-                + ("validation=(x, y) of the server's own" if self._source.endswith("val") else "tests={...}")
-                + ", which this federation lacks. Give it, or give contribution=[...] yourself."
-            )
         return torch.tensor(values, dtype=torch.float64, device=self.model.initial.device)
 
     @property
@@ -436,7 +465,7 @@ class Federation:
             raise checkpoint.CheckpointError(
                 f"The checkpoint in {path} lacks {error}. Delete it to start the run again."
             ) from None
-        self.alone = meta.get("alone") or self.alone
+        self.alone = self.alone or meta.get("alone")
         self.records = trim(path / "metrics.jsonl", self.progress.t)
         return int(meta["rounds"]) - self.progress.t
 
@@ -451,6 +480,10 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "labels": hashlib.sha256(b"".join(_labels(d) for d in e.data)).hexdigest(),
         "parameters": {n: list(s) for n, s in zip(e.model.names, e.model.shapes, strict=True)},
         "fixed": hashlib.sha256(b"".join(_bytes(x) for x in e.model.fixed())).hexdigest(),
+        "hidden units": None
+        if e.neurons is None
+        else [[g.name, list(g.rows), list(g.columns)] for g in e.neurons.groups],
+        "validation": None if e.oracle is None or not e.method.needs else _validation(e.oracle),
         "solver": repr(e.solver),
         "epochs": e.epochs,
         "steps": e.steps,
@@ -473,7 +506,12 @@ def _told(contribution: Sequence[float], n: int) -> Alone:
     if not all(0 <= c <= 1 for c in values):
         found = f"{min(values):g} to {max(values):g}"
         raise ValueError(f"contribution must hold fractions in [0, 1]; found {found}. Divide percentages by 100.")
-    return {"standalone_test": values, "standalone_val": None, "given": values}
+    return {"standalone_test": values, "standalone_val": None, "given": values, "rounds": None}
+
+
+def _validation(oracle: Oracle) -> str:
+    source = oracle.source
+    return hashlib.sha256(_labels(source)).hexdigest() if isinstance(source, Samples) else str(int(source.sizes))
 
 
 def _labels(data: Samples | Stream) -> bytes:

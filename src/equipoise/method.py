@@ -312,7 +312,13 @@ METHODS: dict[str, Entry] = {
 }
 ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance
 TRAVEL: frozenset[type[Rule]] = frozenset({Scaffold})  # rules that ask how far the solver's steps lead
-ORDER = ("start", "mask", "weights", "direction")  # rules that own nothing come first, those that turn the step last
+ORDER = (
+    "start",
+    "mask",
+    "weights",
+    "direction",
+    "use",
+)  # rules that own nothing come first, what is done to a finished model last
 
 
 @dataclass(frozen=True)
@@ -363,6 +369,7 @@ class Method:
                         "submodel": "which part of the network a client gets",
                         "upload": "what a client sends",
                         "reward": "what each client gets back",
+                        "use": "what a client does to its model before it predicts",
                     }
                     raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -127,6 +128,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     good, ids = answers.rows, asked[answers.rows]
     whole = len(good) == len(asked)
     received, held = (received, held) if whole else (received[good], None if held is None else held[good])
+    told = received if e.private is None else torch.where(e.private, now.vector, received)  # as the server knows it
     own = None
     if now.own is not None:
         trained = answers.trained if held is None else torch.where(held, answers.trained, now.own[ids])
@@ -149,17 +151,19 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         weights=sizes / sizes.sum(),
         layout=e.model.layout,
         buffer_updates=updates[:, P:],
-        received=received,
-        kept=received,
+        received=told,
+        kept=told,
         held=held,
+        seed=e.seed,
         oracle=e.oracle,
         contribution=e.contribution,
     )
     server = []
-    for rule, state, report in zip(e.method.rules, now.server, reports, strict=True):
-        after, cohort = rule.aggregate(state, replace(cohort, reports=report))
-        guard.weights(cohort.weights, rule)
-        server.append(after)
+    with looking(e, now.t):
+        for rule, state, report in zip(e.method.rules, now.server, reports, strict=True):
+            after, cohort = rule.aggregate(state, replace(cohort, reports=report))
+            guard.weights(cohort.weights, rule)
+            server.append(after)
     if now.given is not None:  # who was absent has old statistics: average what they became, not how they changed
         stale = (received - now.vector)[:, P:]
         for hidden in (e.private, None if held is None else ~held):
@@ -189,7 +193,7 @@ def _prepared(e: Experiment, now: Progression, asked: Tensor, received: Tensor, 
         rounds=rounds,
         n_params=e.model.n_params,
         vector=now.vector,
-        received=received,
+        received=received if e.private is None else torch.where(e.private, now.vector, received),
         ids=asked,
         sizes=e.setup.sizes,
         seed=e.seed,
@@ -197,7 +201,16 @@ def _prepared(e: Experiment, now: Progression, asked: Tensor, received: Tensor, 
         contribution=e.contribution,
         neurons=e.neurons,
     )
-    return [rule.prepare(state, briefing) for rule, state in zip(e.method.rules, now.server, strict=True)]
+    with looking(e, now.t):
+        return [rule.prepare(state, briefing) for rule, state in zip(e.method.rules, now.server, strict=True)]
+
+
+@contextmanager
+def looking(e: Experiment, t: int) -> Iterator[None]:
+    """Let the server look at its validation data, which may draw random numbers, in round ``t``."""
+    random = e.oracle is not None and isinstance(e.oracle.source, Stream)
+    with draws.seeded(draws.noise(e.seed, t, len(e.data))) if random else nullcontext():
+        yield
 
 
 def submodels(e: Experiment, server: Sequence[State], ids: Sequence[int]) -> Tensor | None:

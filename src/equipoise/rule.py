@@ -111,7 +111,8 @@ class Visit:
 
     ``received`` [..., G] is the model handed out, ``state`` and ``message`` are the rule's own, ``oracle`` answers
     questions about the client's data, ``rounds`` is the planned number of rounds, ``held`` [..., P] marks the client's
-    submodel, if it has one: nothing else is there to be trained. ``trained`` [..., G] is the model
+    submodel, if it has one: nothing else is there to be trained. ``shared`` [P] marks what leaves the client, if not all
+    does. ``trained`` [..., G] is the model
     after local training and ``begun`` [..., P] the parameters it started from; both are there in ``upload`` and
     ``finish`` only.
     """
@@ -124,6 +125,7 @@ class Visit:
     t: int
     rounds: int
     held: Tensor | None = None
+    shared: Tensor | None = None
     trained: Tensor = field(default_factory=lambda: torch.empty(0))
     begun: Tensor = field(default_factory=lambda: torch.empty(0))
 
@@ -202,6 +204,7 @@ class Cohort:
     held: Tensor | None = None
     oracle: Oracle | None = None
     contribution: Tensor | None = None
+    seed: int = 0
 
     @property
     def uniform(self) -> Tensor:

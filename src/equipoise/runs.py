@@ -134,7 +134,7 @@ def configure(
         ) from None
     _check_device(config.device)
     made.check(config.solver)
-    if "validation" in made.needs and data.validation is None:
+    if made.needs & {"validation", "contribution"} and data.validation is None:
         raise ValueError(
             f"{made} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
             f"Choose one that does: {', '.join(COLLABORATIVE)}."
@@ -236,16 +236,21 @@ def federation(config: RunConfig) -> tuple[Federation, Scenario]:
     return built, data
 
 
-def _alone(config: RunConfig, fed: Federation, progress: bool) -> None:
+def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: bool = True) -> None:
     """Find out what each client reaches alone, once for all methods on the same data: the answer is kept in the cache.
 
     Processes that need the same answer wait for the one that is at it.
     """
-    if not fed.collaborative or fed.alone is not None:
-        return
-    about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every"})
+    if fed.collaborative and fed.alone is None:
+        fed.alone = _alone(config, fed, data, progress)
+    fed.prepare(config.rounds, progress=progress)
+
+
+def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Alone:
+    about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every", "engine"})
     versions = {name: version(name) for name in ("torch", "numpy")}
-    recipe = {**about, "version": ALONE, "labels": fingerprint(fed.experiment)["labels"], **versions}
+    made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
+    recipe = {**about, **made, "labels": fingerprint(fed.experiment)["labels"], **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     path = cache.directory() / f"alone-{key}.json"
 
@@ -257,9 +262,9 @@ def _alone(config: RunConfig, fed: Federation, progress: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with waited(path.with_suffix(".lock")):
-            fed.alone = _kept(path, len(fed.experiment.data)) or make()
+            return _kept(path, len(fed.experiment.data)) or make()
     except OSError:  # a folder that cannot be written costs only the time
-        fed.alone = fed.standalone(config.rounds, progress=progress)
+        return fed.standalone(config.rounds, progress=progress)
 
 
 def _kept(path: Path, n: int) -> Alone | None:
@@ -299,7 +304,7 @@ def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Calla
         rest = fed.resume(directory)
         _check_agreement(config, directory, fed, rest)
         checkpoint.tidy(directory / "checkpoint")
-    _alone(config, fed, progress)
+    prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     manifest = {
         **_environment(),
@@ -330,6 +335,7 @@ def trained(directory: Path) -> Federation:
     config = load(directory)
     if not checkpoint.exists(directory / "checkpoint"):
         raise RunError(f"{directory} has no checkpoint yet. Run it first: equipoise resume {directory}.")
+    torch.set_num_threads(config.threads)
     fed, _ = federation(config)
     fed.resume(directory)
     return fed

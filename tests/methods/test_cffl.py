@@ -119,7 +119,7 @@ class Naive:
         layout = self.fed.model.layout if layered else (len(u),)
         size = u
         if self.rule.download == "random":
-            size = torch.randperm(len(u), generator=torch.Generator().manual_seed(t)).double().tolist()
+            size = torch.randperm(len(u), generator=torch.Generator().manual_seed(1_000_003 * 3 + t)).double().tolist()
         keep: list[bool] = []
         for piece in parts(size, layout):
             k = math.ceil(q * len(piece) - 1e-9) if layered else math.floor(q * len(piece) + 1e-9)
@@ -385,3 +385,11 @@ def test_it_decides_what_nobody_else_may() -> None:
     with pytest.raises(eq.MethodError, match="weights"):
         eq.parse("cffl+fedheal")
     assert eq.parse("cffl:group-port").rules == (CFFL(port=True, aggregation="mean"),)
+
+
+@pytest.mark.parametrize("theta_u", [1.0, 0.3])
+def test_what_stays_at_home_is_neither_sent_nor_counted_twice(theta_u: float) -> None:
+    fed = fitted(f"fedbn+cffl(theta_u={theta_u})", 3, kind="batchnorm", participation=1.0)
+    e, p = fed.experiment, fed.progress
+    for m in range(5):
+        assert torch.equal(fed._vector(m)[e.private], p.own[m][e.private])

@@ -339,9 +339,11 @@ def test_bad_contributions(contribution: list[float], said: str) -> None:
 
 
 def test_published_contributions_need_tests() -> None:
-    fed = federation("fedsac:published")
     with pytest.raises(ValueError, match=r"fedsac.* measured on tests="):
-        fed.fit(1, progress=False)
+        federation("fedsac:published")
+    with pytest.raises(ValueError, match=r"cgsv.* measured on validation="):
+        federation("cgsv:contribution", validation=None)
+    assert federation("cgsv:contribution", validation=None, contribution=[0.1] * 5)
 
 
 @pytest.mark.parametrize(
@@ -370,17 +372,23 @@ class Sigmoid(nn.Sequential):
         self.double()
 
 
-@pytest.mark.parametrize(
-    "name", ["fedsac+finetune", "fedsac+finetune:every-round", "fedsac-no-aggregation+ditto", "fedsac+fedpac"]
-)
+@pytest.mark.parametrize("name", ["fedsac+finetune", "fedsac+ditto-personal", "moon+fedsac-no-aggregation"])
 def test_what_a_client_does_not_hold_is_not_there_in_sums_either(name: str) -> None:
     torch.manual_seed(0)
     net = Sigmoid()
     fed = fitted(name, 3, net=net, contribution=[0.1, 0.9, 0.5, 0.7, 0.3], participation=1.0, validation=samples(30, 2))
     held = fed.experiment.neurons.held(submodels(fed.experiment, fed.progress.server, range(5)))
     assert not held[0].all()
-    if "ditto" not in name and "fedpac" not in name:
-        for m in range(5):
-            assert not fed._vector(m)[~held[m]].any()
+    x = samples(20, 4)[0]
+    for m in range(5):
+        assert not fed._vector(m)[~held[m]].any()
+        small, whole = fed.network(client=m, compact=True), fed.network(client=m)
+        assert torch.allclose(small(x), whole(x), atol=1e-12)
     nobody = ~held.any(0)
     assert torch.equal(fed.progress.vector[nobody], fed.model.initial[nobody])
+
+
+@pytest.mark.parametrize("other", ["ditto", "fedpac", "cgsv", "fedave", "cffl", "finetune:every-round"])
+def test_rules_that_give_or_keep_another_model_are_refused(other: str) -> None:
+    with pytest.raises(ValueError, match="each set"):
+        federation(f"fedsac-no-aggregation+{other}")

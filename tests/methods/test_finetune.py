@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise import draws
+from equipoise import draws, evaluation
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.methods.finetune import FineTune
@@ -91,8 +91,8 @@ def test_a_client_alone_in_batch_norm(form: str) -> None:
 
 
 def test_only_every_round_sets_the_start() -> None:
-    assert FineTune().owns == frozenset()
-    assert FineTune("every_round").owns == {"start"}
+    assert FineTune().owns == {"use"}
+    assert FineTune("every_round").owns == {"use", "start"}
     assert (
         eq.parse("fedavg-finetune:fedrac").rules
         == (eq.parse("fedavg:uniform") + eq.parse("finetune:every-round")).rules
@@ -111,3 +111,13 @@ def test_looking_changes_nothing() -> None:
     first = fed.logits(x, client=2)
     assert torch.equal(first, fed.logits(x, client=2))
     assert all(torch.equal(v, before[k]) for k, v in fed.progress.tensors().items())
+
+
+@pytest.mark.parametrize("name", ["ditto", "ditto-personal", "fedpac"])
+def test_it_comes_last(name: str) -> None:
+    """Whatever model a client would predict with is trained once more."""
+    plain, tuned = (fitted(text, 2, participation=1.0) for text in (name, f"finetune+{name}"))
+    e, p = plain.experiment, plain.progress
+    for m in range(2):
+        oracle = evaluation._at_home(e, p, m)
+        assert torch.equal(tuned._vector(m), oracle.solve(plain._vector(m)))

@@ -65,6 +65,7 @@ def trace(
         raise ValueError(
             f"trace trains from the first round on; this federation has done {fed.progress.t}. Make a new one."
         )
+    fed.prepare(rounds, progress=False)
     e, had = fed.experiment, known or {}
     tried = {text: _with(e, parse(text)) for text in others}
     rows = []
@@ -92,6 +93,11 @@ def trace(
 def _with(e: Experiment, method: Method) -> Experiment:
     """The same experiment by another method."""
     method.check(e.solver)
+    if lacking := method.needs - ({"validation"} if e.oracle is not None else set()):
+        raise ValueError(
+            f"{method} cannot be tried for one round from the models of another method: it needs {', '.join(sorted(lacking))}. "
+            "Take apart a run of its own."
+        )
     return replace(e, method=method, private=method.private(e.model))
 
 
@@ -153,7 +159,8 @@ def decomposition(
     if all(key in known for key in wanted):
         return [known[key] for key in wanted]
     torch.set_num_threads(config.threads)
-    fed, _ = runs.federation(config)
+    fed, data = runs.federation(config)
+    runs.prepare(config, fed, data)
     then = _weights(path / "metrics.jsonl")
 
     def check(t: int, record: dict[str, Any]) -> None:

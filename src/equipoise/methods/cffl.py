@@ -155,12 +155,15 @@ class CFFL(Rule):
             return update  # the server scales it, and needs to know the model that was trained
         if not self.partial:
             return update.clamp(-self.clip, self.clip)
-        return self.filtered((update - visit.state["residual"]).clamp(-self.clip, self.clip), visit.oracle.layout)
+        clipped = (update - visit.state["residual"]).clamp(-self.clip, self.clip)
+        return self.filtered(clipped if visit.shared is None else clipped * visit.shared, visit.oracle.layout)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         report, state = {}, visit.state
         if self.partial:
             clipped = (theta - visit.start - state["residual"]).clamp(-self.clip, self.clip)
+            if visit.shared is not None:  # what stays at home is there already
+                clipped = clipped * visit.shared
             rest = clipped - self.filtered(clipped, visit.oracle.layout)
             state = {**state, "residual": state["residual"] + rest}
         if self.by == "classes":
@@ -215,14 +218,16 @@ class CFFL(Rule):
         weighed = replace(cohort, updates=sent, coefficients=weights, weights=simplex(weights))
         return state, replace(weighed, kept=kept, notes=notes)
 
-    def allocated(self, step: Tensor, share: Tensor, layout: tuple[int, ...], t: int) -> Tensor:
-        """What clients with the shares ``share`` [M] get of the step [P] of round ``t``: [M, P]."""
+    def allocated(self, step: Tensor, share: Tensor, layout: tuple[int, ...], lot: int) -> Tensor:
+        """What clients with the shares ``share`` [M] get of the step [P]; ``lot`` decides a random order: [M, P]."""
         size, layered = step.abs(), self.port or self.criterion == "layer"
         if self.download == "random":
-            order = torch.randperm(len(step), generator=torch.Generator().manual_seed(t))
+            order = torch.randperm(len(step), generator=torch.Generator().manual_seed(lot % 2**63))
             size = order.to(step.device).double()
         return step * largest(size[None], share[:, None], layout if layered else (len(step),), up=layered)
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
-        step = self.allocated(cohort.step(), state["share"][cohort.ids], cohort.layout, cohort.t)
+        step = self.allocated(
+            cohort.step(), state["share"][cohort.ids], cohort.layout, 1_000_003 * cohort.seed + cohort.t
+        )
         return state, cohort.kept + functional.pad(step, (0, given.shape[1] - step.shape[1]))

@@ -69,7 +69,7 @@ class DittoPersonal(Rule):
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         pull = lambda v: self.lam * (v - visit.start)  # noqa: E731
-        return {}, {"v": visit.oracle.solve(visit.state["v"], correction=pull)}
+        return {}, {"v": visit.oracle.solve(visit.state["v"], correction=pull, only=visit.held)}
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
         return visit.state["v"]

@@ -99,7 +99,8 @@ class FedSAC(Rule):
 
     @property
     def owns(self) -> frozenset[str]:
-        return frozenset({"submodel", "mask", "weights"} if self.aggregation == "frequency" else {"submodel"})
+        own = {"submodel", "start", "reward"}  # a model kept from another round would lack the units of this one
+        return frozenset(own | {"mask", "weights"} if self.aggregation == "frequency" else own)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -34,7 +34,7 @@ class FineTune(Rule):
 
     @property
     def owns(self) -> frozenset[str]:
-        return frozenset({"start"} if self.form == "every_round" else ())
+        return frozenset({"use", "start"} if self.form == "every_round" else {"use"})
 
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         if self.form == "last" or visit.t == 0:

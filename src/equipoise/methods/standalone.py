@@ -23,7 +23,8 @@ class Standalone(Rule):
     The measure that collaborative fairness is taken against: Lyu, Xu, Wang, Yu, Collaborative Fairness in Federated
     Learning, 2020; Wang et al., FedSAC, KDD 2024, Definition 1.
 
-    No hyper-parameters: a client predicts with its last model. The global model stays as it began; nothing is sent. Who is
+    No hyper-parameters: a client predicts with its last model. Nothing is sent; what is tested as the
+    global model is the mean of the clients', by samples. Who is
     absent does not train, so compare at full participation.
     """
 
