@@ -205,7 +205,7 @@ def sizes() -> tuple[dict[str, int], dict[str, int]]:
 FILE_SIZES, CLASS_SIZES = sizes()
 LONGER = {  # file: its limit, and why
     "cffl": (
-        135,
+        140,
         "two reputations, four ways to share out, work that clients keep to themselves, and a second released form",
     ),
     "cgsv": (52, "guards of a cosine, and what FedAVE shares with it: lengths, shares and the reward itself"),

@@ -59,8 +59,7 @@ class FedPAC(Rule):
         asked = visit.oracle
         solver = replace(asked.solver, lr=self.head_lr)  # type: ignore[type-var]  # solvers are frozen dataclasses
         own = self.deploy(start, visit)
-        only = asked.head if visit.held is None else asked.head & visit.held
-        return asked.solve(own, only=only, epochs=1, solver=solver)
+        return asked.solve(own, only=asked.head, epochs=1, solver=solver)
 
     def trains(self, visit: Visit) -> Tensor:
         return ~visit.oracle.head
