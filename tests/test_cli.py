@@ -539,11 +539,11 @@ def test_what_clients_own_is_exported(equipoise: Call, tmp_path: Path) -> None:
     for file, kept in zip(files, held.tolist(), strict=True):
         state = load_file(file)
         assert [len(state["hidden.0.bias"]), len(state["hidden.1.bias"])] == kept
-    for client in ("client-2", "1"):
-        assert equipoise("export", tmp_path / "run", "--client", client, "-o", tmp_path / client).status == 0
-    one, other = (load_file(tmp_path / c / "client-2.safetensors") for c in ("client-2", "1"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    for bad in ("client-9", "3", "-1"):
+    assert equipoise("export", tmp_path / "run", "--client", "client-2", "-o", tmp_path / "one").status == 0
+    whole = load_file(tmp_path / "one" / "client-2.safetensors")
+    assert all(torch.equal(value, whole[name]) for name, value in fed.state_dict(client=1).items())
+    assert "--compact makes the smaller network of one client" in equipoise("export", tmp_path / "run", "--compact").err
+    for bad in ("client-9", "1"):
         ended = equipoise("export", tmp_path / "run", f"--client={bad}")
         assert ended.status == 2
         assert f"--client {bad}: the run has no such client. Give a name (client-1, client-2, client-3" in ended.err

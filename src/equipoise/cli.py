@@ -243,7 +243,7 @@ def export(
     client: Annotated[
         str | None,
         typer.Option(
-            help="Name or number (from 0) of a client, whose own model is written; `all` for every client [default: the global model]."
+            help="Name of a client, whose own model is written; `all` for every client [default: the global model]."
         ),
     ] = None,
     compact: Annotated[
@@ -275,10 +275,8 @@ def export(
 def _client(text: str, names: Sequence[str]) -> int:
     if text in names:
         return names.index(text)
-    if text.isdecimal() and int(text) < len(names):
-        return int(text)
     raise ValueError(
-        f"--client {text}: the run has no such client. Give a name ({', '.join(names[:4])}, ...), a number from 0 to {len(names) - 1}, or all."
+        f"--client {text}: the run has no such client. Give a name ({', '.join(names[:4])}{', ...' * (len(names) > 4)}), or all."
     )
 
 

@@ -130,6 +130,8 @@ class Federation:
         model = _observed(net, head, known[0], data[0])
         self.tests = Tests(sets, _groups(groups, len(data), sets), measured)
         held_out = None if validation is None else read(validation, "validation", dtype, where, transform)
+        if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
+            raise ValueError("validation holds numbers that are not finite. Mend or leave out these samples.")
         every = {f"test set {n!r}": d for n, d in sets.items()}
         every |= {} if held_out is None else {"validation": held_out}
         bound = Bound(model)
@@ -415,8 +417,8 @@ class Federation:
     def _vector(self, client: int | None) -> Tensor:
         if client is None:
             return evaluation.published(self.experiment, self.progress)
-        if not 0 <= client < len(self.experiment.data):
-            raise ValueError(f"client must be in 0..{len(self.experiment.data) - 1}; found {client}.")
+        if client not in range(len(self.experiment.data)):
+            raise ValueError(f"client must be in 0..{len(self.experiment.data) - 1}; found {client!r}.")
         return evaluation.deployed(self.experiment, self.progress, client)
 
     def state_dict(self, *, client: int | None = None) -> dict[str, Tensor]:
@@ -427,14 +429,25 @@ class Federation:
         """A copy of your network with the trained values, in eval mode.
 
         ``compact`` gives a client of FedSAC the really smaller network, without the hidden units it does not hold.
+
+        Raises
+        ------
+        ValueError : there is no such client, or ``compact`` where there is no submodel or none can be cut out.
         """
         e, vector = self.experiment, self._vector(client)
-        if compact and client is not None and e.neurons is not None:
-            units = submodels(e, self.progress.server, [client])
-            if units is not None and e.neurons.fits(units[0]):
-                model, index = e.neurons.extract(units[0])
-                return model.network(vector[index])
-        return e.model.network(vector)
+        if not compact:
+            return e.model.network(vector)
+        units = None if client is None else submodels(e, self.progress.server, [client])
+        if units is None or e.neurons is None:
+            why = "the global model is whole" if client is None else f"{self.method} gives clients the whole network"
+            raise ValueError(f"compact: there is no submodel to cut out, because {why}. Leave compact out.")
+        if not e.neurons.fits(units[0]):
+            raise ValueError(
+                "compact: this network cannot be made smaller (its code may name sizes, or a convolution would have no "
+                "channel left). Leave compact out: what the client does not hold is zero."
+            )
+        model, index = e.neurons.extract(units[0])
+        return model.network(vector[index])
 
     # checkpoints
     def save(self, directory: str | Path, rounds: int | None = None) -> None:
@@ -500,7 +513,14 @@ def _judge(bound: Bound, data: Samples | Stream, solver: Solver) -> Oracle:
 
 
 def _told(contribution: Sequence[float], n: int) -> Alone:
-    values = [float(c) for c in contribution]
+    try:
+        values = [float(c) for c in contribution]
+    except (TypeError, ValueError):
+        values = []
+    if isinstance(contribution, Mapping | str) or (len(contribution) and not values):
+        raise TypeError(
+            f"contribution must be a list of numbers in [0, 1], one per client; found {_short(contribution)}."
+        )
     if len(values) != n:
         raise ValueError(f"contribution must hold one number per client: expected {n}, found {len(values)}.")
     if not all(0 <= c <= 1 for c in values):

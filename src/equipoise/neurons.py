@@ -275,6 +275,10 @@ def find(model: Model, x: Tensor, groups: Mapping[str, tuple[Sequence[str], Sequ
 # groups given by hand
 def _given(model: Model, groups: Mapping[str, Any]) -> list[Group]:
     modules = dict(model.net.named_modules(remove_duplicate=False))
+    if not isinstance(groups, Mapping):
+        raise TypeError(
+            f"neurons must be a mapping from names to hidden units; found {type(groups).__name__}. {BY_HAND}"
+        )
     if not groups:
         raise ValueError(f"The mapping of hidden units is empty. {BY_HAND}")
     found = []

@@ -12,7 +12,7 @@ def near(word: str, known: Iterable[str]) -> str:
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """One sentence about a name that does not exist, with the nearest one and all of them."""
     names = list(known)
-    return f"Unknown {what} '{name}'.{near(name, names)} All: {', '.join(names)}."
+    return f"Unknown {what} '{name}'.{near(str(name), names)} All: {', '.join(names)}."

@@ -392,3 +392,30 @@ def test_what_a_client_does_not_hold_is_not_there_in_sums_either(name: str) -> N
 def test_rules_that_give_or_keep_another_model_are_refused(other: str) -> None:
     with pytest.raises(ValueError, match="each set"):
         federation(f"fedsac-no-aggregation+{other}")
+
+
+def test_compact_where_there_is_no_submodel() -> None:
+    fed = fitted("fedsac(beta=6)", 1, contribution=[0.1, 0.9, 0.4, 0.6, 0.3])
+    with pytest.raises(ValueError, match=r"compact: .* the global model is whole"):
+        fed.network(compact=True)
+    with pytest.raises(ValueError, match=r"compact: .* fedavg gives clients the whole network"):
+        fitted("fedavg", 1).network(client=0, compact=True)
+    with pytest.raises(ValueError, match="client must be in"):
+        fed.network(client="client-1")
+
+
+@pytest.mark.parametrize("bad", [{"client-0": 0.1}, "0.1 0.2", ["a"] * 5])
+def test_contributions_that_are_no_numbers(bad: object) -> None:
+    with pytest.raises(TypeError, match="contribution must be a list of numbers"):
+        federation("fedsac", contribution=bad)
+
+
+def test_validation_data_that_are_not_finite() -> None:
+    x, y = samples(20, 1)
+    with pytest.raises(ValueError, match="validation holds numbers that are not finite"):
+        federation("fedsac", validation=(x.index_fill(0, torch.tensor(3), float("nan")), y))
+
+
+def test_hidden_units_by_hand_are_a_mapping() -> None:
+    with pytest.raises(TypeError, match="neurons must be a mapping"):
+        federation("fedsac", neurons=["0"])

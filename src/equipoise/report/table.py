@@ -196,6 +196,9 @@ def _collaboration(runs: dict[str, dict[int, History]], last: int) -> Comparison
     first = next(iter(found))
     keys = (*COLLABORATION, "fairness_mean", "fairness_oracle")
     every = [summary for seeds in found.values() for summary in seeds.values()]
+    reference = found[first]
+    if all(summary["down"] == 0 for summary in reference.values()):  # 100 by construction: nothing to be tested against
+        reference = {seed: {**summary, "fairness": None} for seed, summary in reference.items()}
     return {
         "scenario": next(iter(next(iter(runs.values())).values())).scenario,
         "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
@@ -208,7 +211,7 @@ def _collaboration(runs: dict[str, dict[int, History]], last: int) -> Comparison
                 "alone": all(summary["down"] == 0 for summary in seeds.values()),
                 "satisfied": all(summary["satisfied"] for summary in seeds.values()),
                 **{key: _over_seeds([summary[key] for summary in seeds.values()]) for key in keys},
-                "versus": None if label == first else _versus(first, seeds, found[first], TESTED),
+                "versus": None if label == first else _versus(first, seeds, reference, TESTED),
             }
             for label, seeds in found.items()
         ],
