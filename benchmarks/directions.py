@@ -12,20 +12,18 @@ held before the matrix was built, as a multiple of the matrix.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
-from round import keep, machine, seconds
+from round import machine, options, seconds, show
 from torch import Tensor
 
 from equipoise import maths
@@ -197,12 +195,7 @@ remembers from the round before, a second matrix in a run, are not counted.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time and memory of the rules that turn the step, as ratios.")
-    parser.add_argument("--alternations", type=int, default=5, help="turns that each side takes (5)")
-    parser.add_argument("--threads", type=int, default=2, help="threads inside operations, for both sides (2)")
-    parser.add_argument("--only", default="", help="methods whose name contains this text")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/RESULTS.md")
+    parser = options("Time and memory of the rules that turn the step, as ratios.", "methods")
     parser.add_argument("--memory", default="", help="print the peak of one method in this process, and stop")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -215,12 +208,7 @@ def main() -> None:
         if arguments.only in name:
             print(f"{name} ...", file=sys.stderr)
             results.append(measure(name, arguments.alternations))
-    if arguments.json:
-        print(json.dumps({"machine": where, "results": [asdict(r) for r in results]}, indent=2))
-    else:
-        Console(width=None if sys.stdout.isatty() else 120).print(table(results))
-    if arguments.write:
-        keep(markdown(results, where, arguments), Path(__file__).with_name("RESULTS.md"))
+    show(arguments, where, results, table, markdown)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,16 @@ Both sides get the same network and validation samples, and take turns.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from rich.table import Table
-from round import keep, machine
+from round import machine, options, show
 from torch import Tensor, nn
 
 from equipoise.importance import ablation, naive
@@ -152,12 +149,7 @@ of the mean losses of the two, in float32 networks at their first weights.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Speed of the importance of hidden units, as a ratio.")
-    parser.add_argument("--alternations", type=int, default=5, help="turns that each side takes (5)")
-    parser.add_argument("--threads", type=int, default=2, help="threads inside operations, for both sides (2)")
-    parser.add_argument("--only", default="", help="networks whose name contains this text")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/RESULTS.md")
+    parser = options("Speed of the importance of hidden units, as a ratio.", "networks")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     where = machine()
@@ -166,12 +158,7 @@ def main() -> None:
         if arguments.only in work.name:
             print(f"{work.name} ...", file=sys.stderr)
             results.append(measure(work, arguments.alternations))
-    if arguments.json:
-        print(json.dumps({"machine": where, "results": [asdict(r) for r in results]}, indent=2))
-    else:
-        Console(width=None if sys.stdout.isatty() else 120).print(table(results))
-    if arguments.write:
-        keep(markdown(results, where, arguments), Path(__file__).with_name("RESULTS.md"))
+    show(arguments, where, results, table, markdown)
 
 
 if __name__ == "__main__":

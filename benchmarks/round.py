@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -258,14 +259,36 @@ def keep(text: str, path: Path) -> None:
     path.write_text("\n".join(text if p.startswith(heading) else p.rstrip("\n") + "\n" for p in pages if p.strip()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Time a FedAvg round beside a plain PyTorch loop, as ratios.")
+def options(description: str, what: str) -> argparse.ArgumentParser:
+    """The options that every benchmark of this folder has."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--alternations", type=int, default=5, help="turns that each side takes (5)")
     parser.add_argument("--threads", type=int, default=2, help="threads inside operations, for both sides (2)")
-    parser.add_argument("--only", default="", help="workloads whose name contains this text")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the clients and three alternations")
+    parser.add_argument("--only", default="", help=f"{what} whose name contains this text")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/RESULTS.md")
+    return parser
+
+
+def show(
+    arguments: argparse.Namespace,
+    where: str,
+    results: list[Any],
+    table: Callable[[list[Any]], Table],
+    markdown: Callable[[list[Any], str, argparse.Namespace], str],
+) -> None:
+    """Print the results as was asked for, and keep them if that was asked."""
+    if arguments.json:
+        print(json.dumps({"machine": where, "results": [asdict(r) for r in results]}, indent=2))
+    else:
+        Console(width=None if sys.stdout.isatty() else 120).print(table(results))
+    if arguments.write:
+        keep(markdown(results, where, arguments), Path(__file__).with_name("RESULTS.md"))
+
+
+def main() -> None:
+    parser = options("Time a FedAvg round beside a plain PyTorch loop, as ratios.", "workloads")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the clients and three alternations")
     arguments = parser.parse_args()
     where = machine()
     torch.set_num_threads(arguments.threads)
@@ -277,12 +300,7 @@ def main() -> None:
     for work in works:
         print(f"{work} ...", file=sys.stderr)
         results.append(measure(work, arguments.alternations))
-    if arguments.json:
-        print(json.dumps({"machine": where, "results": [asdict(r) for r in results]}, indent=2))
-    else:
-        Console(width=None if sys.stdout.isatty() else 120).print(table(results))
-    if arguments.write:
-        keep(markdown(results, where, arguments), Path(__file__).with_name("RESULTS.md"))
+    show(arguments, where, results, table, markdown)
 
 
 if __name__ == "__main__":
