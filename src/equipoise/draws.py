@@ -59,8 +59,11 @@ def participants(seed: int, t: int, n_clients: int, share: float) -> Tensor:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Let every global generator (torch, NumPy, ``random``) start from ``seed`` inside, and put it back after."""
+def seeded(seed: int | None) -> Iterator[None]:
+    """Let every global generator (torch, NumPy, ``random``) start from ``seed`` inside, and put it back after; None does nothing."""
+    if seed is None:
+        yield
+        return
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (a user's data set may use it)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

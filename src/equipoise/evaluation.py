@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +50,10 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
         return vector
     oracle = _at_home(e, p, m)
     random = e.model.random or isinstance(e.data[m], Stream)
-    with seeded(noise(e.seed, p.t, m)) if random else nullcontext():
+    with seeded(noise(e.seed, p.t, m) if random else None):
         for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
-            own, told = {k: v[m] for k, v in state.items()}, rule.message(server, m)
             if overrides(rule, "deploy"):
+                own, told = {k: v[m] for k, v in state.items()}, rule.message(server, m)
                 visit = Visit(vector, e.model.n_params, own, told, oracle, p.t, p.t, held)
                 vector = rule.deploy(vector, visit)
     return vector if whole is None else vector.where(whole, 0)
@@ -90,7 +89,7 @@ class Tests:
 
         The data set is passed through the network once, whatever is measured.
         """
-        with seeded(0) if isinstance(data, Stream) else nullcontext():  # a data set may draw random numbers
+        with seeded(0 if isinstance(data, Stream) else None):  # a data set may draw random numbers
             nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
             logits, y = Oracle(e.bound, data, e.solver, nothing, e.model.n_params).logits(vector)
         accuracy = (logits.argmax(-1) == y).double().mean()

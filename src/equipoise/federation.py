@@ -29,7 +29,7 @@ from equipoise.history import History, line
 from equipoise.method import Method
 from equipoise.metrics.classification import chosen
 from equipoise.model import Bound, Model, observe
-from equipoise.neurons import find
+from equipoise.neurons import Neurons, find
 from equipoise.oracle import Oracle
 from equipoise.round import Experiment, Progression, Record, begin, looking, one_round, submodels
 from equipoise.rule import Rule, Setup
@@ -38,6 +38,7 @@ from equipoise.solver import SGD, Solver
 VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for methods that look at losses of batches
 CONTRIBUTIONS = frozenset({"contribution", "contribution_on_test"})  # what a rule may need
 
+Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 Alone = dict[str, Any]  # what each client reaches alone, by the data it was measured on, and in how many rounds
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Federation:
         validation: Any = None,
         contribution: Sequence[float] | None = None,
         collaborative: bool = False,
-        neurons: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None,
+        neurons: Groups | None = None,
     ) -> None:
         _whole("epochs", epochs, 1)
         if steps is not None:
@@ -156,9 +157,7 @@ class Federation:
                     f"{self.method} needs what each client contributes, measured on {what}, which this federation lacks. "
                     "Give it, or give contribution=[...] yourself."
                 )
-        some = torch.arange(16, device=data[0].sizes.device) % data[0].size  # hidden units are tried on these
-        x, _ = data[0].batch(some, None)
-        hidden = find(model, x, neurons) if "neurons" in needs else None
+        hidden = _hidden_units(model, data[0], neurons) if "neurons" in needs else None
         self.transform = transform
         self.engine_choice = _engine(engine, model, data, cohort_size(len(data), participation))
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
@@ -503,6 +502,12 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "batch_size": e.batch_size,
         "participation": e.participation,
     }
+
+
+def _hidden_units(model: Model, data: Samples | Stream, groups: Groups | None) -> Neurons:
+    """The network's hidden units, tried on a few of a client's samples."""
+    x, _ = data.batch(torch.arange(16, device=data.sizes.device) % data.size, None)
+    return find(model, x, groups)
 
 
 def _judge(bound: Bound, data: Samples | Stream, solver: Solver) -> Oracle:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -128,7 +128,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     good, ids = answers.rows, asked[answers.rows]
     whole = len(good) == len(asked)
     received, held = (received, held) if whole else (received[good], None if held is None else held[good])
-    told = received if e.private is None else torch.where(e.private, now.vector, received)  # as the server knows it
+    known = _known(e, now, received)
     own = None
     if now.own is not None:
         trained = answers.trained if held is None else torch.where(held, answers.trained, now.own[ids])
@@ -151,8 +151,8 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
         weights=sizes / sizes.sum(),
         layout=e.model.layout,
         buffer_updates=updates[:, P:],
-        received=told,
-        kept=told,
+        received=known,
+        kept=known,
         held=held,
         seed=e.seed,
         oracle=e.oracle,
@@ -193,7 +193,7 @@ def _prepared(e: Experiment, now: Progression, asked: Tensor, received: Tensor, 
         rounds=rounds,
         n_params=e.model.n_params,
         vector=now.vector,
-        received=received if e.private is None else torch.where(e.private, now.vector, received),
+        received=_known(e, now, received),
         ids=asked,
         sizes=e.setup.sizes,
         seed=e.seed,
@@ -205,12 +205,15 @@ def _prepared(e: Experiment, now: Progression, asked: Tensor, received: Tensor, 
         return [rule.prepare(state, briefing) for rule, state in zip(e.method.rules, now.server, strict=True)]
 
 
-@contextmanager
-def looking(e: Experiment, t: int) -> Iterator[None]:
+def _known(e: Experiment, now: Progression, received: Tensor) -> Tensor:
+    """What clients received [M, G], as far as the server knows: of private coordinates it has its own values."""
+    return received if e.private is None else torch.where(e.private, now.vector, received)
+
+
+def looking(e: Experiment, t: int) -> AbstractContextManager[None]:
     """Let the server look at its validation data, which may draw random numbers, in round ``t``."""
     random = e.oracle is not None and isinstance(e.oracle.source, Stream)
-    with draws.seeded(draws.noise(e.seed, t, len(e.data))) if random else nullcontext():
-        yield
+    return draws.seeded(draws.noise(e.seed, t, len(e.data)) if random else None)
 
 
 def submodels(e: Experiment, server: Sequence[State], ids: Sequence[int]) -> Tensor | None:

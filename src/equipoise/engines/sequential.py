@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 
 from torch import Tensor
@@ -36,7 +35,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             return _small(job, job.neurons, units, row)
     oracle = Oracle(bound, job.data[row], job.solver, job.plan([row]).of(0), job.model.n_params)
     random = job.model.random or isinstance(job.data[row], Stream)
-    with seeded(noise(job.seed, job.t, job.ids[row])) if random else nullcontext():
+    with seeded(noise(job.seed, job.t, job.ids[row]) if random else None):
         trained, reports, states = visit_client(
             job.rules,
             oracle,

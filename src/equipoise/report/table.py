@@ -197,7 +197,7 @@ def _collaboration(runs: dict[str, dict[int, History]], last: int) -> Comparison
     keys = (*COLLABORATION, "fairness_mean", "fairness_oracle")
     every = [summary for seeds in found.values() for summary in seeds.values()]
     reference = found[first]
-    if all(summary["down"] == 0 for summary in reference.values()):  # 100 by construction: nothing to be tested against
+    if _alone(reference):  # 100 by construction: nothing to be tested against
         reference = {seed: {**summary, "fairness": None} for seed, summary in reference.items()}
     return {
         "scenario": next(iter(next(iter(runs.values())).values())).scenario,
@@ -208,7 +208,7 @@ def _collaboration(runs: dict[str, dict[int, History]], last: int) -> Comparison
             {
                 "method": label,
                 "seeds": list(seeds),
-                "alone": all(summary["down"] == 0 for summary in seeds.values()),
+                "alone": _alone(seeds),
                 "satisfied": all(summary["satisfied"] for summary in seeds.values()),
                 **{key: _over_seeds([summary[key] for summary in seeds.values()]) for key in keys},
                 "versus": None if label == first else _versus(first, seeds, reference, TESTED),
@@ -216,6 +216,11 @@ def _collaboration(runs: dict[str, dict[int, History]], last: int) -> Comparison
             for label, seeds in found.items()
         ],
     }
+
+
+def _alone(seeds: dict[int, dict[str, Any]]) -> bool:
+    """Whether the clients of a method receive nothing, with any seed."""
+    return all(summary["down"] == 0 for summary in seeds.values())
 
 
 def _flat(run: History, found: dict[str, Any]) -> dict[str, Any]:
@@ -258,7 +263,7 @@ def _collaboration_notes(
     every = [run.contribution for seeds in runs.values() for run in seeds.values() if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):
         yield "All clients reach the same accuracy alone, so that there is no contribution to be fair to."
-    if alone := [label for label, seeds in found.items() if all(s["down"] == 0 for s in seeds.values())]:
+    if alone := [label for label, seeds in found.items() if _alone(seeds)]:
         yield f"Clients of {_listed(alone)} receive nothing: they have what they contribute, so fairness says nothing here."
     for used, what in _TOLD.items():
         by = [
