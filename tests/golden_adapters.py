@@ -60,7 +60,7 @@ def fedavg_aggregate(i: Inputs) -> Fields:
 
 def quotas(cohort: Cohort) -> Tensor:
     """The weight q [M, G] of every client in every column."""
-    mask = torch.ones_like(cohort.updates, dtype=torch.bool) if cohort.mask is None else cohort.mask
+    mask = torch.ones_like(cohort.updates, dtype=torch.bool) if cohort.mask is None else cohort.mask.dense()
     return maths.shares(cohort.weights, mask)
 
 
@@ -85,7 +85,7 @@ def fphl_rounds(method: str) -> Callable[[Inputs], Fields]:
             risen = after["ups"].double() / after["rounds"][:, None]
             history = {"l": risen} if rule.history == "inclusive" else {"h": 1 - risen}
             c = consistency(rule, deltas, before, after)
-            rounds.append({**history, "c": c, "mask": cohort.mask, "q": quotas(cohort), "W": server.theta})
+            rounds.append({**history, "c": c, "mask": cohort.mask.dense(), "q": quotas(cohort), "W": server.theta})
         return {"rounds": rounds}
 
     return adapter
@@ -136,7 +136,11 @@ def fedheal(method: str) -> Callable[[Inputs], Fields]:
         rounds = []
         for deltas, buffers in zip(tensor(i["deltas"]), tensor(i["buffer_deltas"]), strict=True):
             cohort = server.round(deltas, buffer_updates=buffers)
-            shown = {"mask": cohort.mask, "buffer_mask": cohort.buffer_mask, "q": quotas(cohort)}
+            shown = {
+                "mask": cohort.mask.dense(),
+                "buffer_mask": cohort.buffer_mask and cohort.buffer_mask.dense(),
+                "q": quotas(cohort),
+            }
             rounds.append({**shown, **fael_fields(server, cohort), "W": server.theta, "buffer": server.buffers})
         return {"rounds": rounds}
 
@@ -154,7 +158,7 @@ def fedheal_partial(i: Inputs) -> Fields:
         rounds.append(
             {
                 "participants": cohort.ids,
-                "mask": cohort.mask,
+                "mask": cohort.mask.dense(),
                 "d": server.rules[weights].distances(cohort),
                 "weights_used": cohort.weights,
                 "q": quotas(cohort),
@@ -305,7 +309,12 @@ def feddyn_fedheal(i: Inputs) -> Fields:
     for deltas in tensor(i["deltas"]):
         cohort = server.round(deltas)
         rounds.append(
-            {"mask": cohort.mask, "p": cohort.weights, "h": i["alpha"] * server.state[dyn]["u"], "W": server.theta}
+            {
+                "mask": cohort.mask.dense(),
+                "p": cohort.weights,
+                "h": i["alpha"] * server.state[dyn]["u"],
+                "W": server.theta,
+            }
         )
     return {"rounds": rounds}
 
@@ -369,7 +378,7 @@ def scaffold_fedheal(i: Inputs) -> Fields:
         rounds.append(
             {
                 "delta": delta,
-                "mask": cohort.mask,
+                "mask": cohort.mask.dense(),
                 "p": cohort.weights,
                 "c_server": server.state[control]["c"],
                 "W": server.theta,

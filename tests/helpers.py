@@ -266,6 +266,12 @@ class Quadratic:
     ) -> Tensor:
         return self.A @ theta - self.b
 
+    def cut(self, theta: Tensor) -> tuple[Tensor]:
+        return (theta,)
+
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Callable[..., Tensor]) -> tuple[Tensor]:
+        return (self.gradient(theta, buffers, x, objective),)
+
     def oracle(self, solver: Any, steps: int) -> Oracle:
         return Oracle(self, self, solver, full_batches(1, steps), len(self.b))
 

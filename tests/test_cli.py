@@ -314,7 +314,7 @@ WRONG: list[tuple[list[Any], str]] = [
     (["--network", "cnn(width=3)"], "width must be >= 1, and a multiple of 4"),
     (["--network", "mlp(hidden=64)"], "network mlp cannot be made with hidden=64"),
     (["--network", "cnn(width=4"], "--network cnn(width=4: write NAME=VALUE in the brackets and close them"),
-    (["--engine", "warp"], "Unknown engine 'warp'. Choose one of: auto, sequential, stacked."),
+    (["--engine", "warp"], "Unknown engine 'warp'. Choose one of: auto, sequential, workers, processes, stacked."),
     (["--optimizer", "lion"], "optimizer: input should be 'sgd', 'adam' or 'adamw'; found 'lion'"),
     (["--optimizer", "adam", "--momentum", "0.9"], "--momentum belongs to SGD"),
     (["--participation", "0"], "participation: input should be greater than 0; found 0.0"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,16 +19,24 @@ from helpers import normal, tensor
 
 values = st.floats(-5, 5, allow_nan=False)
 vectors = st.lists(values, min_size=1, max_size=8)
-SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 13), st.integers(0, 10**6))
+SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 29), st.integers(0, 10**6))
 
 
 def widths() -> Iterator[int]:
-    """Reduce in blocks of four columns, so that small matrices have several, and as shipped."""
-    original = maths.blocks
-    for width in (4, maths.BLOCK):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(maths, "blocks", lambda n, block=width: original(n, block))
-            yield width
+    """Reduce in blocks of eight columns, in runs of one, so that small matrices have several, and as shipped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maths, "SHORTEST", 1)
+        patch.setattr(maths, "blocks", lambda M, n: [slice(k, min(k + 8, n)) for k in range(0, max(n, 1), 8)])
+        yield 8
+    yield maths.BLOCK
+
+
+def bits(mask: Tensor) -> maths.Bits:
+    """A boolean matrix at one bit an entry."""
+    made = maths.Bits.empty(mask)
+    for part in maths.blocks(*mask.shape):
+        made.put(part, mask[:, part].to(torch.uint8))
+    return made
 
 
 def matrix(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,43 +121,157 @@ def test_combine_is_the_dense_sum(shape: tuple[int, int, int]) -> None:
     everything = torch.ones_like(mask)
     for _ in widths():
         assert torch.allclose(maths.combine(u, w), (w[:, None] * u).sum(0), rtol=0, atol=1e-13)
-        assert torch.allclose(maths.combine(u, w, mask), (maths.shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
+        for c in (mask, bits(mask)):
+            assert torch.allclose(maths.combine(u, w, c), (maths.shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
         assert torch.allclose(maths.combine(u, w, everything), maths.combine(u, w), rtol=0, atol=1e-13)
 
 
 @given(SHAPES)
 def test_norms_and_products_are_the_dense_ones(shape: tuple[int, int, int]) -> None:
     u, _, mask = matrix(shape)
-    for c in (c for _ in widths() for c in (None, mask)):
-        kept = u if c is None else u * c
+    before = u.clone()
+    for c in (c for _ in widths() for c in (None, mask, bits(mask))):
+        kept = u if c is None else u * mask
         assert torch.allclose(maths.square_norms(u, c), (kept * kept).sum(1), rtol=1e-13, atol=1e-13)
         assert torch.allclose(maths.gram(u, c), kept @ kept.T, rtol=1e-13, atol=1e-13)
+    assert torch.equal(u, before)
+
+
+@given(SHAPES, st.lists(st.integers(1, 12), min_size=1, max_size=6))
+def test_norms_of_tensors(shape: tuple[int, int, int], layout: list[int]) -> None:
+    """Their borders and those of the blocks fall together or not."""
+    u, _, mask = matrix((shape[0], sum(layout), shape[2]))
+    for c in (c for _ in widths() for c in (None, mask, bits(mask))):
+        kept = u if c is None else u * mask
+        expected = torch.stack([part.square().sum(1) for part in kept.split(layout, 1)], 1)
+        assert torch.allclose(maths.square_norms(u, c, layout), expected, rtol=1e-13, atol=1e-13)
+
+
+@given(SHAPES, st.data())
+def test_bits_are_the_matrix(shape: tuple[int, int, int], data: st.DataObject) -> None:
+    """Whole, and any of its columns, at whole bytes or not."""
+    _, _, mask = matrix(shape)
+    made = next(bits(mask) for _ in widths())
+    assert made.bits.shape == (len(mask), -(-mask.shape[1] // 8))
+    assert torch.equal(made.dense(), mask)
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, mask.shape[1])] * 2)))
+    assert torch.equal(made.block(slice(first, last)).bool(), mask[:, first:last])
+
+
+@given(SHAPES)
+def test_packing_is_the_same_on_every_device(shape: tuple[int, int, int]) -> None:
+    """The plain expressions, which run where NumPy cannot."""
+    x = matrix(shape)[2].to(torch.uint8)
+    there = maths._packed(x)
+    assert torch.equal(there, maths.packed(x))
+    assert torch.equal(maths._unpacked(there), maths.unpacked(there))
+    assert torch.equal(maths._unpacked(there)[:, : x.shape[1]], x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_at_least_and_ascending(dtype: torch.dtype) -> None:
+    x = torch.tensor([[-1.0, 0.0, -0.0], [2.0, 0.5, -3.0]], dtype=dtype)
+    assert maths.at_least(x, 0).tolist() == [[0, 1, 1], [1, 1, 0]]
+    assert maths.at_least(x, 0, above=True).tolist() == [[0, 0, 0], [1, 1, 0]]
+    assert maths.at_least(x, 0).dtype == torch.uint8
+    assert maths.ascending(x.flatten()).tolist() == sorted(x.flatten().tolist())
 
 
 def test_across_a_real_border() -> None:
-    """More columns than one block holds, and one more: the last block has a single column."""
-    G = 2 * maths.BLOCK + 1
+    """More columns than eight blocks hold, and one more: the last block has a single column."""
+    G = 8 * (maths.BLOCK // 3 // 64) * 64 + 1
     u = normal(3, G)
     mask = normal(3, G, seed=1) > -0.5
     w = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    assert torch.allclose(maths.gram(u, mask), (u * mask) @ (u * mask).T, rtol=1e-12)
-    assert torch.allclose(maths.square_norms(u), u.square().sum(1), rtol=1e-12)
-    assert torch.allclose(maths.combine(u, w, mask), (maths.shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
+    assert len(maths.blocks(3, G)) == 9
+    for c in (mask, bits(mask)):
+        assert torch.allclose(maths.gram(u, c), (u * mask) @ (u * mask).T, rtol=1e-12)
+        assert torch.allclose(maths.square_norms(u, c), (u * mask).square().sum(1), rtol=1e-12)
+        assert torch.allclose(maths.combine(u, w, c), (maths.shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
 
 
-def test_blocks_cover_every_column_once() -> None:
-    for n in (1, 4, 5, 11, maths.BLOCK, maths.BLOCK + 1):
-        covered = torch.cat([torch.arange(n)[part] for part in maths.blocks(n)])
-        assert torch.equal(covered, torch.arange(n))
+@given(M=st.integers(1, 5000), n=st.integers(0, 10**7))
+def test_blocks_cover_every_column_once(M: int, n: int) -> None:
+    """In order; each begins at a whole byte of bits; and they are as few as fit in a block, but for 64 columns at least."""
+    parts = maths.blocks(M, n)
+    assert parts[0].start == 0
+    assert parts[-1].stop == n
+    assert all(a.stop == b.start for a, b in pairwise(parts))
+    assert all(part.start % 64 == 0 for part in parts)
+    assert all((part.stop - part.start) * M <= max(maths.BLOCK, 64 * M) for part in parts)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Set the number of threads inside operations for the time of a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_same_bits_for_any_number_of_threads(threads: Callable[[int], None], masked: bool) -> None:
+    """Float32 sums depend on their order; the order of these depends on the shape alone."""
+    M, G = 6, 20 * (maths.BLOCK // 6) + 77
+    u, w, mask = normal(M, G).float(), torch.rand(M), bits(normal(M, G, seed=1) > 0) if masked else None
+    results = []
+    for n in (1, 2, 3):
+        threads(n)
+        found = maths.combine(u, w, mask), maths.square_norms(u, mask), maths.gram(u, mask)
+        results.append(found)
+        assert torch.get_num_threads() == n
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_few_blocks_are_done_here_and_many_by_threads(threads: Callable[[int], None]) -> None:
+    def who(parts: list[slice]) -> tuple[int, int]:
+        time.sleep(0.01)
+        return threading.get_ident(), torch.get_num_threads()
+
+    threads(2)
+    few, many = torch.empty(64, 64), torch.empty(64, 32 * maths.BLOCK // 64)
+    assert set(maths.spread(who, few)) == {(threading.get_ident(), 1)}
+    found = maths.spread(who, many)
+    assert len(found) == len({part.start for part in maths.blocks(*many.shape)}) // maths.SHORTEST
+    assert len(set(found)) == 2
+    assert {n for _, n in found} == {1}
+    assert threading.get_ident() not in {name for name, _ in found}
+    assert torch.get_num_threads() == 2
+
+
+def test_an_error_in_a_thread_is_an_error_here(threads: Callable[[int], None]) -> None:
+    def fails(parts: list[slice]) -> None:
+        if parts[-1].stop == many.shape[1]:
+            raise ArithmeticError("the last run")
+
+    threads(2)
+    many = torch.empty(64, 32 * maths.BLOCK // 64)
+    with pytest.raises(ArithmeticError, match="the last run"):
+        maths.spread(fails, many)
+    assert torch.get_num_threads() == 2
 
 
 def test_sums_are_in_float64() -> None:
     """A million ones and one large value: float32 would lose all the ones."""
     u = torch.ones(1, 1_000_001, dtype=torch.float32)
     u[0, 0] = 1e5
-    assert float(maths.square_norms(u)) == 1e10 + 1e6
+    assert float(maths.square_norms(u)) == pytest.approx(1e10 + 1e6, rel=1e-15)
     assert float(maths.gram(u)) == 1e10 + 1e6
     assert maths.combine(u, torch.ones(1, dtype=torch.float64)).dtype == torch.float32
+
+
+def test_take_and_put_leave_out_nobody() -> None:
+    """Rows of some are a copy, those of all, in their order, the table itself."""
+    table = normal(4, 3)
+    for ids in ([0, 1, 2, 3], [2, 0], [3, 2, 1, 0], [0]):
+        i = torch.tensor(ids)
+        rows = maths.take(table, i)
+        assert torch.equal(rows, table[i])
+        assert (rows is table) == (ids == [0, 1, 2, 3])
+        after = maths.put(table, i, rows + 1)
+        assert torch.equal(after, table.index_copy(0, i, rows + 1))
+    assert torch.equal(table, normal(4, 3))
 
 
 def test_pick_takes_rows_for_one_and_for_a_stack() -> None:

@@ -19,10 +19,10 @@ def quadratic() -> Quadratic:
 def ours(solver: SGD | Adam, start: torch.Tensor, steps: int) -> torch.Tensor:
     client = quadratic()
     theta = start.clone()
-    slots = solver.init(theta)
+    slots = solver.init([theta])
     for _ in range(steps):
         gradient = theta @ client.A - client.b  # [..., P]
-        theta, slots = solver.step(theta, gradient, slots)
+        solver.step([theta], [gradient], slots)
     return theta
 
 
@@ -75,9 +75,9 @@ def test_a_stack_steps_as_its_rows(solver: SGD | Adam) -> None:
 def test_travel_is_what_a_unit_gradient_moves(momentum: float, steps: int) -> None:
     solver = SGD(0.1, momentum)
     theta = torch.zeros(1, dtype=torch.float64)
-    slots = solver.init(theta)
+    slots = solver.init([theta])
     for _ in range(steps):
-        theta, slots = solver.step(theta, torch.ones(1, dtype=torch.float64), slots)
+        solver.step([theta], [torch.ones(1, dtype=torch.float64)], slots)
     got = solver.travel(torch.tensor([float(steps)], dtype=torch.float64))
     assert got.dtype == torch.float64
     assert -float(theta) == pytest.approx(float(got), rel=1e-12)

@@ -1,7 +1,9 @@
 """Fair federated learning: published methods, exactly as published, that combine freely."""
 
 from equipoise.checkpoint import CheckpointError
+from equipoise.data.samples import Lazy
 from equipoise.federation import Federation
+from equipoise.forecasts import Forecast, ForecastError, forecast
 from equipoise.guard import QuorumError
 from equipoise.history import History
 from equipoise.hyper import choice, number
@@ -26,8 +28,11 @@ __all__ = [
     "CheckpointError",
     "Cohort",
     "Federation",
+    "Forecast",
+    "ForecastError",
     "History",
     "Images",
+    "Lazy",
     "Method",
     "MethodError",
     "Model",
@@ -38,6 +43,7 @@ __all__ = [
     "Setup",
     "Visit",
     "choice",
+    "forecast",
     "network",
     "number",
     "parse",

@@ -29,6 +29,7 @@ from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
 from equipoise.compare import fitting, members
 from equipoise.files import write_atomically
+from equipoise.forecasts import Forecast, ForecastError
 from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
 from equipoise.method import ALIASES, METHODS, MethodError, parse, read_value
@@ -97,7 +98,20 @@ Clip = Annotated[float | None, typer.Option(help="Largest norm of a local gradie
 Participation = Annotated[
     float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: the scenario's].")
 ]
-EngineName = Annotated[str | None, typer.Option("--engine", help="auto, sequential or stacked [default: auto].")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="auto, sequential, workers, processes or stacked [default: auto].")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Clients visited at a time; the result does not depend on it [default: the cores]."),
+]
+Chunk = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most clients of a stack, with --engine stacked [default: a quarter of those that train]."),
+]
+Precision = Annotated[
+    str | None, typer.Option(help="full, or bf16: faster where the hardware has it, less exact [default: full].")
+]
 Quorum = Annotated[
     float | None, typer.Option(help="Least share of clients that must answer well, in [0, 1] [default: 0.5].")
 ]
@@ -135,11 +149,20 @@ def run(
     clip: Clip = None,
     participation: Participation = None,
     engine: EngineName = None,
+    workers: Workers = None,
+    chunk: Chunk = None,
+    precision: Precision = None,
     quorum: Quorum = None,
     threads: Threads = None,
     device: Device = None,
     name: Name = None,
     base: Base = Path("runs"),
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say how much memory, disk and time the run would take; train and write nothing."
+        ),
+    ] = False,
     json_: Json = False,
     report: Report = True,
     figures: Figures = False,
@@ -148,12 +171,15 @@ def run(
     overrides, options = _settings(set_)
     choices = _choices(
         scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
-        optimizer=optimizer, clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
+        optimizer=optimizer, clip=clip, participation=participation, engine=engine, chunk=chunk, precision=precision, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     config = runs.configure(method, overrides=overrides, seed=seed, **choices)
+    if dry_run:
+        _foretell(runs.plan(config, base, progress=not json_), json_)
+        return
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{seed}")
     runs.start(config, directory)
-    _finish([_execute(directory, quiet=json_)], directory, json_, report, figures)
+    _finish([_execute(directory, quiet=json_, workers=workers)], directory, json_, report, figures)
 
 
 @app.command(epilog="Example: `equipoise compare fedavg afl fedavg+qffl fedheal --seeds 3 --jobs 2`")
@@ -183,6 +209,8 @@ def compare(
     clip: Clip = None,
     participation: Participation = None,
     engine: EngineName = None,
+    chunk: Chunk = None,
+    precision: Precision = None,
     quorum: Quorum = None,
     threads: Threads = None,
     device: Device = None,
@@ -196,7 +224,7 @@ def compare(
     overrides, options = _settings(set_)
     choices = _choices(
         scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
-        optimizer=optimizer, clip=clip, participation=participation, engine=engine, quorum=quorum, threads=threads, device=device,
+        optimizer=optimizer, clip=clip, participation=participation, engine=engine, chunk=chunk, precision=precision, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     configs = []
     for method in methods:
@@ -228,11 +256,12 @@ def compare(
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
+    workers: Workers = None,
     json_: Json = False,
     report: Report = True,
 ) -> None:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
-    history = _execute(directory, quiet=quiet or json_)
+    history = _execute(directory, quiet=quiet or json_, workers=workers)
     if json_ or not quiet:
         _finish([history], directory, json_, report and not quiet, False)
 
@@ -472,10 +501,10 @@ def _parts(method: str) -> set[str]:
     return set(parse(method).parts)
 
 
-def _execute(directory: Path, *, quiet: bool) -> History:
+def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:
     if not quiet and runs.finished(directory):
         out.print(f"{directory} is finished; its results:", highlight=False)
-    return runs.execute(directory, progress=not quiet)
+    return runs.execute(directory, progress=not quiet, workers=workers)
 
 
 def _finish(histories: list[History], directory: Path, json_: bool, report: bool, figures: bool) -> None:
@@ -491,6 +520,14 @@ def _finish(histories: list[History], directory: Path, json_: bool, report: bool
         for line in _quarantined(history):
             out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)
     out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
+
+
+def _foretell(plan: Forecast, json_: bool) -> None:
+    if json_:
+        print(json.dumps(plan.as_dict(), indent=1))  # noqa: T201
+    else:
+        out.print(escape(str(plan)), soft_wrap=True, highlight=False)
+    plan.check()
 
 
 def _quarantined(history: History) -> list[str]:
@@ -523,7 +560,7 @@ def main() -> NoReturn:
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         app(arguments, prog_name="equipoise", standalone_mode=True)
-    except (QuorumError, ServerError, CheckpointError, runs.RunError) as error:
+    except (QuorumError, ServerError, CheckpointError, ForecastError, runs.RunError) as error:
         _fail(str(error), 1, debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from equipoise import runs
 from equipoise.files import write_atomically
 from equipoise.history import History
 from equipoise.runs import RunConfig, RunError
+from equipoise.threads import cores
 
 ORDER = "comparison.json"  # the runs of a comparison, the reference first
 POLL = 0.2  # seconds between looks at the running processes
@@ -37,10 +37,9 @@ def members(base: Path) -> list[Path]:
 
 def fitting(configs: Sequence[RunConfig]) -> int:
     """How many of these runs to have at a time: as many as the processor has cores for, on a GPU one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if any(config.device != "cpu" for config in configs):
         return 1
-    return max(1, min(cores // max((config.threads for config in configs), default=1), len(configs)))
+    return max(1, min(cores() // max((config.threads for config in configs), default=1), len(configs)))
 
 
 def compare(
@@ -73,7 +72,7 @@ def compare(
         runs.start(config, path)
     write_atomically(base / ORDER, json.dumps([path.name for path in paths], indent=1))
     total = sum(c.rounds for c in configs)
-    resume = ("resume", "--quiet", "--")
+    resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
     failed = side_by_side(
         {path: [*resume, str(path)] for path in paths if not runs.finished(path)},
         jobs,

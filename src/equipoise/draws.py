@@ -65,7 +65,10 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
         return
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (a user's data set may use it)
-    with torch.random.fork_rng():
+    gpus = range(
+        torch.cuda.device_count() * torch.cuda.is_initialized()
+    )  # named, or torch warns where there are several
+    with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)

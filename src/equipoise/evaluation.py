@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.data.samples import Samples, Stream
-from equipoise.draws import Plan, noise, plan, seeded
+from equipoise.data.samples import Samples, Stream, loaded
+from equipoise.draws import noise, plan, seeded
 from equipoise.metrics.classification import AREAS, classification
-from equipoise.oracle import Oracle
+from equipoise.model import Bound
+from equipoise.oracle import EVALUATION_BATCH, Oracle
 from equipoise.round import Experiment, Progression, Record, submodels
 from equipoise.rule import Visit, cross_entropy, overrides
+from equipoise.threads import spread
 
+BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between evaluations of what costs much: personal models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # rounds that make the reported figures
 
@@ -27,19 +30,27 @@ def published(e: Experiment, p: Progression) -> Tensor:
 
     What clients keep to themselves is there as the mean over clients, by samples.
     """
-    theta = p.vector[: e.model.n_params]
-    for rule, state in zip(e.method.rules, p.server, strict=True):
-        theta = rule.publish(theta, state)
-    vector = torch.cat([theta, p.vector[e.model.n_params :]])
+    vector = _shared(e, p)
     if e.private is None or p.own is None:
         return vector
     share = (e.setup.sizes / e.setup.sizes.sum()).to(vector.dtype)
-    return torch.where(e.private, share @ p.own, vector)  # as FedBN's authors do for a client from outside
+    mean = torch.zeros_like(vector)
+    for k in range(0, len(share), BLOCK):
+        mean += share[k : k + BLOCK] @ p.own[k : k + BLOCK]
+    return torch.where(e.private, mean, vector)  # as FedBN's authors do for a client from outside
+
+
+def _shared(e: Experiment, p: Progression) -> Tensor:
+    """The global model [G] as the rules publish it; what clients keep to themselves means nothing in it."""
+    theta = p.vector[: e.model.n_params]
+    for rule, state in zip(e.method.rules, p.server, strict=True):
+        theta = rule.publish(theta, state)
+    return torch.cat([theta, p.vector[e.model.n_params :]])
 
 
 def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     """The model client ``m`` predicts with: a whole vector [G]."""
-    vector = published(e, p) if p.given is None else p.given[m]
+    vector = _shared(e, p) if p.given is None else p.given[m]
     if e.private is not None and p.own is not None:
         vector = torch.where(e.private, p.own[m], vector)
     units = submodels(e, p.server, [m])
@@ -48,8 +59,9 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     vector = vector if whole is None else vector.where(whole, 0)
     if not e.method.overriding("deploy"):
         return vector
-    oracle = _at_home(e, p, m)
-    random = e.model.random or isinstance(e.data[m], Stream)
+    data = loaded(e.data[m])
+    oracle = _at_home(e, p, m, data)
+    random = e.model.random or isinstance(data, Stream)
     with seeded(noise(e.seed, p.t, m) if random else None):
         for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
             if overrides(rule, "deploy"):
@@ -59,17 +71,40 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     return vector if whole is None else vector.where(whole, 0)
 
 
-def _at_home(e: Experiment, p: Progression, m: int) -> Oracle:
+def _at_home(e: Experiment, p: Progression, m: int, data: Samples | Stream) -> Oracle:
     """Client ``m``'s own data, with one epoch to train on."""
     drawn = plan(
-        e.seed, p.t, [m], [e.data[m].size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
+        e.seed, p.t, [m], [data.size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
     )  # the batches of the next round's first epoch
-    return Oracle(e.bound, e.data[m], e.solver, drawn.to(p.vector.device).of(0), e.model.n_params)
+    return Oracle(e.bound, data, e.solver, drawn.to(p.vector.device).of(0), e.model.n_params)
 
 
 def personal(e: Experiment, p: Progression) -> bool:
     """Whether clients predict with models of their own."""
     return e.private is not None or p.given is not None or any(map(e.method.overriding, ("deploy", "submodel")))
+
+
+def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[tuple[Tensor, Tensor]]:
+    """Logits [n, C] and labels [n] of each data set at a whole vector [G]: all sets in batches, over all workers."""
+    P, streamed = e.model.n_params, any(isinstance(d, Stream) for d in sets)
+    blocks = [(d, rows) for d in sets for rows in torch.arange(d.size, device=vector.device).split(EVALUATION_BATCH)]
+    n = 1 if streamed or vector.device.type != "cpu" else min(e.workers, len(blocks))
+
+    def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
+        bound = e.bound if n == 1 else Bound(e.model)
+
+        def ask(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
+            x, y = block[0].batch(block[1], None)
+            return bound.forward(vector[:P], vector[P:].clone(), x)[0], y
+
+        return ask
+
+    with seeded(0 if streamed else None):  # a data set may draw random numbers
+        found = dict(spread(blocks, make, n))
+    counts = [-(-d.size // EVALUATION_BATCH) for d in sets]
+    first = [sum(counts[:k]) for k in range(len(sets))]
+    parts = [[found[f + j] for j in range(count)] for f, count in zip(first, counts, strict=True)]
+    return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -89,12 +124,18 @@ class Tests:
 
         The data set is passed through the network once, whatever is measured.
         """
-        with seeded(0 if isinstance(data, Stream) else None):  # a data set may draw random numbers
-            nothing = Plan(torch.empty(0, 0, dtype=torch.int64, device=vector.device), None)
-            logits, y = Oracle(e.bound, data, e.solver, nothing, e.model.n_params).logits(vector)
+        return self._scores(e, vector, {"": data}, self.measures if measures is None else measures)[""]
+
+    def _scores(
+        self, e: Experiment, vector: Tensor, sets: Mapping[str, Samples | Stream], measures: Sequence[str]
+    ) -> dict[str, Score]:
+        outputs = zip(sets, answers(e, vector, list(sets.values())), strict=True)
+        return {name: self._score(logits, y, measures) for name, (logits, y) in outputs}
+
+    def _score(self, logits: Tensor, y: Tensor, measures: Sequence[str]) -> Score:
         accuracy = (logits.argmax(-1) == y).double().mean()
         score: Score = {"accuracy": float(accuracy), "loss": float(cross_entropy(logits, y).double().mean())}
-        if more := [name for name in (self.measures if measures is None else measures) if name not in score]:
+        if more := [name for name in measures if name not in score]:
             found = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
             score |= {name: found[name] for name in more}
             if found["missing"] and set(AREAS) & set(more):
@@ -105,10 +146,11 @@ class Tests:
         """Scores of the global model on every set, and the accuracy of what each client predicts with."""
         vector = published(e, p)
         counts = p.t % EVERY == 0 or p.t > rounds - LAST
-        scores = {n: self.score(e, vector, d, self.measures if counts else ()) for n, d in self.sets.items()}
+        scores = self._scores(e, vector, self.sets, self.measures if counts else ())
         record: Record = {"groups": scores}
         if not personal(e, p):
-            clients = [self._average(scores, m) for m in range(len(e.data))]
+            same = {own: self._average(scores, own) for own in set(map(self._own, range(len(e.data))))}
+            clients = [same[self._own(m)] for m in range(len(e.data))]
         elif not counts:
             return record
         else:
@@ -117,13 +159,13 @@ class Tests:
 
     def accuracy(self, e: Experiment, vector: Tensor, m: int) -> float:
         """Accuracy of a whole vector [G] over all samples of the sets client ``m`` belongs to."""
-        return self._average({n: self.score(e, vector, self.sets[n], ()) for n in self._own(m)}, m)
+        own = self._own(m)
+        return self._average(self._scores(e, vector, {n: self.sets[n] for n in own}, ()), own)
 
-    def _own(self, m: int) -> Sequence[str]:
+    def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)
 
-    def _average(self, scores: Mapping[str, Score], m: int) -> float:
-        """Accuracy over all samples of the sets client ``m`` belongs to."""
-        own = self._own(m)
+    def _average(self, scores: Mapping[str, Score], own: Sequence[str]) -> float:
+        """Accuracy over all samples of some sets."""
         right = sum(float(scores[n]["accuracy"]) * self.sets[n].size for n in own)
         return right / sum(self.sets[n].size for n in own)

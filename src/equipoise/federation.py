@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from equipoise import checkpoint, evaluation
-from equipoise.data.samples import Samples, Stream, Transform, read, room
+from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
 from equipoise.draws import Plan, cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
@@ -50,14 +50,15 @@ class Federation:
     Parameters
     ----------
     net : any ``nn.Module`` from inputs to logits [B, C]. It is copied, never changed.
-    clients : for each client ``(x, y)`` (arrays or tensors, y integer labels) or a ``torch.utils.data.Dataset``.
+    clients : for each client ``(x, y)`` (arrays or tensors, y integer labels), a ``torch.utils.data.Dataset``, or
+        :class:`Lazy` for data that are loaded when the client takes part.
     method : text (``"fedproto+fedheal"``), a :class:`Method`, or your own :class:`Rule`.
     solver : the local optimiser; default ``SGD(lr=0.01)``.
     tests : named evaluation sets, ``{"hospital A": (x, y), ...}``; fairness is about these groups.
     epochs, batch_size : of local training.
     participation : share of the clients that train in a round, in (0, 1].
     seed : everything random follows from it, the round and the client.
-    engine : ``"auto"``, ``"sequential"``, ``"stacked"``, or an engine of your own.
+    engine : ``"auto"``, ``"sequential"``, ``"workers"``, ``"processes"``, ``"stacked"``, or an engine of your own.
     transform : makes network inputs of a batch, ``transform(x, shift)``; its ``crop`` (pixels) turns random crops on.
     quorum : least share of the clients asked that must answer well for a round to count, in [0, 1].
     names : names of the clients.
@@ -74,6 +75,12 @@ class Federation:
     collaborative : record what each client reaches alone, so that rewards can be compared with contributions.
     neurons : the hidden units of your network for FedSAC, ``{name: (modules that make them, modules that read them)}``;
         default: they are found. See the page on hidden units.
+    workers : clients visited at a time, each on one core; the result does not depend on it. Default: as many as
+        ``torch.get_num_threads()``.
+    chunk : most clients of a stack, >= 1, for ``"stacked"``; results depend on it by rounding. Default: a quarter of those
+        that take part, from 20 to 256.
+    precision : ``"full"``, that of the network; ``"bf16"`` lets matrix products and convolutions round to 8 bits of
+        mantissa (autocast): faster where the processor or GPU has instructions for it, and less exact; see the page on engines.
 
     Raises
     ------
@@ -106,15 +113,23 @@ class Federation:
         contribution: Sequence[float] | None = None,
         collaborative: bool = False,
         neurons: Groups | None = None,
+        workers: int | None = None,
+        chunk: int | None = None,
+        precision: str = "full",
     ) -> None:
         _whole("epochs", epochs, 1)
         if steps is not None:
             _whole("steps", steps, 1)
         _whole("batch_size", batch_size, 1)
         _whole("seed", seed, 0)
+        for name, value in (("workers", workers), ("chunk", chunk)):
+            if value is not None:
+                _whole(name, value, 1)
         _share("participation", participation, "the share of clients that train in a round", above=True)
         _share("quorum", quorum, "the least share of clients that must answer well")
         measured = chosen(measures)
+        if precision not in ("full", "bf16"):
+            raise ValueError(f"precision must be 'full' or 'bf16'; found {precision!r}.")
         where = _device(device)
         net = copy.deepcopy(net).to(where)
         embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
@@ -125,18 +140,30 @@ class Federation:
         if not clients or len(set(known)) != len(clients):
             found = f"{len(clients)} clients and {len(set(known))} different names"
             raise ValueError(f"A federation needs at least one client, and a name of its own for each; found {found}.")
-        share = (room() if memory is None else memory) // len(clients)
-        data = tuple(read(c, name, dtype, where, transform, share) for c, name in zip(clients, known, strict=True))
-        sets = {n: read(t, f"test set {n!r}", dtype, where, transform) for n, t in (tests or {}).items()}
-        model = _observed(net, head, known[0], data[0])
+        space = room() if memory is None else memory
+        asked = cohort_size(len(clients), participation)
+        at_once = {True: asked, False: len(clients)}  # clients of a kind, lazy or not, whose data are there together
+        data = tuple(
+            read(c, name, dtype, where, transform, space // at_once[isinstance(c, Lazy)])
+            for c, name in zip(clients, known, strict=True)
+        )
+        first = loaded(data[0])
+        sets = {n: loaded(read(t, f"test set {n!r}", dtype, where, transform)) for n, t in (tests or {}).items()}
+        model = _observed(net, head, known[0], first)
+        model.bf16 = precision == "bf16"
         self.tests = Tests(sets, _groups(groups, len(data), sets), measured)
-        held_out = None if validation is None else read(validation, "validation", dtype, where, transform)
+        held_out = None if validation is None else loaded(read(validation, "validation", dtype, where, transform))
         if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
             raise ValueError("validation holds numbers that are not finite. Mend or leave out these samples.")
         every = {f"test set {n!r}": d for n, d in sets.items()}
         every |= {} if held_out is None else {"validation": held_out}
         bound = Bound(model)
-        n_classes, n_features = _probe(bound, model, dict(zip(known, data, strict=True)), every)
+        n_classes, n_features = _probe(bound, model, first)
+        like = (known[0], first.x.shape[1:]) if isinstance(first, Samples) else None
+        for name, d in {**dict(zip(known, data, strict=True)), **every}.items():
+            if isinstance(d, Samples):  # others are checked when they are read
+                check(d, name, like, n_classes)
+        data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
 
         self.model = model
         self._dtype = dtype
@@ -157,16 +184,18 @@ class Federation:
                     f"{self.method} needs what each client contributes, measured on {what}, which this federation lacks. "
                     "Give it, or give contribution=[...] yourself."
                 )
-        hidden = _hidden_units(model, data[0], neurons) if "neurons" in needs else None
+        hidden = _hidden_units(model, first, neurons) if "neurons" in needs else None
         self.transform = transform
-        self.engine_choice = _engine(engine, model, data, cohort_size(len(data), participation))
+        self.workers = workers or torch.get_num_threads()
+        here = [d for d in (first, *data) if not isinstance(d, Absent)]
+        self.engine_choice = _engine(engine, model, here, asked, self.workers)
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         self.experiment = Experiment(
             model=model,
             bound=bound,
             method=self.method,
             solver=self.solver,
-            engine=ENGINES[self.engine_choice.engine] if isinstance(engine, str) else engine,
+            engine=ENGINES[self.engine_choice.engine](self.workers, chunk) if isinstance(engine, str) else engine,
             setup=Setup(
                 model.initial,
                 model.layout,
@@ -177,6 +206,7 @@ class Federation:
                 model.head[: model.n_params],
                 hidden,
                 0 if held_out is None else -(-held_out.size // VALIDATION_BATCH),
+                asked,
             ),
             data=data,
             names=known,
@@ -190,6 +220,7 @@ class Federation:
             steps=steps,
             oracle=None if held_out is None else _judge(bound, held_out, self.solver),
             neurons=hidden,
+            workers=self.workers,
         )
         self.collaborative = collaborative or bool(needs & CONTRIBUTIONS)
         self.alone = None if contribution is None else _told(contribution, len(data))
@@ -213,7 +244,7 @@ class Federation:
         local += f" of batch {e.batch_size}"
         lines = [
             f"method {self.method} · {len(e.data)} clients, {asked} a round · {local} · {self.solver}",
-            f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')}); "
+            f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')}{', autocast to bf16' * m.bf16}); "
             + (f"features enter {m.head_name!r}" if m.head_name else "no linear layer, so the logits are its features"),
             f"engine {self.engine_choice.engine}: {self.engine_choice.why}",
             f"BatchNorm: {norm}",
@@ -334,12 +365,15 @@ class Federation:
         self._solo = now
         for name, reason in failed.items():
             log.warning("%s cannot train alone to the end (%s); its last good model counts", name, reason)
-        models = [evaluation.deployed(e, now, m) for m in range(len(e.data))]
-        tested = [self.tests.accuracy(e, v, m) for m, v in enumerate(models)] if self.tests.sets else None
-        judged = None
-        if e.oracle is not None:
-            with looking(e, 0):
-                judged = [float(e.oracle.score(v)[0]) for v in models]
+        tested: list[float] | None = [] if self.tests.sets else None
+        judged: list[float] | None = None if e.oracle is None else []
+        with looking(e, 0):
+            for m in range(len(e.data)):  # one model at a time
+                vector = evaluation.deployed(e, now, m)
+                if tested is not None:
+                    tested.append(self.tests.accuracy(e, vector, m))
+                if judged is not None and e.oracle is not None:
+                    judged.append(float(e.oracle.score(vector)[0]))
         return {"standalone_test": tested, "standalone_val": judged, "rounds": rounds}
 
     def _contribution(self) -> Tensor | None:
@@ -358,7 +392,7 @@ class Federation:
     def _settle(self, path: Path, rounds: int) -> None:
         """Make sure that the directory holds this run and no other, with all its rounds so far."""
         if checkpoint.exists(path / "checkpoint"):
-            _, meta = checkpoint.read(path / "checkpoint")
+            meta = checkpoint.about(path / "checkpoint")
             if meta["t"] != self.progress.t or meta.get("fingerprint") != fingerprint(self.experiment):
                 raise ValueError(
                     f"{path} holds another run, at round {meta['t']}, and this federation is at {self.progress.t}. "
@@ -397,7 +431,7 @@ class Federation:
         if x is None:
             return {n: self.tests.score(self.experiment, vector, d) for n, d in self.tests.sets.items()}
         data = read((x, y) if y is not None else x, "evaluation data", self._dtype, vector.device, self.transform)
-        return self.tests.score(self.experiment, vector, data)
+        return self.tests.score(self.experiment, vector, loaded(data))
 
     def predict(self, x: Any, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with."""
@@ -408,7 +442,7 @@ class Federation:
         vector, P = self._vector(client), self.experiment.model.n_params
         inputs = torch.as_tensor(x)
         blank = torch.zeros(len(inputs), dtype=torch.int64)
-        data = read((inputs, blank), "x", self._dtype, vector.device, self.transform)
+        data = loaded(read((inputs, blank), "x", self._dtype, vector.device, self.transform))
         parts = torch.arange(len(inputs), device=vector.device).split(512)
         forward = self.experiment.bound.forward
         return torch.cat([forward(vector[:P], vector[P:].clone(), data.batch(rows, None)[0])[0] for rows in parts])
@@ -464,8 +498,9 @@ class Federation:
         """
         path = Path(directory)
         tensors, meta = checkpoint.read(path / "checkpoint")
-        for key, now in fingerprint(self.experiment).items():
-            then = meta.get("fingerprint", {}).get(key)
+        ours, its = fingerprint(self.experiment), meta["fingerprint"]
+        for key in {**ours, **its}:
+            then, now = its.get(key), ours.get(key)
             if then != now:
                 raise checkpoint.CheckpointError(
                     f"The checkpoint in {path} is of another experiment: "
@@ -489,7 +524,7 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "seed": e.seed,
         "clients": len(e.data),
         "sizes": [d.size for d in e.data],
-        "labels": hashlib.sha256(b"".join(_labels(d) for d in e.data)).hexdigest(),
+        "labels": e.labels,
         "parameters": {n: list(s) for n, s in zip(e.model.names, e.model.shapes, strict=True)},
         "fixed": hashlib.sha256(b"".join(_bytes(x) for x in e.model.fixed())).hexdigest(),
         "hidden units": None
@@ -501,6 +536,7 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "steps": e.steps,
         "batch_size": e.batch_size,
         "participation": e.participation,
+        **({"precision": "bf16"} if e.model.bf16 else {}),
     }
 
 
@@ -536,11 +572,7 @@ def _told(contribution: Sequence[float], n: int) -> Alone:
 
 def _validation(oracle: Oracle) -> str:
     source = oracle.source
-    return hashlib.sha256(_labels(source)).hexdigest() if isinstance(source, Samples) else str(int(source.sizes))
-
-
-def _labels(data: Samples | Stream) -> bytes:
-    return _bytes(data.y) if isinstance(data, Samples) else b""
+    return hashlib.sha256(_bytes(source.y)).hexdigest() if isinstance(source, Samples) else str(int(source.sizes))
 
 
 def _bytes(x: Tensor) -> bytes:
@@ -587,11 +619,8 @@ def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream
     return Model(net, found, random)
 
 
-def _probe(
-    bound: Bound, model: Model, data: Mapping[str, Samples | Stream], sets: Mapping[str, Samples | Stream]
-) -> tuple[int, int]:
-    """Classes and features of the network, from one sample; shapes and labels of all data are checked against it."""
-    who, first = next(iter(data.items()))
+def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, int]:
+    """Classes and features of the network, from one sample."""
     P = model.n_params
     x, _ = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
     logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
@@ -599,26 +628,14 @@ def _probe(
         raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
     model.settle(x.expand(2, *x.shape[1:]))
     n_classes = logits.shape[1]
-    for name, d in {**data, **sets}.items():
-        if not isinstance(d, Samples):
-            continue  # a streamed sample is checked when it is used
-        if isinstance(first, Samples) and d.x.shape[1:] != first.x.shape[1:]:
-            shapes = f"{list(d.x.shape[1:])}, those of {who} have {list(first.x.shape[1:])}"
-            raise ValueError(f"{name}: samples have shape {shapes}. All must agree.")
-        low, high = int(d.y.min()), int(d.y.max())
-        if low < 0 or high >= n_classes:
-            raise ValueError(
-                f"{name}: labels must be in 0..{n_classes - 1}, because the network has {n_classes} outputs; "
-                f"found {low}..{high}."
-            )
     return n_classes, features.shape[1]
 
 
-def _engine(engine: str | Engine, model: Model, data: Sequence[Samples | Stream], asked: int) -> Choice:
+def _engine(engine: str | Engine, model: Model, data: Sequence[Samples | Stream], asked: int, workers: int) -> Choice:
     if not isinstance(engine, str):
-        return Choice(getattr(engine, "__name__", "your own"), "asked for")
+        return Choice(getattr(engine, "__name__", type(engine).__name__), "asked for")
     if engine == "auto":
-        return choose(model, data, asked)
+        return choose(model, data, asked, workers)
     if engine not in ENGINES:
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
     return Choice(engine, "asked for")

@@ -1,18 +1,28 @@
 """The vector algebra that rules share: simplex, class means, and reductions over the update matrix.
 
 Reductions over the ``P`` columns of a matrix ``[M, P]`` work in blocks, so that nothing of the size of the matrix is
-ever built beside it, and accumulate in float64.
+ever built beside it, and accumulate in float64. Several threads share out the blocks, and the result is the same bits
+for any number of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from bisect import bisect, bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-BLOCK = 1 << 16  # columns per block: 20 clients x 65,536 float32 columns are 5 MiB, which stays in the cache
+from equipoise import threads
+
+BLOCK = 1 << 18  # entries of a block, 1 MiB in float32: larger ones leave the cache, smaller ones are all overhead
+RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
+SHORTEST = 4  # blocks of a run at least: fewer are done before a thread has started
+Part = TypeVar("Part")
 
 
 def simplex(w: Tensor) -> Tensor:
@@ -82,9 +92,91 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp(min=1).unsqueeze(-1)
 
 
-def blocks(n_columns: int, block: int = BLOCK) -> Iterator[slice]:
-    """Slices that cover ``n_columns`` columns."""
-    return (slice(start, min(start + block, n_columns)) for start in range(0, n_columns, block))
+def blocks(n_rows: int, n_columns: int) -> list[slice]:
+    """Slices that cover the columns of a matrix; each begins at a whole byte of bits."""
+    width = max(BLOCK // max(n_rows, 1) // 64, 1) * 64
+    return [slice(start, min(start + width, n_columns)) for start in range(0, max(n_columns, 1), width)]
+
+
+def spread(work: Callable[[list[slice]], Part], matrix: Tensor) -> list[Part]:
+    """What ``work`` makes of each run of blocks of ``matrix`` [M, P], in the order of the columns.
+
+    As many threads as :func:`equipoise.threads.allowed` says take the runs in turn. The runs depend on
+    the shape alone, so added up in their order they give the same bits for any number of threads.
+    """
+    parts = blocks(*matrix.shape)
+    n = max(SHORTEST, -(-len(parts) // RUNS))
+    runs = [parts[k : k + n] for k in range(0, len(parts), n)]
+    if matrix.device.type != "cpu":
+        return [work(run) for run in runs]
+    done = dict(threads.spread(runs, lambda: work, threads.allowed()))
+    return [done[k] for k in range(len(runs))]
+
+
+def packed(x: Tensor) -> Tensor:
+    """Bytes ``x`` [M, n] of 0 or 1 as bits [M, ceil(n / 8)], the first column lowest."""
+    if x.device.type == "cpu":
+        return torch.from_numpy(np.packbits(x.numpy(), axis=1, bitorder="little"))
+    return _packed(x)
+
+
+def unpacked(x: Tensor) -> Tensor:
+    """The bytes [M, 8 n] of 0 or 1 of bits ``x`` [M, n]."""
+    if x.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(x.numpy(), axis=1, bitorder="little"))
+    return _unpacked(x)
+
+
+def _packed(x: Tensor) -> Tensor:
+    """The same on any device."""
+    eight: Tensor = functional.pad(x, (0, -x.shape[1] % 8)).unflatten(1, (-1, 8))
+    return torch.bitwise_left_shift(eight, torch.arange(8, device=x.device)).sum(-1).to(torch.uint8)
+
+
+def _unpacked(x: Tensor) -> Tensor:
+    """The same on any device."""
+    eight = x[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=x.device)
+    return eight.bitwise_and_(1).flatten(1)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A boolean matrix [M, n] of which each entry takes one bit: ``bits`` [M, ceil(n / 8)] (uint8), ``width`` is n."""
+
+    bits: Tensor
+    width: int
+
+    @staticmethod
+    def empty(matrix: Tensor) -> Bits:
+        """Bits of the shape of ``matrix`` [M, n], to be :meth:`put`; until then, anything."""
+        return Bits(matrix.new_empty(len(matrix), -(-matrix.shape[1] // 8), dtype=torch.uint8), matrix.shape[1])
+
+    def put(self, part: slice, block: Tensor) -> None:
+        """Set the columns ``part``, one of the :func:`blocks`, to bytes of 0 or 1 [M, n]; for who makes the matrix."""
+        self.bits[:, part.start // 8 : -(-part.stop // 8)] = packed(block)
+
+    def block(self, part: slice) -> Tensor:
+        """Any columns, as bytes of 0 or 1: [M, n]."""
+        first = part.start // 8
+        bits = unpacked(self.bits[:, first : -(-part.stop // 8)])
+        return bits[:, part.start - 8 * first : part.stop - 8 * first]
+
+    def dense(self) -> Tensor:
+        """The matrix as a boolean tensor [M, n]."""
+        return self.block(slice(0, self.width)).bool()
+
+
+Mask = Tensor | Bits
+
+
+def _bytes(mask: Mask, part: slice) -> Tensor:
+    """Columns of a mask as bytes of 0 or 1."""
+    return mask.block(part) if isinstance(mask, Bits) else mask[:, part].view(torch.uint8)
+
+
+def _scale(w: Tensor, c: Tensor) -> Tensor:
+    r"""By how much the weights of a column's holders grow, :math:`\sum_j p_j / \sum_j c_{j,i} p_j`; 0 where there is none."""
+    return torch.nan_to_num_(w.sum() / (w @ c), 0, 0, 0)
 
 
 def shares(weights: Tensor, mask: Tensor) -> Tensor:
@@ -95,45 +187,117 @@ def shares(weights: Tensor, mask: Tensor) -> Tensor:
     ``weights`` [M] and a boolean ``mask`` [M, G] give [M, G]; a column that every client masks gives 0, so that its
     parameter stays as it is.
     """
-    kept = weights[:, None] * mask
-    total = kept.sum(0)
-    scale = torch.where(total != 0, weights.sum() / torch.where(total != 0, total, 1), 0)
-    return kept * scale
+    c = mask.to(weights.dtype)
+    return weights[:, None] * c * _scale(weights, c)
 
 
-def combine(updates: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Sum the rows of ``updates`` [M, P] with ``weights`` [M], rescaled per column where a ``mask`` [M, P] is given."""
-    w = weights.to(updates.dtype)
+Block = tuple[slice, Tensor, Tensor | None]
+
+
+def _masked(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[Block]:
+    """Where each block is, its (masked) columns, and its mask in their dtype; the next block overwrites both."""
     if mask is None:
-        return w @ updates
+        yield from ((part, rows[:, part], None) for part in parts)
+        return
+    held = rows.new_empty(2, len(rows), parts[0].stop - parts[0].start)
+    for part in parts:
+        c, u = held[:, :, : part.stop - part.start]
+        c.copy_(_bytes(mask, part))
+        yield part, torch.mul(c, rows[:, part], out=u), c
+
+
+def _doubled(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[tuple[slice, Tensor]]:
+    """Where each block is, and its (masked) columns in float64; the next block overwrites them."""
+    held = rows.new_empty(len(rows), parts[0].stop - parts[0].start, dtype=torch.float64)
+    for part, u, _ in _masked(rows, mask, parts):
+        yield part, held[:, : u.shape[1]].copy_(u)
+
+
+def _total(sums: Sequence[Tensor]) -> Tensor:
+    """Their sum, from the first to the last."""
+    total = sums[0].clone()
+    for more in sums[1:]:
+        total += more
+    return total
+
+
+def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
+    """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
+    w = weights.to(updates.dtype)
     step = torch.empty_like(updates[0])
-    for part in blocks(updates.shape[1]):
-        step[part] = (shares(w, mask[:, part]) * updates[:, part]).sum(0)
+
+    def some(parts: list[slice]) -> None:
+        for part, u, c in _masked(updates, mask, parts):
+            torch.mv(u.T, w, out=step[part])
+            if c is not None:
+                step[part] *= _scale(w, c)
+
+    spread(some, updates)
     return step
 
 
-def _doubled(rows: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
-    """Blocks of (masked) columns in float64, all in one piece of memory: asking for more each time costs the most."""
-    held = torch.empty(len(rows), min(BLOCK, rows.shape[1]), dtype=torch.float64, device=rows.device)
-    for part in blocks(rows.shape[1]):
-        u = held[:, : part.stop - part.start].copy_(rows[:, part])
-        yield u if mask is None else u.mul_(mask[:, part])
+def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] = ()) -> Tensor:
+    """Squared length of each (masked) row of [M, P], summed in float64: [M]; with a ``layout``, of each of its T tensors: [M, T]."""
+    borders = np.cumsum([0, *(layout or rows.shape[1:])]).tolist()
+
+    def some(parts: list[slice]) -> Tensor:
+        total = torch.zeros(len(rows), len(borders) - 1, dtype=torch.float64, device=rows.device)
+        for part, u in _doubled(rows, mask, parts):
+            for k in range(bisect(borders, part.start) - 1, bisect_left(borders, part.stop)):
+                inside = slice(max(borders[k] - part.start, 0), borders[k + 1] - part.start)
+                total[:, k] += torch.linalg.vector_norm(u[:, inside], dim=1).square_()
+        return total
+
+    total = _total(spread(some, rows))
+    return total if layout else total[:, 0]
 
 
-def square_norms(rows: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Squared length of each (masked) row of [M, P], summed in float64: [M]."""
-    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for u in _doubled(rows, mask):
-        total += u.square_().sum(1)
-    return total
-
-
-def gram(rows: Tensor, mask: Tensor | None = None) -> Tensor:
+def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
     """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]."""
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for u in _doubled(rows, mask):
-        total.addmm_(u, u.T)
-    return total
+
+    def some(parts: list[slice]) -> Tensor:
+        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+        for _, u in _doubled(rows, mask, parts):
+            total.addmm_(u, u.T)
+        return total
+
+    return _total(spread(some, rows))
+
+
+def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:
+    """Where ``x`` [...] >= ``bound``, or, with ``above``, > ``bound``: as bytes of 0 or 1."""
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is eight times as fast
+        y = x.detach().numpy()
+        return torch.from_numpy((y > bound if above else y >= bound).view(np.uint8))
+    return (x > bound if above else x >= bound).view(torch.uint8)
+
+
+def ascending(x: Tensor) -> Tensor:
+    """The entries of ``x`` [n] from the least to the largest: [n]."""
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is fifteen times as fast
+        return torch.from_numpy(np.sort(x.detach().numpy()))
+    return x.sort().values
+
+
+def in_memory(table: Tensor) -> bool:
+    """Whether ``table`` [N, ...] is a tensor, not rows on disk that look like one."""
+    return bool(torch.is_tensor(table))
+
+
+def everyone(table: Tensor, ids: Tensor) -> bool:
+    """Whether ``ids`` [M] are all rows of ``table`` [N, ...] in their order, and it is in memory."""
+    n = len(table)
+    return in_memory(table) and len(ids) == n and torch.equal(ids, torch.arange(n, device=ids.device))
+
+
+def take(table: Tensor, ids: Tensor) -> Tensor:
+    """The rows ``ids`` [M] of ``table`` [N, ...], not to be changed: the table itself where they are all."""
+    return table if everyone(table, ids) else table[ids]
+
+
+def put(table: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """``table`` [N, ...] with its rows ``ids`` [M] replaced by ``rows`` [M, ...]: these themselves where they are all."""
+    return rows if everyone(table, ids) else table.index_copy(0, ids, rows)
 
 
 Sparsify = Literal["exact_layer", "released_layer", "paper_global"]
@@ -155,15 +319,18 @@ def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[in
     out, start = rows.clone(), 0
     for n in (len(vector),) if form == "paper_global" else layout:
         part = vector[start : start + n]
-        size, order = part.abs().sort(descending=True, stable=True)
+        size = part.abs()
+        ordered = ascending(size)
         asked = share.double() * n
         k = (asked * (1 + SLACK)).floor() if form == "paper_global" else (asked * (1 - SLACK)).ceil()
-        k = k.long().clamp(max=n)
-        if form == "released_layer":
-            k = k.clamp(max=max(n - 1, 1))
-            tied = n - torch.searchsorted(size.flip(0), size[(k - 1).clamp(min=0)])  # entries of at least that size
-            k = torch.where(k > 0, tied, 0)
-        for row, taken in zip(out, k.tolist(), strict=True):
-            row[start + order[:taken]] += part[order[:taken]]
+        k = k.long().clamp(max=max(n - 1, 1) if form == "released_layer" else n)
+        least = ordered[(n - k).clamp(max=n - 1)]
+        tied = n - torch.searchsorted(ordered, least) - k  # entries that equal the least one and are too many
+        for row, count, bound, surplus in zip(out, k.tolist(), least.tolist(), tied.tolist(), strict=True):
+            if count:
+                taken = at_least(size, bound)
+                if surplus and form != "released_layer":
+                    taken[(size == bound).nonzero().flatten()[-surplus:]] = 0
+                row[start : start + n].addcmul_(part, taken.to(part.dtype))
         start += n
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -38,6 +38,8 @@ class Model:
     random : whether the network draws random numbers in training (dropout).
     batch_norm : whether it normalises over the batch.
     channels_last : whether images go in with their channels innermost in memory; see :meth:`settle`.
+    bf16 : whether matrix products and convolutions round their inputs to bfloat16 (autocast); parameters, gradients and
+        the loss keep their dtype.
 
     Raises
     ------
@@ -83,6 +85,7 @@ class Model:
         self.batch_norm = any(isinstance(m, _BatchNorm) for m in modules)
         self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.channels_last = False
+        self.bf16 = False
 
     def inside(self, *kinds: type[nn.Module]) -> Tensor:
         """Mark the coordinates [G] of the tensors that belong to modules of some kinds, such as ``nn.GroupNorm``."""
@@ -103,6 +106,16 @@ class Model:
     def size(self) -> int:
         """Number G of coordinates."""
         return len(self.initial)
+
+    def seen(self, net: Callable[[Tensor], Tensor], x: Tensor, features: _Features) -> tuple[Tensor, Tensor]:
+        """Logits [B, C] and features [B, D] of inputs ``x`` [B, ...] by ``net``, in the precision that was asked for."""
+        if not self.bf16:
+            logits = net(x)
+            return logits, features.take(logits)
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            logits = net(x)
+        dtype = self.initial.dtype
+        return logits.to(dtype), features.take(logits).to(dtype)
 
     def fixed(self) -> list[Tensor]:
         """The floating tensors of the network that are not in the vector: frozen parameters."""
@@ -201,6 +214,14 @@ class Evaluator(Protocol):
         """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
         ...
 
+    def cut(self, theta: Tensor) -> Sequence[Tensor]:
+        """Parts [..., p] of ``theta`` [..., P], as views: those that :meth:`gradients` gives the gradient of."""
+        ...
+
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+        """Gradient of the objective in parts [..., p], in training mode: what costs least to step along."""
+        ...
+
 
 class _Features:
     """Remembers what entered the classifier in the last forward pass of ``net``."""
@@ -226,7 +247,6 @@ class Bound:
         self.model = model
         self.training = _View(model)
         self.flat = torch.zeros_like(model.initial[: model.n_params])
-        self.places = _places(self.flat, model)
 
     @cached_property
     def looking(self) -> _View:
@@ -242,9 +262,21 @@ class Bound:
         self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [P]. The result is overwritten by the next call."""
+        return torch.cat(self._parts(theta, buffers, x, objective, train), out=self.flat)
+
+    def cut(self, theta: Tensor) -> Sequence[Tensor]:
+        """The tensors of the network, flat."""
+        parts: tuple[Tensor, ...] = theta.split(self.model.layout)
+        return parts
+
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+        """Gradient by each tensor of the network, flat: as autograd leaves it, nothing is gathered."""
+        return self._parts(theta, buffers, x, objective, True)
+
+    def _parts(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, train: bool) -> list[Tensor]:
         loss = objective(*self.training(theta, buffers, x, train=train))
-        _differentiate(loss, self.training.parameters, self.places)
-        return self.flat
+        found = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
+        return [g.reshape(-1).contiguous() for g in found]  # autograd may have expanded a number
 
 
 class _View:
@@ -269,8 +301,7 @@ class _View:
             self.net.train(train)
         if self.model.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        logits: Tensor = self.net(x)
-        return logits, self.features.take(logits)
+        return self.model.seen(self.net, x, self.features)
 
 
 class Stacked:
@@ -287,8 +318,8 @@ class Stacked:
 
     def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         def one(parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
-            logits: Tensor = functional_call(self.net, {**parts, **constants}, (batch,))
-            return logits, self.features.take(logits)
+            net = partial(functional_call, self.net, {**parts, **constants})
+            return self.model.seen(net, batch, self.features)
 
         constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
         # vmap would update a copy of a strided buffer, and backward may need what a buffer was
@@ -315,18 +346,13 @@ class Stacked:
         loss = objective(*self._call(parts, buffers, x)).sum()
         if self.flat.shape != theta.shape:
             self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
-        _differentiate(loss, leaves, _places(self.flat, self.model))
-        return self.flat
+        found = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return torch.cat([g.flatten(1) for g in found], -1, out=self.flat)
 
+    def cut(self, theta: Tensor) -> Sequence[Tensor]:
+        """All of it, because a step on strided views would cost more than to gather the gradients."""
+        return (theta,)
 
-def _places(flat: Tensor, model: Model) -> list[Tensor]:
-    """Views of ``flat`` [..., P] in the shapes of the trainable tensors."""
-    parts = zip(flat.split(model.layout, -1), model.shapes, strict=True)
-    return [part.view(*flat.shape[:-1], *shape) for part, shape in parts]
-
-
-def _differentiate(loss: Tensor, leaves: list[Tensor], places: list[Tensor]) -> None:
-    """Write the gradient of ``loss`` by each leaf to its place, once."""
-    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
-    for place, gradient in zip(places, gradients, strict=True):
-        place.copy_(gradient)
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+        """The gradients [m, P]."""
+        return (self.gradient(theta, buffers, x, objective),)

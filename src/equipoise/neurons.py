@@ -141,6 +141,10 @@ class Neurons:
             for part, group in zip(parts, self.groups, strict=True)
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process makes it from: it knows tensors by identity, which does not travel."""
+        return _remade, (self.model, self.groups, self.left_out, self.extractable)
+
     def extract(self, units: Tensor) -> tuple[Model, Tensor]:
         """The really smaller network made of ``units`` [K], and where its vector [G'] lies in the whole one.
 
@@ -185,8 +189,14 @@ class Neurons:
         every = torch.arange(self.model.size, device=units.device)
         index = [cut(every[a:b].view(shape), row, column).flatten() for a, b, shape, row, column in self._plan]
         model = Model(net, self.model.head_name, self.model.random)
-        model.channels_last = self.model.channels_last
+        model.channels_last, model.bf16 = self.model.channels_last, self.model.bf16
         return model, torch.cat(index)
+
+
+def _remade(model: Model, groups: Sequence[Group], left_out: Mapping[str, str], extractable: bool) -> Neurons:
+    neurons = Neurons(model, groups, left_out)
+    neurons.extractable = extractable
+    return neurons
 
 
 def _spread(kept: Tensor, times: int) -> Tensor:

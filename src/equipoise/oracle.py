@@ -15,7 +15,7 @@ from torch.nn import functional
 from equipoise import maths
 from equipoise.draws import Plan
 from equipoise.importance import ablation
-from equipoise.model import Evaluator
+from equipoise.model import Evaluator, Objective
 from equipoise.neurons import Neurons
 from equipoise.rule import Gradient, Out, cross_entropy
 from equipoise.solver import Solver
@@ -216,7 +216,9 @@ class Oracle:
         """
         theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
         solver = solver or self.solver
-        slots = solver.init(theta)
+        plain = correction is None and wrap is None and only is None
+        parts = self.evaluator.cut(theta) if plain else (theta,)
+        slots = solver.init(parts)
         plan = self.plan if epochs is None else self.plan.first(epochs)
         index = plan.index
         fixed = None if only is None else theta.clone()
@@ -230,34 +232,28 @@ class Oracle:
                 ok = rows >= 0
                 rows, live = rows.clamp(min=0), None if fewest[k] else ok.any(-1, keepdim=True)
             shift = None if plan.shift is None else plan.shift[..., k, :width, :]
-            before = (
-                None if live is None else (theta.clone(), buffers.clone(), {n: s.clone() for n, s in slots.items()})
-            )
-            gradient = self._batch_gradient(theta, buffers, rows, shift, ok, terms, wrap, only)
-            if correction is not None:
-                gradient = gradient + correction(theta)
-            if only is not None and fixed is not None:
-                theta, slots = solver.step(theta, gradient * only, slots)  # as if the others had no gradient ...
-                theta = torch.where(only, theta, fixed)  # ... and no weight decay
+            moving = (theta, buffers, *(s for name in slots for s in slots[name]))
+            before = () if live is None else tuple(value.clone() for value in moving)
+            x, y = self.source.batch(rows, shift)
+            objective = self._objective(x, y, ok, terms)
+            if plain:
+                solver.step(parts, self.evaluator.gradients(theta, buffers, x, objective), slots)
             else:
-                theta, slots = solver.step(theta, gradient, slots)
-            if live is not None and before is not None:
-                theta, buffers = torch.where(live, theta, before[0]), torch.where(live, buffers, before[1])
-                slots = {n: torch.where(live, s, before[2][n]) for n, s in slots.items()}
+                gradient = self._gradient(theta, buffers, x, objective, wrap, only)
+                if correction is not None:
+                    gradient = gradient + correction(theta)
+                if only is not None:  # as if the others had no gradient ...
+                    gradient = gradient * only
+                solver.step(parts, [gradient], slots)
+                if only is not None and fixed is not None:  # ... and no weight decay
+                    theta.copy_(torch.where(only, theta, fixed))
+            if live is not None:
+                for value, old in zip(moving, before, strict=True):
+                    value.copy_(torch.where(live, value, old))
         return torch.cat([theta, buffers], -1) if buffers.shape[-1] else theta
 
-    def _batch_gradient(
-        self,
-        theta: Tensor,
-        buffers: Tensor,
-        rows: Tensor,
-        shift: Tensor | None,
-        ok: Tensor | None,
-        terms: Terms | None,
-        wrap: Wrap | None,
-        only: Tensor | None,
-    ) -> Tensor:
-        x, y = self.source.batch(rows, shift)
+    def _objective(self, x: Tensor, y: Tensor, ok: Tensor | None, terms: Terms | None) -> Objective:
+        """What is minimised on a batch."""
 
         def ask(vector: Tensor) -> Tensor:
             return self.evaluator.forward(vector[..., : self.n_params], vector[..., self.n_params :].clone(), x)[1]
@@ -266,6 +262,18 @@ class Oracle:
             out = Out(logits, features, y, ok, ask)
             return out.cross_entropy if terms is None else terms(out)
 
+        return objective
+
+    def _gradient(
+        self,
+        theta: Tensor,
+        buffers: Tensor,
+        x: Tensor,
+        objective: Objective,
+        wrap: Wrap | None,
+        only: Tensor | None,
+    ) -> Tensor:
+        """Gradient [..., P] on a batch, which ``wrap`` may evaluate elsewhere."""
         if wrap is None:
             return self.evaluator.gradient(theta, buffers, x, objective)
         first = True

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from itertools import chain
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise import draws, guard, wire
-from equipoise.data.samples import Samples, Stream
+from equipoise import draws, guard, threads, wire
+from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.method import Method
 from equipoise.model import Bound, Model
 from equipoise.neurons import Neurons
 from equipoise.oracle import Oracle
+from equipoise.rows import Rows
 from equipoise.rule import Briefing, Cohort, Rule, Setup, State, overrides
 from equipoise.solver import Solver
-from equipoise.tree import flatten, span, tree_map, unflatten
+from equipoise.tree import flatten, put, span, tree_map, unflatten
 
 Record = dict[str, Any]  # what a round leaves in metrics.jsonl
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
@@ -32,7 +35,8 @@ class Experiment:
     """Everything about a run that does not change: see :class:`equipoise.Federation` for the meaning of each.
 
     ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches
-    alone, ``neurons`` are the network's hidden units; each is None where no rule needs it.
+    alone, ``neurons`` are the network's hidden units; each is None where no rule needs it. ``workers`` is how many cores
+    evaluation may use.
     """
 
     model: Model
@@ -41,7 +45,7 @@ class Experiment:
     solver: Solver
     engine: Engine
     setup: Setup
-    data: tuple[Samples | Stream, ...]
+    data: tuple[Samples | Stream | Absent, ...]
     names: tuple[str, ...]
     private: Tensor | None
     epochs: int
@@ -54,6 +58,16 @@ class Experiment:
     oracle: Oracle | None = None
     contribution: Tensor | None = None
     neurons: Neurons | None = None
+    workers: int = 1
+
+    @cached_property
+    def labels(self) -> str:
+        """Hash of the labels of all clients whose data are in memory."""
+        total = hashlib.sha256()
+        for d in self.data:
+            if isinstance(d, Samples):
+                total.update(d.y.cpu().numpy().tobytes())
+        return total.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,8 @@ class Progression:
 
     ``vector`` [G] is the global model; ``clients`` and ``server`` hold one dictionary per rule, client values [N, ...].
     ``given`` [N, G] is what each client was handed, if a rule rewards them differently, and ``sent`` [N] the bytes that
-    took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private.
+    took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private. What there is of every client may be
+    :class:`equipoise.rows.Rows`, see :meth:`equipoise.Setup.per_client`.
     """
 
     t: int
@@ -85,21 +100,29 @@ class Progression:
         }
         return flatten({name: part for name, part in tree.items() if part is not None})
 
-    def restored(self, tensors: Mapping[str, Tensor], t: int) -> Progression:
+    def restored(self, tensors: Mapping[str, Tensor | Rows], t: int) -> Progression:
         """The same, with the values of a checkpoint; ``KeyError`` names a missing one."""
         leaves = {name: x.to(self.vector.device) for name, x in tensors.items()}
         tree = {"vector": self.vector, "clients": self.clients, "server": self.server}
-        back = unflatten(tree, leaves)
-        optional = {name: leaves.get(name) for name in ("given", "own", "sent")}
-        return Progression(t, back["vector"], back["clients"], back["server"], **optional)
+        here = {**tree, "own": self.own} if self.own is not None else tree
+        back = tree_map(_as_before, here, unflatten(here, leaves))
+        given, sent = (cast("Tensor | None", leaves.get(name)) for name in ("given", "sent"))
+        return Progression(t, back["vector"], back["clients"], back["server"], given, back.get("own"), sent)
+
+
+def _as_before(old: Tensor | Rows, new: Tensor | Rows) -> Tensor | Rows:
+    """The values of a checkpoint, in memory or on disk as they are in this federation."""
+    if isinstance(new, Rows):
+        return new if isinstance(old, Rows) else new[:].to(old.device)
+    return old.index_copy(0, torch.arange(len(old)), new) if isinstance(old, Rows) else new
 
 
 def begin(e: Experiment) -> Progression:
     """What is remembered before the first round."""
-    N, rules = len(e.data), e.method.rules
-    clients = tree_map(lambda leaf: leaf.expand(N, *leaf.shape).clone(), [rule.client_state(e.setup) for rule in rules])
+    rules = e.method.rules
+    clients = tree_map(e.setup.per_client, [rule.client_state(e.setup) for rule in rules])
     server = [rule.server_state(e.setup) for rule in rules]
-    own = None if e.private is None else e.setup.initial.expand(N, -1).clone()
+    own = None if e.private is None else e.setup.per_client(e.setup.initial)
     return Progression(0, e.setup.initial.clone(), clients, server, None, own)
 
 
@@ -114,6 +137,11 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     ------
     QuorumError : too few clients answered well; ``now`` is still whole.
     """
+    with threads.allow(e.workers):
+        return _round(e, now, rounds)
+
+
+def _round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:
     asked = draws.participants(e.seed, now.t, len(e.data), e.participation).to(now.vector.device)
     received = now.vector.expand(len(asked), -1) if now.given is None else now.given[asked]
     if e.private is not None and now.own is not None:
@@ -123,8 +151,9 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     held = None if units is None or e.neurons is None else e.neurons.held(units)
     if held is not None:
         received = received.where(held, 0)
-    job = _job(e, now, asked, received, rounds, units, held)
-    answers = _collect(e, now, asked, e.engine(job))
+    data, lost = _loaded(e, asked.tolist())
+    job = _job(e, now, asked, received, rounds, units, held, data)
+    answers = _collect(e, now, asked, _visits(e, job, lost))
     good, ids = answers.rows, asked[answers.rows]
     whole = len(good) == len(asked)
     received, held = (received, held) if whole else (received[good], None if held is None else held[good])
@@ -175,7 +204,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     following = Progression(
         now.t + 1,
         vector,
-        tree_map(lambda old, new: old.index_copy(0, ids, new), now.clients, answers.states),
+        tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states),
         server,
         given,
         own,
@@ -292,6 +321,7 @@ def _job(
     rounds: int,
     units: Tensor | None,
     held: Tensor | None,
+    data: Sequence[Samples | Stream],
 ) -> Job:
     ids = asked.tolist()
     plain = e.private is None and not any(map(e.method.overriding, CLIENT_HOOKS))
@@ -309,13 +339,36 @@ def _job(
         received=received,
         states=tree_map(lambda leaf: leaf[span(ids)], now.clients),
         messages=[_messages(rule, state, ids) for rule, state in zip(e.method.rules, now.server, strict=True)],
-        data=[e.data[k] for k in ids],
+        data=data,
         private=e.private,
         steps=e.steps,
         units=units,
         held=held,
         neurons=e.neurons if plain else None,
     )
+
+
+def _loaded(e: Experiment, ids: Sequence[int]) -> tuple[list[Samples | Stream], list[Answer]]:
+    """The clients' data; and for those who have none, as loading it failed, an answer that says why."""
+    data, lost = [], []
+    for row, m in enumerate(ids):
+        d = e.data[m]
+        try:
+            data.append(loaded(d))
+        except Exception as error:  # whatever a user's function raises concerns this client only
+            data.append(cast(Samples, d))  # holds the place, and is never given to an engine
+            lost.append(Answer.failed(row, error))
+    return data, lost
+
+
+def _visits(e: Experiment, job: Job, lost: Sequence[Answer]) -> Iterator[Answer]:
+    """The answers of all clients of a job, of which some are lost."""
+    if not lost:
+        return e.engine(job)
+    gone = {row for answer in lost for row in answer.rows}
+    rest = [row for row in range(len(job.ids)) if row not in gone]
+    answers = e.engine(job.part(rest)) if rest else iter(())
+    return chain(lost, (replace(a, rows=tuple(rest[r] for r in a.rows)) for a in answers))
 
 
 def _messages(rule: Rule, state: State, ids: Sequence[int]) -> State:
@@ -392,7 +445,7 @@ def _reward(
     new = torch.tensor(sizes, dtype=torch.int64, device=vector.device)
     first = torch.full((N,), n * item, dtype=torch.int64, device=vector.device)  # who was never rewarded has the model
     sent = (first if now.sent is None else now.sent).index_copy(0, cohort.ids, new)
-    held = now.vector.expand(N, -1) if now.given is None else now.given  # who is absent keeps what it has
+    held = e.setup.per_client(now.vector) if now.given is None else now.given  # who is absent keeps what it has
     return after, held.index_copy(0, cohort.ids, given), sent
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise import hyper, maths
+from equipoise import hyper, maths, rows
 
 if TYPE_CHECKING:
     from equipoise.model import Model
@@ -44,7 +44,7 @@ class Setup:
     ``initial`` [G] is the first global model, ``layout`` the sizes of its trainable tensors, ``sizes`` [N] the training
     samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none),
     ``head`` [P] true on the classifier, ``neurons`` the network's hidden units where a rule needs them, ``n_validation``
-    the batches of the server's validation data.
+    the batches of the server's validation data, ``asked`` how many clients train in a round (None: all).
     """
 
     initial: Tensor
@@ -56,6 +56,7 @@ class Setup:
     head: Tensor | None = None
     neurons: Neurons | None = None
     n_validation: int = 0
+    asked: int | None = None
 
     @property
     def n_params(self) -> int:
@@ -76,6 +77,17 @@ class Setup:
     def n_clients(self) -> int:
         """Number N of clients in the federation."""
         return len(self.sizes)
+
+    def per_client(self, row: Tensor) -> Tensor:
+        """State [N, ...] with the same ``row`` [...] for every client; on disk if most clients are absent and it is large.
+
+        Take rows out by ``state[ids]`` and put them back by ``state.index_copy(0, ids, values)``, and do nothing else
+        with it: what is on disk is :class:`equipoise.rows.Rows`, which can do just that.
+        """
+        absent = self.asked is not None and 2 * self.asked <= self.n_clients
+        if absent and row.nbytes and self.n_clients * row.nbytes > rows.IN_MEMORY:
+            return cast(Tensor, rows.Rows(row, self.n_clients))
+        return row.expand(self.n_clients, *row.shape).clone()
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,8 @@ class Cohort:
 
     ``theta`` [P] is the broadcast model, ``updates`` [M, P] and ``buffer_updates`` [M, G - P] are trained minus
     received. ``weights`` [M] (convex) say how much each client counts; they average the buffers and, unless
-    ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. ``scale`` is eta, ``shift`` [P] is s.
+    ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. A
+    mask is a boolean tensor or :class:`equipoise.maths.Bits`, whose ``dense()`` is one. ``scale`` is eta, ``shift`` [P] is s.
     ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
     ``notes`` are numbers to record with the round; they have no influence.
 
@@ -193,8 +206,8 @@ class Cohort:
     layout: tuple[int, ...]
     buffer_updates: Tensor
     coefficients: Tensor | None = None
-    mask: Tensor | None = None
-    buffer_mask: Tensor | None = None
+    mask: maths.Mask | None = None
+    buffer_mask: maths.Mask | None = None
     scale: float = 1.0
     shift: Tensor | None = None
     reports: State = field(default_factory=dict)
@@ -216,9 +229,10 @@ class Cohort:
         weights = self.weights if self.coefficients is None else self.coefficients
         if weights.dim() == 2:
             parts = zip(self.updates.split(self.layout, 1), weights.unbind(1), strict=True)
-            step = self.scale * torch.cat([maths.combine(u, w) for u, w in parts])
+            step = torch.cat([maths.combine(u, w) for u, w in parts])
         else:
-            step = self.scale * maths.combine(self.updates, weights, self.mask)
+            step = maths.combine(self.updates, weights, self.mask)
+        step = step if self.scale == 1 else self.scale * step  # one vector less in memory
         return step if self.shift is None else step + self.shift
 
     @property

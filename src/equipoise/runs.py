@@ -17,16 +17,19 @@ from typing import Any, Literal
 import tomli_w
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import nn
 
-from equipoise import checkpoint, networks, scenarios
+from equipoise import checkpoint, forecasts, networks, scenarios
 from equipoise.engines import ENGINES
 from equipoise.federation import Alone, Federation, fingerprint
 from equipoise.files import PART, held, sweep, waited, write_atomically
 from equipoise.history import History
 from equipoise.method import parse
+from equipoise.model import Model
 from equipoise.round import Record
 from equipoise.scenarios import Scenario, cache
 from equipoise.solver import SGD, Adam, Solver
+from equipoise.threads import cores
 
 COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir")
 MEASURED = ("standalone_test", "standalone_val")
@@ -62,6 +65,8 @@ class RunConfig(BaseModel):
     weight_decay: float = Field(ge=0, default=0.0)
     clip: float | None = Field(gt=0, default=None)
     engine: str = "auto"
+    chunk: int | None = Field(ge=1, default=None)
+    precision: Literal["full", "bf16"] = "full"
     quorum: float = Field(ge=0, le=1, default=0.5)
     threads: int = Field(ge=1, le=1024, default=1)
     device: str = "cpu"
@@ -94,6 +99,7 @@ def configure(
     Raises
     ------
     ValueError : naming the field, what was expected and what was found.
+    ForecastError : what the run takes for certain does not fit into the memory that is free.
     """
     chosen = {name: value for name, value in choices.items() if value is not None}
     made = parse(method, overrides)
@@ -126,7 +132,9 @@ def configure(
         raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
     shape = tuple(data.clients[0][0].shape[1:])
     try:
-        networks.build(config.network, shape, data.n_classes, **config.network_options)  # a wrong name or option
+        net = networks.build(
+            config.network, shape, data.n_classes, **config.network_options
+        )  # or a wrong name or option
     except TypeError as error:
         told = _listed(config.network_options)
         raise ValueError(
@@ -139,7 +147,13 @@ def configure(
             f"{made} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
             f"Choose one that does: {', '.join(COLLABORATIVE)}."
         )
+    _check_memory(config, net, data)
     return config
+
+
+def _check_memory(config: RunConfig, net: nn.Module, data: Scenario) -> None:
+    sizes = torch.tensor([len(y) for _, y in data.clients])
+    forecasts.check(Model(net), parse(config.method), config.solver, sizes, config.participation, config.device)
 
 
 def _listed(options: Mapping[str, Any]) -> str:
@@ -207,11 +221,17 @@ def finished(directory: Path) -> bool:
     return (directory / "summary.json").exists()
 
 
-def federation(config: RunConfig) -> tuple[Federation, Scenario]:
-    """Build the federation a configuration describes."""
+def federation(config: RunConfig, workers: int | None = None) -> tuple[Federation, Scenario]:
+    """Build the federation a configuration describes, to be trained by so many workers (default: all cores).
+
+    Raises
+    ------
+    ForecastError : what it takes for certain does not fit into the memory that is free.
+    """
     data = scenarios.load(config.scenario, config.seed, **config.scenario_options)
     shape = tuple(data.clients[0][0].shape[1:])
     net = networks.build(config.network, shape, data.n_classes, seed=config.seed, **config.network_options)
+    _check_memory(config, net, data)
     built = Federation(
         net,
         data.clients,
@@ -232,8 +252,21 @@ def federation(config: RunConfig) -> tuple[Federation, Scenario]:
         steps=config.steps,
         validation=data.validation,
         collaborative=data.collaborative,
+        workers=workers or cores(),
+        chunk=config.chunk,
+        precision=config.precision,
     )
     return built, data
+
+
+def plan(config: RunConfig, base: Path, *, progress: bool = True) -> forecasts.Forecast:
+    """What a run would take, found out without training or writing anything; ``base`` is where it would be kept."""
+    torch.set_num_threads(config.threads)
+    fed, data = federation(config)
+    if fed.collaborative and (known := _kept(_alone_path(config, fed, data), len(data.clients))):
+        fed.alone = known
+        fed.prepare(config.rounds, progress=progress)
+    return forecasts.forecast(fed, config.rounds, directory=base, progress=progress)
 
 
 def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: bool = True) -> None:
@@ -246,13 +279,18 @@ def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: boo
     fed.prepare(config.rounds, progress=progress)
 
 
-def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Alone:
+def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
+    """Where the cache keeps what each client reaches alone."""
     about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every", "engine"})
     versions = {name: version(name) for name in ("torch", "numpy")}
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     recipe = {**about, **made, "labels": fingerprint(fed.experiment)["labels"], **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
-    path = cache.directory() / f"alone-{key}.json"
+    return cache.directory() / f"alone-{key}.json"
+
+
+def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Alone:
+    path = _alone_path(config, fed, data)
 
     def make() -> Alone:
         found = fed.standalone(config.rounds, progress=progress)
@@ -277,8 +315,16 @@ def _kept(path: Path, n: int) -> Alone | None:
     return found if useful else None
 
 
-def execute(directory: Path, *, progress: bool = True, on_round: Callable[[Record], None] | None = None) -> History:
+def execute(
+    directory: Path,
+    *,
+    progress: bool = True,
+    on_round: Callable[[Record], None] | None = None,
+    workers: int | None = None,
+) -> History:
     """Run to the end what a directory describes, from its last complete round on.
+
+    ``workers`` is how many clients to visit at a time (default: as many as there are cores); no result depends on it.
 
     Raises
     ------
@@ -290,20 +336,27 @@ def execute(directory: Path, *, progress: bool = True, on_round: Callable[[Recor
     config = load(directory)
     try:
         with held(directory / ".lock"):
-            return _execute(config, directory, progress, on_round)
+            return _execute(config, directory, progress, on_round, workers)
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
 
 
-def _execute(config: RunConfig, directory: Path, progress: bool, on_round: Callable[[Record], None] | None) -> History:
+def _execute(
+    config: RunConfig,
+    directory: Path,
+    progress: bool,
+    on_round: Callable[[Record], None] | None,
+    workers: int | None,
+) -> History:
     sweep(directory)
     torch.set_num_threads(config.threads)
-    fed, data = federation(config)
+    fed, data = federation(config, workers)
     rest = config.rounds
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)
         _check_agreement(config, directory, fed, rest)
         checkpoint.tidy(directory / "checkpoint")
+    forecasts.check_disk(fed.progress, directory)
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     manifest = {

@@ -1,10 +1,13 @@
-"""Local optimisers on flat vectors: for one client ``[P]`` and for a stack ``[m, P]`` alike.
+"""Local optimisers: for one client and for a stack of clients alike.
 
-``step`` may work in place on the parameters and on its own slots; both belong to the local run.
+A vector comes in parts [..., p], which are stepped together: the tensors of the network one by one where gradients are
+as autograd left them, or a single part [..., P]. ``step`` works in place on the parameters and on its own slots; both
+belong to the local run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-Slots = dict[str, Tensor]
+Parts = Sequence[Tensor]
+Slots = dict[str, list[Tensor]]  # each with an entry for every part
 
 
 class Solver(Protocol):
@@ -23,12 +27,12 @@ class Solver(Protocol):
         """Learning rate, > 0."""
         ...
 
-    def init(self, theta: Tensor) -> Slots:
+    def init(self, theta: Parts) -> Slots:
         """Slots before the first step."""
         ...
 
-    def step(self, theta: Tensor, gradient: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
-        """One step; ``gradient`` may be overwritten."""
+    def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
+        """One step, in place on ``theta`` and ``slots``; ``gradient`` stays as it is."""
         ...
 
     def travel(self, steps: Tensor) -> Tensor:
@@ -50,11 +54,12 @@ def _check(solver: str, **values: tuple[float, float, float]) -> None:
             raise ValueError(f"{solver}: {name} must be {bound}; found {value:g}.")
 
 
-def _clipped(gradient: Tensor, clip: float | None) -> Tensor:
+def _clipped(gradient: Parts, clip: float | None) -> list[Tensor]:
     if clip is None:
-        return gradient
-    norm: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
-    return gradient * (clip / (norm + 1e-6)).clamp(max=1)
+        return list(gradient)
+    norms = torch.cat([torch.linalg.vector_norm(g, dim=-1, keepdim=True) for g in gradient], -1)
+    norm = torch.linalg.vector_norm(norms, dim=-1, keepdim=True)
+    return [g * (clip / (norm + 1e-6)).clamp(max=1) for g in gradient]
 
 
 @dataclass(frozen=True)
@@ -81,16 +86,16 @@ class SGD:
         _check_rate("SGD", self.lr, self.clip)
         _check("SGD", momentum=(self.momentum, 0, 1), weight_decay=(self.weight_decay, 0, inf))
 
-    def init(self, theta: Tensor) -> Slots:
+    def init(self, theta: Parts) -> Slots:
         """No slot without momentum."""
-        return {"momentum": torch.zeros_like(theta)} if self.momentum else {}
+        return {"momentum": [torch.zeros_like(part) for part in theta]} if self.momentum else {}
 
-    def step(self, theta: Tensor, gradient: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
+    def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
         """Step in place, in one pass over the vectors."""
         sgd(
-            [theta],
-            [_clipped(gradient, self.clip)],
-            [slots.get("momentum")],
+            list(theta),
+            _clipped(gradient, self.clip),
+            [*slots["momentum"]] if slots else [None] * len(theta),
             fused=True,
             lr=self.lr,
             momentum=self.momentum,
@@ -99,7 +104,6 @@ class SGD:
             nesterov=False,
             maximize=False,
         )
-        return theta, slots
 
     def travel(self, steps: Tensor) -> Tensor:
         r"""Distance along a constant unit gradient: :math:`\eta [K - \rho (1 - \rho^K)/(1 - \rho)] / (1 - \rho)`."""
@@ -140,24 +144,26 @@ class Adam:
             eps=(self.eps, 0, inf),
         )
 
-    def init(self, theta: Tensor) -> Slots:
-        """Both moments and the number of steps of each client."""
-        count = torch.zeros(*theta.shape[:-1], 1, dtype=theta.dtype, device=theta.device)
-        return {"first": torch.zeros_like(theta), "second": torch.zeros_like(theta), "count": count}
+    def init(self, theta: Parts) -> Slots:
+        """Both moments, and the number of steps of each client."""
+        moments = {name: [torch.zeros_like(part) for part in theta] for name in ("first", "second")}
+        return {**moments, "count": [torch.zeros_like(part[..., :1]) for part in theta]}
 
-    def step(self, theta: Tensor, gradient: Tensor, slots: Slots) -> tuple[Tensor, Slots]:
+    def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
         """Step in place."""
-        gradient = _clipped(gradient, self.clip)
-        if self.weight_decay and self.decoupled:
-            theta = theta.mul_(1 - self.lr * self.weight_decay)
-        elif self.weight_decay:
-            gradient = gradient.add_(theta, alpha=self.weight_decay)
         b1, b2 = self.betas
-        count = slots["count"].add_(1)
-        first = slots["first"].lerp_(gradient, 1 - b1)
-        second = slots["second"].mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
-        rate = self.lr * (1 - b2**count).sqrt() / (1 - b1**count)
-        return theta.sub_(rate * first / (second.sqrt() + self.eps * (1 - b2**count).sqrt())), slots
+        gradient = _clipped(gradient, self.clip)
+        parts = zip(theta, gradient, slots["first"], slots["second"], slots["count"], strict=True)
+        for part, g, first, second, count in parts:
+            if self.weight_decay and self.decoupled:
+                part.mul_(1 - self.lr * self.weight_decay)
+            elif self.weight_decay:
+                g = g.add(part, alpha=self.weight_decay)
+            count.add_(1)
+            first.lerp_(g, 1 - b1)
+            second.mul_(b2).addcmul_(g, g, value=1 - b2)
+            rate = self.lr * (1 - b2**count).sqrt() / (1 - b1**count)
+            part.sub_(rate * first / (second.sqrt() + self.eps * (1 - b2**count).sqrt()))
 
     def travel(self, steps: Tensor) -> Tensor:
         """Adam has none: its steps do not grow with the gradient."""

@@ -1,8 +1,8 @@
-"""State is a tree: dictionaries and sequences whose leaves are tensors."""
+"""State is a tree: dictionaries and sequences whose leaves are tensors, or rows kept on disk, which look like them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -26,9 +26,14 @@ def span(rows: Sequence[int]) -> slice | list[int]:
     return slice(first, last) if list(rows) == list(range(first, last)) else list(rows)
 
 
+def put(old: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+    """``old`` [N, ...] with the rows ``ids`` [m], ascending, from ``new`` [m, ...]: ``new`` itself where they are all."""
+    return new if len(ids) == len(old) else old.index_copy(0, ids, new)
+
+
 def flatten(tree: Tree, name: str = "") -> dict[str, Tensor]:
     """Name every leaf by its path: ``{"server": [{"c": x}]}`` gives ``{"server/0/c": x}``."""
-    if isinstance(tree, Tensor):
+    if not isinstance(tree, (dict, list, tuple)):
         return {name: tree}
     parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
     leaves: dict[str, Tensor] = {}
@@ -37,9 +42,9 @@ def flatten(tree: Tree, name: str = "") -> dict[str, Tensor]:
     return leaves
 
 
-def unflatten(like: Tree, leaves: dict[str, Tensor], name: str = "") -> Tree:
+def unflatten(like: Tree, leaves: Mapping[str, Any], name: str = "") -> Tree:
     """Put named leaves back into the shape of ``like``; ``KeyError`` names a missing one."""
-    if isinstance(like, Tensor):
+    if not isinstance(like, (dict, list, tuple)):
         return leaves[name]
     if isinstance(like, dict):
         return {key: unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in like.items()}

@@ -98,6 +98,7 @@ BATCH_NORM = [
 ]
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
 ROUNDS = 4
+TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
 every_case = pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
@@ -107,9 +108,7 @@ stacked_engine = importlib.import_module("equipoise.engines.stacked")
 @cache
 def run(name: str, kind: str = "mlp", engine: str = "sequential") -> eq.Federation:
     """Four rounds with unequal clients, of which four of five take part. Not to be trained further."""
-    return fitted(
-        name, ROUNDS, kind=kind, sizes=SIZES[kind], engine=engine, tests={"a": samples(40, 1), "b": samples(20, 3)}
-    )
+    return fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine=engine, tests=TESTS)
 
 
 def learned(fed: eq.Federation) -> Tensor:
@@ -128,6 +127,14 @@ def moved(fed: eq.Federation) -> bool:
 def test_engines_agree(name: str, kind: str) -> None:
     assert moved(run(name, kind))
     assert difference(run(name, kind), run(name, kind, "stacked")) < 1e-10
+
+
+@every_case
+def test_workers_give_the_same_bits(name: str, kind: str) -> None:
+    """Clients in threads: every state and every record, as if one client came after another."""
+    together = fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine="workers", workers=3, tests=TESTS)
+    assert identical(run(name, kind), together)
+    assert told(run(name, kind)) == told(together)
 
 
 @pytest.mark.parametrize(

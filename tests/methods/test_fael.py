@@ -61,10 +61,12 @@ def test_distances_are_taken_after_the_mask() -> None:
         d = server.rules[1].distances(cohort)
         norms = FAEL(distance="norms").distances(cohort)
         for m in range(4):
-            kept = [x if keep else 0.0 for x, keep in zip(updates[m].tolist(), cohort.mask[m].tolist(), strict=True)]
+            kept = [
+                x if keep else 0.0 for x, keep in zip(updates[m].tolist(), cohort.mask.dense()[m].tolist(), strict=True)
+            ]
             assert float(d[m]) == pytest.approx(naive_distance(kept, "squared"), abs=1e-14)
             assert float(norms[m]) == pytest.approx(naive_distance(kept, "norms"), abs=1e-14)
-    assert not bool(cohort.mask.all())
+    assert not bool(cohort.mask.dense().all())
 
 
 @settings(max_examples=15)
@@ -140,7 +142,7 @@ def test_buffers_are_averaged_with_the_same_weights_and_never_masked() -> None:
         before, moves = server.buffers, normal(4, 2, seed=30 + t)
         cohort = server.round(normal(4, 6, seed=t), buffer_updates=moves)
         assert torch.allclose(server.buffers - before, cohort.weights @ moves, rtol=0, atol=1e-14)
-    assert not bool(cohort.mask.all())
+    assert not bool(cohort.mask.dense().all())
 
 
 def test_presets() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise import evaluation, runs
+from equipoise.data.samples import loaded
 from equipoise.engines import Answer, Job
 from equipoise.evaluation import Tests
 from equipoise.federation import Federation
@@ -126,7 +127,7 @@ def _measured(e: Experiment, tests: Tests, now: Progression, rounds: int) -> tup
 
 def _losses(e: Experiment, tests: Tests, vector: Tensor, ids: Sequence[int]) -> Tensor:
     """Loss of one whole model [G] on the training data of each client [m]."""
-    return torch.tensor([tests.score(e, vector, e.data[m], ())["loss"] for m in ids], dtype=torch.float64)
+    return torch.tensor([tests.score(e, vector, loaded(e.data[m]), ())["loss"] for m in ids], dtype=torch.float64)
 
 
 def decomposition(

@@ -87,6 +87,94 @@ class Stream:
         return torch.tensor([_sample(self.dataset, k)[1] for k in range(self.size)], device=self.device)
 
 
+@dataclass(frozen=True)
+class Lazy:
+    """A client's data that are loaded when it takes part in a round, and dropped after it.
+
+    Parameters
+    ----------
+    load : called without arguments; gives what a client of :class:`equipoise.Federation` may be, ``(x, y)`` or a
+        ``torch.utils.data.Dataset``. Each call must give the same samples.
+    size : how many samples that is, >= 1.
+
+    Raises
+    ------
+    TypeError, ValueError : ``load`` cannot be called, or ``size`` is not a whole number >= 1.
+    """
+
+    load: Callable[[], Any]
+    size: int
+
+    def __post_init__(self) -> None:
+        if not callable(self.load):
+            raise TypeError(f"Lazy: load must be a function without arguments; found {type(self.load).__name__}.")
+        if type(self.size) is not int or self.size < 1:
+            raise ValueError(f"Lazy: size must be a whole number >= 1; found {self.size!r}.")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A client whose data are not in memory: :class:`Lazy`, as a federation knows it.
+
+    ``like`` (name of the first client and shape of its samples; None: any) and ``n_classes`` (0: any) are what must be
+    found when the data are loaded.
+    """
+
+    lazy: Lazy
+    who: str
+    dtype: torch.dtype
+    device: torch.device
+    transform: Transform | None
+    memory: int
+    like: tuple[str, torch.Size] | None = None
+    n_classes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Samples of this client."""
+        return self.lazy.size
+
+    def load(self) -> Samples | Stream:
+        """The samples.
+
+        Raises
+        ------
+        TypeError, ValueError : they are not what was promised, or not what :func:`read` takes; and whatever ``load`` raises.
+        """
+        given = self.lazy.load()
+        if isinstance(given, Lazy):
+            raise TypeError(f"{self.who}: load() gave another Lazy; it must give (x, y) or a torch Dataset.")
+        data = loaded(read(given, self.who, self.dtype, self.device, self.transform, self.memory))
+        if data.size != self.size:
+            raise ValueError(f"{self.who}: Lazy promises {self.size} samples, and load() gave {data.size}.")
+        if isinstance(data, Samples):  # a streamed sample is checked when it is used
+            check(data, self.who, self.like, self.n_classes)
+        return data
+
+
+def loaded(data: Samples | Stream | Absent) -> Samples | Stream:
+    """The samples, in memory or streamed; those of an absent client are loaded."""
+    return data.load() if isinstance(data, Absent) else data
+
+
+def check(data: Samples, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
+    """Require samples of a shape, that of a client ``like`` has (None: any), and labels in 0..``n_classes`` - 1 (0: any).
+
+    Raises
+    ------
+    ValueError : naming the client, what was expected and what was found.
+    """
+    if like is not None and data.x.shape[1:] != like[1]:
+        shapes = f"{list(data.x.shape[1:])}, those of {like[0]} have {list(like[1])}"
+        raise ValueError(f"{who}: samples have shape {shapes}. All must agree.")
+    low, high = int(data.y.min()), int(data.y.max())
+    if n_classes and (low < 0 or high >= n_classes):
+        raise ValueError(
+            f"{who}: labels must be in 0..{n_classes - 1}, because the network has {n_classes} outputs; "
+            f"found {low}..{high}."
+        )
+
+
 def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: torch.dtype) -> Tensor:
     """Network inputs of samples ``x`` [n, *shape]; a ``dtype`` of int64 leaves them as they are."""
     x = x if transform is None else transform(x, shift)
@@ -115,15 +203,15 @@ def read(
     device: torch.device,
     transform: Transform | None = None,
     memory: int = MEMORY,
-) -> Samples | Stream:
-    """Take a client's data as the user has it: ``(x, y)`` arrays or tensors, or a ``torch.utils.data.Dataset``.
+) -> Samples | Stream | Absent:
+    """Take a client's data as the user has it: ``(x, y)`` arrays or tensors, a ``torch.utils.data.Dataset`` or :class:`Lazy`.
 
     A data set is read into memory once, unless it is larger than ``memory`` bytes or its first samples are others when asked
     for twice (random augmentation); then it is streamed.
 
     Parameters
     ----------
-    data : ``(x, y)`` with x [n, *shape] and integer labels y [n], or a data set of such pairs.
+    data : ``(x, y)`` with x [n, *shape] and integer labels y [n], or a data set of such pairs; :class:`Lazy` is not loaded.
     who : the client's name, for errors.
     dtype, device : of the network; a dtype of int64 leaves inputs as they are, for networks that look them up.
     transform : applied to every batch.
@@ -133,8 +221,10 @@ def read(
     ------
     TypeError, ValueError : naming the client, what was expected and what was found.
     """
-    if isinstance(data, Samples | Stream):
+    if isinstance(data, Samples | Stream | Absent):
         return data
+    if isinstance(data, Lazy):
+        return Absent(data, who, dtype, device, transform, memory)
     if isinstance(data, IterableDataset):
         raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
     if isinstance(data, Dataset):
@@ -150,7 +240,9 @@ def read(
             raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
         data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))
     if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}.")
+        raise TypeError(
+            f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}."
+        )
     x, y = _tensor(data[0], who, "x"), _tensor(data[1], who, "y")
     if len(x) != len(y):
         raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")

@@ -1,10 +1,30 @@
 """Engines: ways to call :func:`equipoise.client.visit_client` for the clients of a round. All give the same result."""
 
+from collections.abc import Callable, Mapping
+
 from equipoise.engines.choose import Choice, choose
 from equipoise.engines.job import Answer, Engine, Job
+from equipoise.engines.processes import Processes, WorkerError
 from equipoise.engines.sequential import sequential
-from equipoise.engines.stacked import stacked
+from equipoise.engines.workers import Stacks, Workers
 
-ENGINES = {"sequential": sequential, "stacked": stacked}
+ENGINES: Mapping[str, Callable[[int, int | None], Engine]] = {
+    "sequential": lambda workers, chunk: sequential,
+    "workers": lambda workers, chunk: Workers(workers),
+    "processes": lambda workers, chunk: Processes(workers),
+    "stacked": Stacks,
+}
 
-__all__ = ["ENGINES", "Answer", "Choice", "Engine", "Job", "choose", "sequential", "stacked"]
+__all__ = [
+    "ENGINES",
+    "Answer",
+    "Choice",
+    "Engine",
+    "Job",
+    "Processes",
+    "Stacks",
+    "WorkerError",
+    "Workers",
+    "choose",
+    "sequential",
+]

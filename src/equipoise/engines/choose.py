@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from equipoise.data.samples import Samples, Stream
+from equipoise.data.samples import Samples
 from equipoise.model import Model
 
 SMALL = 100_000  # parameters: below it a dense step is mostly overhead, which a stack shares
@@ -18,16 +18,21 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(model: Model, data: Sequence[Samples | Stream], n_participants: int) -> Choice:
-    """Take ``stacked`` for many clients of a small dense network, else ``sequential``."""
-    if n_participants < 4:
-        return Choice("sequential", f"{n_participants} clients a round are too few to stack")
+def choose(model: Model, data: Sequence[object], n_participants: int, workers: int) -> Choice:
+    """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``."""
     if model.random:
         return Choice("sequential", "the network draws random numbers in training")
-    if any(isinstance(d, Stream) for d in data):
+    if not all(isinstance(d, Samples) for d in data):
         return Choice("sequential", "some data is streamed")
-    if model.convolutional:
-        return Choice("sequential", "a convolution fills the processor on its own")
-    if model.n_params > SMALL:
-        return Choice("sequential", f"{model.n_params:,} parameters fill the processor on their own")
-    return Choice("stacked", f"{n_participants} clients of a dense network with {model.n_params:,} parameters")
+    small = model.n_params <= SMALL and not model.convolutional
+    if n_participants >= 4 and small:
+        return Choice("stacked", f"{n_participants} clients of a dense network with {model.n_params:,} parameters")
+    kind = "a convolutional" if model.convolutional else "a dense"
+    network = f"{kind} network of {model.n_params:,} parameters"
+    if model.initial.device.type != "cpu":
+        return Choice("sequential", f"{network} on a {model.initial.device.type} device")
+    if n_participants < max(workers, 2):
+        return Choice(
+            "sequential", f"{n_participants} of the clients train at a time, fewer than {max(workers, 2)} cores"
+        )
+    return Choice("workers", f"{workers} cores for {n_participants} clients of {network}")

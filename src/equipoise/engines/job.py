@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,6 +67,17 @@ class Job:
         )
         return drawn.to(self.received.device)
 
+    @cached_property
+    def plans(self) -> Plan:
+        """The batches of all clients, drawn in one go."""
+        return self.plan(range(len(self.ids)))
+
+    @property
+    def longest_first(self) -> list[int]:
+        """Rows by how long their clients take, so that whoever works beside others ends when they do."""
+        steps = (self.plans.index >= 0).sum((1, 2)).tolist()
+        return sorted(range(len(self.ids)), key=lambda row: -steps[row])
+
     def part(self, rows: Sequence[int]) -> Job:
         """The job of the clients at ``rows``."""
         index = span(rows)
@@ -107,3 +119,4 @@ class Answer:
 
 
 Engine = Callable[[Job], Iterator[Answer]]
+Visitor = Callable[[Job, Sequence[int]], Iterator[Answer]]  # visits the clients at some rows; made for one network

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from equipoise.client import visit_client
 from equipoise.data.samples import Stream
 from equipoise.draws import noise, seeded
 from equipoise.engines.job import Answer, Job
-from equipoise.model import Bound
+from equipoise.model import Bound, Model
 from equipoise.neurons import Neurons
 from equipoise.oracle import Oracle
 from equipoise.tree import tree_map
@@ -19,12 +19,22 @@ from equipoise.tree import tree_map
 
 def sequential(job: Job) -> Iterator[Answer]:
     """Visit the clients in order. A client that raises answers with its error; the others go on."""
-    bound = Bound(job.model)
-    for row in range(len(job.ids)):
-        try:
-            yield visit(job, bound, row)
-        except Exception as error:  # whatever a user's data or network raises concerns this client only
-            yield Answer.failed(row, error)
+    yield from OneByOne(job.model)(job, range(len(job.ids)))
+
+
+class OneByOne:
+    """Visits clients one after another, with a copy of the network of its own."""
+
+    def __init__(self, model: Model) -> None:
+        self.bound = Bound(model)
+
+    def __call__(self, job: Job, rows: Sequence[int]) -> Iterator[Answer]:
+        """The answers of the clients at ``rows``, in order."""
+        for row in rows:
+            try:
+                yield visit(job, self.bound, row)
+            except Exception as error:  # whatever a user's data or network raises concerns this client only
+                yield Answer.failed(row, error)
 
 
 def visit(job: Job, bound: Bound, row: int) -> Answer:
@@ -33,7 +43,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
         units = job.units[row]
         if not units.all() and job.neurons.fits(units):
             return _small(job, job.neurons, units, row)
-    oracle = Oracle(bound, job.data[row], job.solver, job.plan([row]).of(0), job.model.n_params)
+    oracle = Oracle(bound, job.data[row], job.solver, job.plans.of(row), job.model.n_params)
     random = job.model.random or isinstance(job.data[row], Stream)
     with seeded(noise(job.seed, job.t, job.ids[row]) if random else None):
         trained, reports, states = visit_client(

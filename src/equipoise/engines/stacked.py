@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from equipoise.client import visit_client
 from equipoise.data.samples import Samples, Stream, stack
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.model import Stacked
+from equipoise.model import Model, Stacked
 from equipoise.oracle import Oracle
 from equipoise.tree import span
 
@@ -20,12 +20,37 @@ VECTORS = 6  # parameters, gradient, momentum, received, trained and one tempora
 
 
 def stacked(job: Job) -> Iterator[Answer]:
-    """Visit the clients in stacks of similar size; a stack that raises is visited one by one to find the culprit.
+    """Visit the clients in stacks of similar size.
 
     Raises
     ------
     ValueError : a network with dropout, whose random numbers cannot be those of the sequential engine, or streamed data.
     """
+    check(job)
+    together = Together(job.model)
+    for rows in stacks(job):
+        yield from together(job, rows)
+
+
+class Together:
+    """Visits clients as one stack; a stack that raises is visited one by one to find the culprit."""
+
+    def __init__(self, model: Model) -> None:
+        self.network = Stacked(model)
+
+    def __call__(self, job: Job, rows: Sequence[int]) -> Iterator[Answer]:
+        """The answers of the clients at ``rows``."""
+        try:
+            yield _visit(job, self.network, tuple(rows))
+        except Exception as error:  # one client's data may be to blame: the others must not suffer
+            log.warning(
+                "%d stacked clients failed (%s: %s); they train one by one", len(rows), type(error).__name__, error
+            )
+            yield from (_renumbered(answer, rows) for answer in sequential(job.part(rows)))
+
+
+def check(job: Job) -> None:
+    """Require clients that can be stacked: see :func:`stacked`."""
     if job.model.random:
         raise ValueError(
             "The stacked engine cannot draw the dropout of this network as one client alone would. Use engine='sequential'."
@@ -34,20 +59,15 @@ def stacked(job: Job) -> Iterator[Answer]:
         raise ValueError(
             "The stacked engine needs every client's data in memory, and some is streamed. Use engine='sequential'."
         )
-    together = Stacked(job.model)
-    for rows in stacks(job):
-        try:
-            yield _visit(job, together, rows)
-        except Exception as error:  # one client's data may be to blame: the others must not suffer
-            log.warning(
-                "%d stacked clients failed (%s: %s); they train one by one", len(rows), type(error).__name__, error
-            )
-            yield from (_renumbered(answer, rows) for answer in sequential(job.part(rows)))
 
 
-def stacks(job: Job) -> list[tuple[int, ...]]:
-    """Rows that go together: similar sizes, or equal ones where BatchNorm forbids padding; bounded by memory."""
+def stacks(job: Job, chunk: int | None = None) -> list[tuple[int, ...]]:
+    """Rows that go together, the small clients first.
+
+    They are of similar sizes, or of equal ones where BatchNorm forbids padding; bounded by memory, and by ``chunk``.
+    """
     limit = max(1, MEMORY // (VECTORS * job.model.size * job.received.element_size()))
+    limit = limit if chunk is None else min(limit, chunk)
     by_size = sorted(range(len(job.ids)), key=lambda r: job.data[r].size)
     groups: list[list[int]] = []
     for r in by_size:
@@ -84,5 +104,5 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
     return Answer(rows, trained, reports, states)
 
 
-def _renumbered(answer: Answer, rows: tuple[int, ...]) -> Answer:
+def _renumbered(answer: Answer, rows: Sequence[int]) -> Answer:
     return replace(answer, rows=tuple(rows[r] for r in answer.rows))

@@ -49,9 +49,7 @@ class FAEL(Rule):
         """How far each client moved [M], after the mask."""
         if self.distance == "squared":
             return square_norms(cohort.updates, cohort.mask)
-        masks = [None] * len(cohort.layout) if cohort.mask is None else cohort.mask.split(cohort.layout, 1)
-        parts = cohort.updates.split(cohort.layout, 1)
-        return torch.stack([square_norms(u, c).sqrt() for u, c in zip(parts, masks, strict=True)]).sum(0)
+        return square_norms(cohort.updates, cohort.mask, cohort.layout).sqrt().sum(1)
 
     def weigh(self, p: Tensor, dp: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """One step of Eq. 12 on the weights ``p`` [M] of those present: the new ``p``, not normalised, and ``dp``."""

@@ -44,7 +44,7 @@ class FedFV(Rule):
 
     def server_state(self, setup: Setup) -> State:
         never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)
-        return {"last_update": setup.theta.new_zeros(setup.n_clients, setup.n_params), "last_round": never}
+        return {"last_update": setup.per_client(torch.zeros_like(setup.theta)), "last_round": never}
 
     def internal(self, K: Tensor, loss: Tensor) -> Tensor:
         """Coefficients [M, M] of each projected update in the updates, from their Gram matrix ``K`` [M, M]."""
@@ -80,7 +80,7 @@ class FedFV(Rule):
         a = torch.cat([self.internal(K[:M, :M], cohort.reports["loss"]).mean(0), K.new_zeros(len(rows) - M)])
         if cohort.t + (self.lags == "released") >= self.tau:
             a = self.external(a, K, cohort.t - last[rows])
-        mean = cohort.updates.mean(0).double().norm()
+        mean = K[:M, :M].mean().clamp(min=0).sqrt()  # the length of the mean update
         length = (a @ K @ a).clamp(min=0).sqrt()
         a = a * mean / length if length > 0 else torch.zeros_like(a)
         shift = cohort.shift

@@ -50,7 +50,7 @@ class FedPAC(Rule):
 
     def server_state(self, setup: Setup) -> State:
         where = self.client_state(setup)["where"]
-        return {"heads": setup.theta[where].repeat(setup.n_clients, 1), "where": where, **no_prototypes(setup)}
+        return {"heads": setup.per_client(setup.theta[where]), "where": where, **no_prototypes(setup)}
 
     def message(self, state: State, m: int) -> State:
         return {"head": state["heads"][m], "proto": state["proto"], "known": state["known"]}

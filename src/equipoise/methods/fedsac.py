@@ -145,7 +145,8 @@ class FedSAC(Rule):
         if self.aggregation == "samples":
             return state, cohort
         held = needed(cohort.held, "submodels")
+        mask, buffer_mask = held.tensor_split([cohort.updates.shape[1]], 1)
         if self.count == "update_nonzero":
-            held = held & (torch.cat([cohort.updates, cohort.buffer_updates], 1) != 0)
-        P = cohort.updates.shape[1]
-        return state, replace(cohort, weights=cohort.uniform, mask=held[:, :P], buffer_mask=held[:, P:])
+            mask = (cohort.updates != 0).logical_and_(mask)
+            buffer_mask = (cohort.buffer_updates != 0).logical_and_(buffer_mask)
+        return state, replace(cohort, weights=cohort.uniform, mask=mask, buffer_mask=buffer_mask)

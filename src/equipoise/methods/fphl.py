@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from equipoise.hyper import choice, number
+from equipoise.maths import Bits, at_least, in_memory, put, spread, take
 from equipoise.rule import Cohort, Rule, Setup, State
 
 BINS = 20
+BYTE = 254  # rounds up to which a byte counts; beyond, 16 bits do
 
 
 def agreement(up: Tensor, ups: Tensor, rounds: Tensor) -> Tensor:
-    """Rounds [M, G] in which a parameter moved as now: ``ups`` where it rises (``up``), the others where it falls."""
-    return torch.where(up, ups, rounds[:, None] - ups)
+    """Rounds [M, G] in which a parameter moved as now: ``ups`` where it rises (``up`` is 1), the others where it falls (0)."""
+    downs = rounds[:, None] - ups
+    return downs.addcmul(up, ups - downs)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class FPHL(Rule):
     zero : whether an update of exactly 0 counts as ``"up"`` or ``"down"``.
     mask_buffers : also mask BatchNorm statistics.
 
-    Server state: integer counts, so that the comparison is exact: ``ups`` [N, G], ``rounds`` [N] (rounds each took part).
+    Server state: integer counts, so that the comparison is exact: ``ups`` [N, G] (in memory bytes, while no client took
+    part more than 254 times), ``rounds`` [N] (rounds each took part).
     """
 
     owns = frozenset({"mask"})
@@ -51,10 +55,10 @@ class FPHL(Rule):
     def server_state(self, setup: Setup) -> State:
         columns = setup.n_params + self.mask_buffers * setup.n_buffers
         new = setup.initial.new_zeros
-        return {
-            "ups": new(setup.n_clients, columns, dtype=torch.int16),
-            "rounds": new(setup.n_clients, dtype=torch.int16),
-        }
+        ups = setup.per_client(new(columns, dtype=torch.uint8))
+        if not in_memory(ups):  # what is on disk keeps its type
+            ups = setup.per_client(new(columns, dtype=torch.int16))
+        return {"ups": ups, "rounds": new(setup.n_clients, dtype=torch.int16)}
 
     def needed(self, rounds: Tensor) -> Tensor:
         """Smallest agreement [M] that reaches the threshold; the slack absorbs the rounding of tau n."""
@@ -63,33 +67,59 @@ class FPHL(Rule):
         need = (bound + slack).floor() + 1 if self.strict else (bound - slack).ceil()
         return torch.where(rounds == 0, 0, need).to(rounds.dtype)  # no history: keep everything
 
+    def keep(self, updates: Tensor, before: Tensor, after: Tensor, n: Tensor) -> tuple[Bits, Tensor]:
+        """Which updates [M, G] are kept, and how many of them agree with 0, 1, ... rounds, by what ``n`` [M] has: [L, max n + 1].
+
+        ``before`` and ``after`` [M, G] count the rises up to the last round and up to this one; ``after`` is written.
+        """
+        mask, most = Bits.empty(updates), int(n.max()) + 1
+        lengths = n.unique()
+        groups = [n == k for k in lengths] if len(lengths) > 1 else [slice(None)]
+        need, n = self.needed(n).to(after.dtype)[:, None], n.to(after.dtype)
+
+        def some(parts: list[slice]) -> Tensor:
+            tally = torch.zeros(len(groups), most, dtype=torch.int64, device=n.device)
+            for part in parts:
+                up = at_least(updates[:, part], 0, above=self.zero == "down")
+                ups = torch.add(before[:, part], up, out=after[:, part])
+                agree = agreement(up, ups if self.history == "inclusive" else before[:, part], n)
+                for counts, rows in zip(tally, groups, strict=True):
+                    counts += torch.bincount(agree[rows].flatten(), minlength=most)
+                mask.put(part, torch.ge(agree, need, out=agree).to(torch.uint8))
+            return tally
+
+        return mask, torch.stack(spread(some, updates)).sum(0)
+
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        updates = torch.cat([cohort.updates, cohort.buffer_updates], 1) if self.mask_buffers else cohort.updates
-        up = updates >= 0 if self.zero == "up" else updates > 0
-        before, seen = state["ups"][cohort.ids], state["rounds"][cohort.ids]
-        ups, rounds = before + up, seen + 1
+        seen = state["rounds"][cohort.ids]
+        rounds = seen + 1
         if int(rounds.min()) < 0:
             raise OverflowError("FPHL counts at most 32,767 rounds of a client.")
-        past, n = (ups, rounds) if self.history == "inclusive" else (before, seen)
-        agree = agreement(up, past, n)
-        mask = agree >= self.needed(n)[:, None]
-        state = {
-            "ups": state["ups"].index_copy(0, cohort.ids, ups),
-            "rounds": state["rounds"].index_copy(0, cohort.ids, rounds),
-        }
-        P = cohort.updates.shape[1]
-        notes = {**cohort.notes, "kept": float(mask.float().mean()), "consistency": histogram(agree, n)}
-        return state, replace(
-            cohort, mask=mask[:, :P], buffer_mask=mask[:, P:] if self.mask_buffers else None, notes=notes
-        )
+        history = state["ups"] if int(rounds.max()) <= BYTE else state["ups"].to(torch.int16)
+        before = take(history, cohort.ids)
+        after = torch.empty_like(before)
+        n = rounds if self.history == "inclusive" else seen
+        P, buffer_mask = cohort.updates.shape[1], None
+        mask, tally = self.keep(cohort.updates, before[:, :P], after[:, :P], n)
+        if self.mask_buffers:
+            buffer_mask, more = self.keep(cohort.buffer_updates, before[:, P:], after[:, P:], n)
+            tally += more
+        lengths = n.unique()
+        kept = sum(int(counts[k:].sum()) for counts, k in zip(tally, self.needed(lengths).tolist(), strict=True))
+        notes = {**cohort.notes, "kept": kept / int(tally.sum()), "consistency": histogram(tally, lengths)}
+        ups, rounds = put(history, cohort.ids, after), put(state["rounds"], cohort.ids, rounds)
+        state = {"ups": ups, "rounds": rounds}
+        return state, replace(cohort, mask=mask, buffer_mask=buffer_mask, notes=notes)
 
 
-def histogram(agree: Tensor, rounds: Tensor) -> list[int]:
-    """Numbers of update entries by consistency c = agree / rounds, in equal bins over [0, 1] (FedHEAL, Fig. 2)."""
+def histogram(tally: Tensor, lengths: Tensor) -> list[int]:
+    """Numbers of update entries by consistency c = agreement / rounds, in equal bins over [0, 1] (FedHEAL, Fig. 2).
+
+    ``tally`` [L, ...] are the numbers that agree with 0, 1, ... of as many rounds as ``lengths`` [L] says.
+    """
     bins = torch.zeros(BINS, dtype=torch.int64)
-    for row, n in zip(agree, rounds.tolist(), strict=True):
+    for counts, n in zip(tally.cpu(), lengths.tolist(), strict=True):
         if n:
-            counts = torch.bincount(row.int(), minlength=n + 1)  # exact: agreement is a whole number in 0..n
-            place = (torch.arange(n + 1) * BINS // n).clamp(max=BINS - 1)
-            bins.index_add_(0, place, counts.cpu())
+            place = (torch.arange(n + 1) * BINS // n).clamp(max=BINS - 1)  # exact: agreement is a whole number in 0..n
+            bins.index_add_(0, place, counts[: n + 1])
     return [int(count) for count in bins]

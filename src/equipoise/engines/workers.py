@@ -1,0 +1,75 @@
+"""Clients spread over the cores of one machine, in threads: nothing is copied or sent to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from equipoise.data.samples import Samples
+from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import OneByOne
+from equipoise.engines.stacked import Together, check, stacks
+from equipoise.threads import spread
+
+FEWEST, MOST = (
+    20,
+    256,
+)  # clients of a stack, unless told otherwise: smaller ones waste time, larger ones leave cores idle
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Visit clients in ``n`` threads of one core each, the longest first.
+
+    The result does not depend on ``n``: it is that of the sequential engine with one thread inside operations.
+    """
+
+    n: int
+
+    def __call__(self, job: Job) -> Iterator[Answer]:
+        """The answers in the order in which they are ready.
+
+        Raises
+        ------
+        ValueError : training draws random numbers, for which all threads of a process have one generator.
+        """
+        if job.model.random or not all(isinstance(d, Samples) for d in job.data):
+            what = "The network draws" if job.model.random else "Streamed data may draw"
+            raise ValueError(
+                f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
+                "Use engine='processes', where every worker has its own, or engine='sequential'."
+            )
+        yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, self.n)
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Visit stacks of at most ``chunk`` clients in ``n`` threads of one core each.
+
+    The result depends on ``chunk`` by rounding, and not on ``n``. None: a quarter of the clients, from 20 to 256.
+    """
+
+    n: int
+    chunk: int | None = None
+
+    def __call__(self, job: Job) -> Iterator[Answer]:
+        """The answers in the order in which they are ready.
+
+        Raises
+        ------
+        ValueError : the clients cannot be stacked, as for :func:`equipoise.engines.stacked.stacked`.
+        """
+        check(job)
+        chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
+        yield from _spread(job, stacks(job, chunk)[::-1], Together, self.n)
+
+
+def _spread(job: Job, parts: Sequence[Sequence[int]], kind: type[OneByOne | Together], n: int) -> Iterator[Answer]:
+    """Visit the clients of each part in one of ``n`` threads."""
+
+    def make() -> Callable[[Sequence[int]], list[Answer]]:
+        visitor = kind(job.model)
+        return lambda rows: list(visitor(job, rows))
+
+    for _, answers in spread(parts, make, n):
+        yield from answers

@@ -1,0 +1,193 @@
+"""One row for each client, kept on disk: memory holds the rows that are asked for, never those of absent clients."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+IN_MEMORY = 32 << 20  # bytes that the rows of all clients may take in memory
+
+
+class Copy(NamedTuple):
+    """Where a checkpoint has a row: under ``name`` in a file with ``nbytes`` bytes of rows."""
+
+    directory: Path
+    file: str
+    sha256: str
+    nbytes: int
+    name: str
+
+
+class Slot:
+    """A place of one row in a file, free again when no version of the rows refers to it any more."""
+
+    __slots__ = ("copy", "file", "place")
+
+    def __init__(self, file: _File, place: int) -> None:
+        self.file, self.place = file, place
+        self.copy: Copy | None = None
+
+    def __del__(self) -> None:
+        self.file.free.append(self.place)
+
+
+class _File:
+    """A temporary file of places for rows of ``size`` bytes. It has no name, and ends with whoever refers to it."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.end = size, 0
+        self.free: list[int] = []
+        self.lock = Lock()
+        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (it lives as long as its slots)
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            self.file.close()
+
+    def write(self, rows: Tensor) -> list[Slot]:
+        """Put rows [m, ...] into places that nobody uses."""
+        with self.lock:
+            again = sorted(self.free.pop() for _ in range(min(len(self.free), len(rows))))
+            fresh = range(self.end, self.end + len(rows) - len(again))
+            self.end = fresh.stop
+            slots = [Slot(self, place) for place in (*again, *fresh)]
+            try:
+                for place, part in self._runs([slot.place for slot in slots], rows):
+                    self.file.seek(place)
+                    while part:
+                        part = part[self.file.write(part) :]
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise OSError(
+                    error.errno,
+                    f"No space is left in {tempfile.gettempdir()} for what absent clients remember: {self.end:,} rows of "
+                    f"{self.size:,} bytes. Free some, or set TMPDIR to a directory on a larger disk",
+                ) from None
+        return slots
+
+    def read(self, slots: Sequence[Slot], into: Tensor) -> None:
+        """Read the rows of the slots into a contiguous tensor [m, ...]."""
+        with self.lock:
+            for place, part in self._runs([slot.place for slot in slots], into):
+                self.file.seek(place)
+                while part:
+                    n = self.file.readinto(part)
+                    if not n:
+                        raise OSError(errno.EIO, "The temporary file with what absent clients remember was cut short")
+                    part = part[n:]
+
+    def _runs(self, places: Sequence[int], rows: Tensor) -> Iterator[tuple[int, memoryview]]:
+        """For places that follow one another: where they begin in the file, and the bytes of their rows."""
+        content = memoryview(_bytes(rows).numpy())  # type: ignore[arg-type]  # an array is a buffer
+        for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):
+            (first, place), *more = run
+            yield place * self.size, content[first * self.size : (first + 1 + len(more)) * self.size]
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.reshape(-1).view(torch.uint8)
+
+
+class Rows:
+    """One row [...] for each of N clients, read and written like a tensor [N, ...] that nobody changes in place.
+
+    What ``rows[k]``, ``rows[2:5]``, ``rows[[4, 1]]`` and ``rows[ids]`` give is a tensor of its own. ``index_copy`` gives
+    new rows that share with the old ones what did not change; both stay valid. A row that nobody wrote is ``default``.
+
+    Parameters
+    ----------
+    default : a row [...] with at least one entry.
+    n : how many clients there are, >= 1.
+    """
+
+    def __init__(self, default: Tensor, n: int) -> None:
+        self.default = default.detach().clone()
+        self._n = n
+        self._file = _File(default.nbytes)
+        self.slots: Mapping[int, Slot] = {}  # of the rows that were written
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def shape(self) -> torch.Size:
+        """[N, ...]."""
+        return torch.Size((self._n, *self.default.shape))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of every row."""
+        return self.default.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows that are asked for come."""
+        return self.default.device
+
+    def dim(self) -> int:
+        """Number of dimensions, that of the clients among them."""
+        return 1 + self.default.dim()
+
+    def to(self, device: torch.device) -> Rows:
+        """The same rows, which come on another device."""
+        return self._like(self.default.to(device), self.slots)
+
+    def _like(self, default: Tensor, slots: Mapping[int, Slot]) -> Rows:
+        new = object.__new__(Rows)
+        new.default, new._n, new._file, new.slots = default, self._n, self._file, slots
+        return new
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """The row [...] of one client, or those [m, ...] of a slice, list or tensor of clients.
+
+        Raises
+        ------
+        IndexError : there is no such client.
+        """
+        if isinstance(key, int):
+            return self[[range(self._n)[key]]][0]
+        asked = torch.arange(self._n)[key.cpu() if isinstance(key, Tensor) else key]
+        if asked.dim() == 0:
+            return self[int(asked)]
+        ids: list[int] = asked.tolist()
+        found = self.default.cpu().repeat(len(ids), *[1] * self.default.dim())
+        there = [k for k, m in enumerate(ids) if m in self.slots]
+        slots = [self.slots[ids[k]] for k in there]
+        if len(there) == len(ids):
+            self._file.read(slots, found)
+        elif there:
+            read = found[: len(there)].clone()
+            self._file.read(slots, read)
+            found[there] = read
+        return found.to(self.device)
+
+    def index_copy(self, dim: int, ids: Tensor, values: Tensor) -> Rows:
+        """New rows in which the clients ``ids`` [m], each named once, have ``values`` [m, ...].
+
+        Raises
+        ------
+        ValueError : values of another shape or dtype, or ``dim`` is not 0.
+        OSError : the disk is full; these rows stay valid.
+        """
+        names = ids.tolist()
+        expected = (len(names), *self.default.shape)
+        if dim != 0 or values.shape != expected or values.dtype != self.dtype:
+            raise ValueError(
+                f"Rows take values of shape {list(expected)} of {self.dtype} along dimension 0; "
+                f"found {list(values.shape)} of {values.dtype} along {dim}."
+            )
+        values = values.detach().cpu().contiguous()
+        blank = _bytes(self.default.cpu())
+        some = [k for k, m in enumerate(names) if m in self.slots or not torch.equal(_bytes(values[k]), blank)]
+        written = self._file.write(values if len(some) == len(names) else values[some])
+        changed = {names[k]: slot for k, slot in zip(some, written, strict=True)}
+        return self._like(self.default, {**self.slots, **changed})

@@ -1,0 +1,76 @@
+"""Work spread over threads that each use one processor core, so that results never depend on how many there are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+import torch
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_allowed: ContextVar[int] = ContextVar("allowed", default=0)
+
+
+@contextmanager
+def allow(n: int) -> Iterator[None]:
+    """Let :func:`allowed` say ``n`` inside."""
+    before = _allowed.set(n)
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
+
+
+def allowed() -> int:
+    """How many threads to spread work over: as many as a federation has workers, elsewhere as torch uses inside operations."""
+    return _allowed.get() or torch.get_num_threads()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let operations of the calling thread use one core inside, because sums over several are in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def spread(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], n: int) -> Iterator[tuple[int, Result]]:
+    """Do ``tasks`` in ``n`` threads, begun in their order; give each one's number and result as soon as it is done.
+
+    ``make()`` gives every thread the function that does a task, with what it needs for itself. Operations use one core per
+    thread. What a task raises is raised here, and tasks not begun by then are dropped.
+    """
+    with one_thread():
+        if n == 1 or len(tasks) < 2:
+            do = make()
+            yield from ((k, do(task)) for k, task in enumerate(tasks))
+            return
+        local = threading.local()
+
+        def begin() -> None:
+            torch.set_num_threads(1)  # this setting belongs to a thread
+            local.do = make()
+
+        pool = ThreadPoolExecutor(min(n, len(tasks)), initializer=begin)
+        try:
+            numbers = {pool.submit(lambda task: local.do(task), task): k for k, task in enumerate(tasks)}
+            for done in as_completed(numbers):
+                yield numbers.pop(done), done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
