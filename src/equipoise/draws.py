@@ -65,9 +65,8 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
         return
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (a user's data set may use it)
-    gpus = range(
-        torch.cuda.device_count() * torch.cuda.is_initialized()
-    )  # named, or torch warns where there are several
+    # every GPU in use, by name: left to itself torch warns where there are several
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002

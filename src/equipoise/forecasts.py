@@ -703,13 +703,13 @@ def _try(fed: Federation, e: Experiment, now: Progression, rounds: int) -> _Tria
 
 
 def _look(fed: Federation, e: Experiment, now: Progression) -> None:
-    """Evaluation of one batch for each worker."""
-    evaluation.answers(e, evaluation.published(e, now), _some(fed, e.workers))
+    """Evaluation of two batches for each worker."""
+    evaluation.answers(e, evaluation.published(e, now), _some(fed, 2 * e.workers))
 
 
 def _some(fed: Federation, n: int) -> list[Samples | Stream]:
-    """Test sets, or parts of them, of ``n`` batches, if there are so many."""
-    sets = list(fed.tests.sets.values())[:n]
+    """The largest test sets, or parts of them, of ``n`` batches, if there are so many."""
+    sets = sorted(fed.tests.sets.values(), key=lambda d: -d.size)[:n]
     return [_cut(d, LOOK * -(-n // len(sets))) for d in sets]
 
 

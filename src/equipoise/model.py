@@ -174,11 +174,11 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | N
     ValueError : a ``head`` that is never called.
     """
     called: dict[str, Tensor] = {}
-    probe = copy.deepcopy(net).train()
+    probe, x = copy.deepcopy(net).cpu().train(), x.cpu()  # where random numbers leave a trace that can be read
     for name, module in probe.named_modules():
         if isinstance(module, nn.Linear) or name == head:
             module.register_forward_hook(partial(_keep, called, name))
-    with torch.random.fork_rng(), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.random.get_rng_state()
         logits = probe(x)
         random = not torch.equal(before, torch.random.get_rng_state())

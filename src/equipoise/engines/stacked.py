@@ -16,6 +16,7 @@ from equipoise.tree import span
 
 log = logging.getLogger(__name__)
 MEMORY = 256 << 20  # bytes for the vectors of one stack; beyond that they leave the caches and nothing is gained
+ON_DEVICE = 4 << 30  # the same on a GPU, where the cache does not count
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
 
 
@@ -66,7 +67,8 @@ def stacks(job: Job, chunk: int | None = None) -> list[tuple[int, ...]]:
 
     They are of similar sizes, or of equal ones where BatchNorm forbids padding; bounded by memory, and by ``chunk``.
     """
-    limit = max(1, MEMORY // (VECTORS * job.model.size * job.received.element_size()))
+    memory = MEMORY if job.received.device.type == "cpu" else ON_DEVICE
+    limit = max(1, memory // (VECTORS * job.model.size * job.received.element_size()))
     limit = limit if chunk is None else min(limit, chunk)
     by_size = sorted(range(len(job.ids)), key=lambda r: job.data[r].size)
     groups: list[list[int]] = []

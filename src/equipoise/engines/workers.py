@@ -39,7 +39,8 @@ class Workers:
                 f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
                 "Use engine='processes', where every worker has its own, or engine='sequential'."
             )
-        yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, self.n)
+        n = self.n if job.received.device.type == "cpu" else 1
+        yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, n)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Stacks:
         ValueError : the clients cannot be stacked, as for :func:`equipoise.engines.stacked.stacked`.
         """
         check(job)
+        if job.received.device.type != "cpu":  # its cores work together in any case: one stack, as large as fits
+            yield from _spread(job, stacks(job, self.chunk), Together, 1)
+            return
         chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
         yield from _spread(job, stacks(job, chunk)[::-1], Together, self.n)
 
