@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help run test test-all check docs bench clean
+.PHONY: help run test test-all check docs bench bench-peers bench-gpu clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
 	@echo "make test      the test suite        make test-all  the slow tests too"
 	@echo "make check     formatter, linter, type checker, documentation"
 	@echo "make bench     speed, as ratios      make docs      the documentation in site/"
+	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
@@ -38,7 +39,16 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/round.py
+	$(BIN)/python benchmarks/round.py --write
+	$(BIN)/python benchmarks/kernels.py --write
+	$(BIN)/python benchmarks/scale.py --write
+	$(BIN)/python benchmarks/importance.py --write
+
+bench-peers: $(STAMP)
+	$(BIN)/python benchmarks/peers/run.py --write
+
+bench-gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu.py --write
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache

@@ -82,7 +82,7 @@ LAYERS = (
     ("history",),
     ("metrics",),
     ("maths", "draws", "hyper", "tree", "rows", "words", "files", "secure", "wire", "watch"),
-    ("threads",),
+    ("threads", "memory"),
 )
 BACK = {("history", "report.html")}  # History.report() is a convenience; it imports inside the call
 HEIGHT = {name: len(LAYERS) - k for k, layer in enumerate(LAYERS) for name in layer}

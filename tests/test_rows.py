@@ -408,7 +408,8 @@ def test_every_method_gives_the_same_bits(
     for fed in (disk, again):
         found = tensors(fed)
         assert found.keys() == expected.keys()
-        assert [k for k in found if not same_bits(expected[k], found[k])] == []
+        wider = {k: x.to(found[k].dtype) if k.endswith("/ups") else x for k, x in expected.items()}  # FPHL's counts
+        assert [k for k in found if not same_bits(wider[k], found[k])] == []
         assert told(fed) == told(memory)
         assert [fed.predict(samples(9, 0)[0], client=m).tolist() for m in (0, 3)] == [
             memory.predict(samples(9, 0)[0], client=m).tolist() for m in (0, 3)
@@ -430,7 +431,7 @@ def test_what_each_remembers_is_on_disk() -> None:
     assert isinstance(built("fedpac").progress.server[0]["heads"], Rows)
 
 
-@pytest.mark.parametrize("method", ["scaffold", KeepHead(), Portion(), "fedfv"], ids=str)
+@pytest.mark.parametrize("method", ["scaffold", KeepHead(), Portion(), "fedfv", "fedheal"], ids=str)
 @pytest.mark.parametrize("first", ["memory", "disk"])
 def test_a_checkpoint_is_read_whatever_kept_the_rows(
     method: Any, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -447,7 +448,7 @@ def test_a_checkpoint_is_read_whatever_kept_the_rows(
     fed.fit(1, progress=False, directory=tmp_path)
     expected, found = tensors(whole), tensors(fed)
     assert found.keys() == expected.keys()
-    assert [k for k in found if not same_bits(expected[k], found[k])] == []
+    assert [k for k in found if not torch.equal(expected[k], found[k].to(expected[k].dtype))] == []
 
 
 @pytest.mark.usefixtures("everything_on_disk")

@@ -37,7 +37,6 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
     ------
     OSError : a full disk or a directory that cannot be written; the checkpoint before stays valid.
     """
-    directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     rows = {name: x for name, x in tensors.items() if isinstance(x, Rows)}
     whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items() if not isinstance(t, Rows)}
@@ -73,7 +72,7 @@ def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict
         write_atomically(directory / file, content)
         nbytes = sum(x.nbytes for x in values.values())
         for name, m in piece:
-            every[name, m].copy = Copy(directory, file, digest, nbytes, name)
+            every[name, m].copy = Copy(directory.resolve(), file, digest, nbytes, name)
             files[name, m] = file, digest
     used = list(dict.fromkeys(files.values()))
     number = {file: k for k, (file, _) in enumerate(used)}
@@ -87,10 +86,11 @@ def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict
 def _good(directory: Path, rows: Mapping[str, Rows]) -> set[str]:
     """Files in a directory that go on being used: no more of them is out of date than what there is in all."""
     size, live = dict[str, int](), dict[str, int]()
+    home = directory.resolve()
     for name, x in rows.items():
         for slot in x.slots.values():
             copy = slot.copy
-            if copy is not None and copy.name == name and copy.directory == directory:
+            if copy is not None and copy.name == name and copy.directory == home:
                 size[copy.file] = copy.nbytes
                 live[copy.file] = live.get(copy.file, 0) + x.default.nbytes
     good = {file for file in size if (directory / file).is_file()}
@@ -167,7 +167,6 @@ def read(directory: Path) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
     CheckpointError : missing or damaged, naming the file.
     OSError : no room for the rows on disk.
     """
-    directory = directory.resolve()
     meta = about(directory)
     tensors = _load(directory, meta["tensors"], meta["sha256"])
     if "rows" not in meta:
@@ -183,7 +182,7 @@ def read(directory: Path) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
                 live = where[name][ids] == number  # a later file has what became of the others
                 rows[name] = rows[name].index_copy(0, ids[live], part[name][live])
                 where[name][ids[live]] = -1
-                copy = Copy(directory, file, digest, nbytes, name)
+                copy = Copy(directory.resolve(), file, digest, nbytes, name)
                 for m in ids[live].tolist():
                     if m in rows[name].slots:  # else it equals the default
                         rows[name].slots[m].copy = copy

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from equipoise import checkpoint, evaluation
+from equipoise import memory as freed
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
 from equipoise.draws import Plan, cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
@@ -131,6 +132,8 @@ class Federation:
         if precision not in ("full", "bf16"):
             raise ValueError(f"precision must be 'full' or 'bf16'; found {precision!r}.")
         where = _device(device)
+        if where.type == "cpu":
+            freed.keep()
         net = copy.deepcopy(net).to(where)
         embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
         dtype = Model(net, head).initial.dtype  # what is wrong with the network is told before its data are read

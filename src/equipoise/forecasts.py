@@ -140,11 +140,11 @@ class Forecast:
         spare = "not known" if self.free is None else size(self.held + self.free)
         memory = _table("memory", self.memory, size, f"at most, of {spare} for this process")
         free = "" if self.disk_free is None else f"of {size(self.disk_free)} that are free"
-        disk = _table("disk", self.disk, size, free)
+        disk = [*_table("disk", self.disk, size, free), ""] if self.disk else []
         clock = _table("time of a round", self.time, duration, "a round")
         clock += _table("time before the first round", self.once, duration, "once") if self.once else []
         last = [f"the whole run: about {duration(self.seconds)}, if the machine stays as busy as it was just now"]
-        return "\n".join([*first, "", *memory, "", *disk, "", *clock, "", *last])
+        return "\n".join([*first, "", *memory, "", *disk, *clock, "", *last])
 
 
 def _table(title: str, parts: Sequence[Part], show: Callable[[float], str], about: str) -> list[str]:
@@ -421,14 +421,19 @@ def _rehearse(
         seen.append(found)
         source = [(answer, k, chosen[row]) for answer in answers for k, row in enumerate(answer.rows)]
         P = job.model.n_params
-        for row in range(len(job.ids)):
-            answer, k, of = source[row % len(source)]
-            update = answer.trained[k] - job.received[of]
-            update = torch.cat([update[:P].roll(row), update[P:]])  # no two clients send the same direction
-            told = tree_map(lambda leaf, k=k: leaf[k : k + 1].clone(), [answer.reports, answer.states])
-            made = Answer((row,), (job.received[row] + update)[None], *told)
+        for start in range(0, len(job.ids), width):
+            rows, trained, told = range(start, min(start + width, len(job.ids))), [], []
+            for row in rows:
+                answer, k, of = source[row % len(source)]
+                update = answer.trained[k] - job.received[of]
+                update = torch.cat([update[:P].roll(row), update[P:]])  # no two clients send the same direction
+                trained.append(job.received[row] + update)
+                told.append(tree_map(lambda leaf, k=k: leaf[k : k + 1], [answer.reports, answer.states]))
+            made = Answer(tuple(rows), torch.stack(trained), *tree_map(lambda *leaves: torch.cat(leaves), *told))
+            del trained, told
             found.seconds += time.perf_counter() - began
             yield made
+            del made
             began = time.perf_counter()
         answers.clear()
         source.clear()
@@ -533,8 +538,6 @@ def _alone(e: Experiment, job: Job) -> Job:
 def _evaluation(fed: Federation, e: Experiment, now: Progression, rounds: int) -> float:
     """Seconds of the evaluation of a round, on average over ``rounds`` more."""
     tests, sizes = fed.tests, [d.size for d in e.data]
-    if not tests.sets:
-        return 0.0
     device, vector = now.vector.device, evaluation.published(e, now)
     some = _some(fed, 2 * e.workers)
     read = sum(d.size for d in some)
@@ -622,8 +625,8 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
     sure = certain(e.model, e.method, e.solver, e.setup.sizes, e.participation)[:2]  # the state is there already
     _fits(sure, 0, free, _advice(sure, N, M, 0, free), sure=True)
 
-    trial = _try(fed, e, now, total)
-    clock = _Clock(e, trial.job, STACKED if choice.engine == "stacked" else workers)
+    trial = _try(fed, e, now, total, STACKED if choice.engine == "stacked" else workers)
+    clock = trial.clock
     kept: list[Any] = list(trial.last.tensors().values())
     absent = [x for x in kept if isinstance(x, Rows)]
     in_memory, on_disk = _bytes(kept), sum(_row(x) * len(x) for x in absent)
@@ -631,8 +634,11 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
     time_parts = [
         Part("clients", M * clock.visit(sizes), f"{M:,} visits" + (f", {workers} at a time" if workers > 1 else "")),
         Part("server", trial.server, "checks and aggregation"),
-        Part("evaluation", _evaluation(fed, e, trial.last, rounds), f"{len(fed.tests.sets)} test sets"),
     ]
+    if fed.tests.sets:
+        time_parts.append(
+            Part("evaluation", _evaluation(fed, e, trial.last, rounds), f"{len(fed.tests.sets)} test sets")
+        )
     disk, once = list[Part](), list[Part]()
     if directory is not None:
         time_parts.append(Part("checkpoint", _writing() * changed, "if one is written every round"))
@@ -643,7 +649,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
     if alone := fed.collaborative and fed.alone is None:
         own = _Clock(e, _alone(e, trial.job), len(clock.rows))
         once.append(Part("every client alone", rounds * N * own.visit(sizes), f"{rounds:,} rounds of {N:,} clients"))
-    memory = _memory(fed, e, trial, clock, workers, total, held, 0 if directory is None else 2 * changed)
+    memory = _memory(fed, e, trial, workers, total, held, 0 if directory is None else 2 * in_memory)
     if alone:
         memory.append(
             Part("clients alone", float(N * e.model.initial.nbytes), "their own models, for their contributions")
@@ -677,8 +683,9 @@ def _line_length(fed: Federation, record: Record) -> int:
 
 
 class _Trial(NamedTuple):
-    """What two rehearsals left: the job of the second, the state before and after it, its record, seconds of the server,
-    and how much memory this process had at most (0 where that was more before).
+    """What two rehearsals left: the job of the second, the state before and after it, its record, and seconds of the server.
+
+    ``clock`` tells how long clients take, and ``peak`` how much memory this process had at most by then (0 if that was more before).
     """
 
     job: Job
@@ -686,20 +693,22 @@ class _Trial(NamedTuple):
     last: Progression
     record: Record
     server: float
+    clock: _Clock
     peak: int
 
 
-def _try(fed: Federation, e: Experiment, now: Progression, rounds: int) -> _Trial:
-    first = resident(peak=True)
-    _, before, _ = _rehearse(
+def _try(fed: Federation, e: Experiment, now: Progression, rounds: int, at_once: int) -> _Trial:
+    most = resident(peak=True)
+    first, before, _ = _rehearse(
         e, now, rounds
-    )  # the first time of anything is slow, and the state is not yet what it will be
+    )  # the first time of anything is slow, and the state is not yet as it will be
     _look(fed, e, before)
-    peak = resident(peak=True)
+    clock = _Clock(e, first.job, at_once)
+    peak = clock.peak if clock.peak > most else 0
     began = time.perf_counter()
-    seen, last, record = _rehearse(e, before, rounds)
+    seen, last, record = _rehearse(e, before, rounds, width=clock.stack)
     server = time.perf_counter() - began - seen.seconds
-    return _Trial(seen.job, before, last, record, server, peak if peak > first else 0)
+    return _Trial(seen.job, before, last, record, server, clock, peak)
 
 
 def _look(fed: Federation, e: Experiment, now: Progression) -> None:
@@ -714,9 +723,10 @@ def _some(fed: Federation, n: int) -> list[Samples | Stream]:
 
 
 def _memory(
-    fed: Federation, e: Experiment, trial: _Trial, clock: _Clock, workers: int, rounds: int, held: int, saving: int
+    fed: Federation, e: Experiment, trial: _Trial, workers: int, rounds: int, held: int, saving: int
 ) -> list[Part]:
     """The parts of memory; ``saving`` bytes are taken by writing a checkpoint."""
+    clock = trial.clock
     with Watch() as watch:
         seen, _, _ = _rehearse(e, trial.before, rounds, watch, clock.stack)
         server = watch.peak - seen.level
@@ -739,14 +749,17 @@ def _memory(
     program = held - data - _bytes(fed.progress.tensors().values())
     parts = [
         Part("the program", float(max(0, program)), "Python, PyTorch and what else is loaded"),
-        Part("data", float(data + _bytes(_samples(came))), f"of {N:,} clients and {len(sets)} test sets"),
+        Part(
+            "data",
+            float(data + _bytes(_samples(came))),
+            f"of {N:,} clients" + (f" and {len(sets)} test sets" if sets else ""),
+        ),
         Part("state of the method", float(state), f"the model, and what {N:,} clients and the server remember"),
         Part("updates of the round", float(matrix), f"{M:,} clients x {e.model.size:,} numbers"),
         Part("answers beside them", float(max(0, seen.level - matrix)), "reports, and new states of the clients"),
         Part(work, float(jobs[work]), "what takes most beside that, at any one time"),
     ]
-    spare = _bytes(trial.before.tensors().values())  # there were two states beside the first, not one
-    unseen = (max(trial.peak, clock.peak - spare) if trial.peak else 0) - sum(part.amount for part in parts)
+    unseen = trial.peak - sum(part.amount for part in parts)
     if unseen > 0:
         parts.append(
             Part("within operations", float(unseen), "scratch space that was measured, and what is kept for reuse")

@@ -114,7 +114,7 @@ def _as_before(old: Tensor | Rows, new: Tensor | Rows) -> Tensor | Rows:
     """The values of a checkpoint, in memory or on disk as they are in this federation."""
     if isinstance(new, Rows):
         return new if isinstance(old, Rows) else new[:].to(old.device)
-    return old.index_copy(0, torch.arange(len(old)), new) if isinstance(old, Rows) else new
+    return old.index_copy(0, torch.arange(len(old)), new.to(old.dtype)) if isinstance(old, Rows) else new
 
 
 def begin(e: Experiment) -> Progression:

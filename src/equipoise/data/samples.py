@@ -240,9 +240,7 @@ def read(
             raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
         data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))
     if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise TypeError(
-            f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}."
-        )
+        raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}.")
     x, y = _tensor(data[0], who, "x"), _tensor(data[1], who, "y")
     if len(x) != len(y):
         raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")

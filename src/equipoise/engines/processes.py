@@ -28,6 +28,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from equipoise import memory
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import OneByOne
@@ -283,6 +284,7 @@ def _work(pipe: Connection) -> None:
     """What a worker does all its life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stop from the keyboard is the parent's to handle
     torch.set_num_threads(1)
+    memory.keep()
     worker, lasting = Worker(multiprocessing.current_process(), pipe), dict[int, Any]()
     number, job, visitor, trained = 0, None, None, torch.empty(0)
     problem: str | None = None
