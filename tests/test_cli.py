@@ -317,6 +317,7 @@ WRONG: list[tuple[list[Any], str]] = [
     (["--engine", "warp"], "Unknown engine 'warp'. Choose one of: auto, sequential, workers, processes, stacked."),
     (["--optimizer", "lion"], "optimizer: input should be 'sgd', 'adam' or 'adamw'; found 'lion'"),
     (["--optimizer", "adam", "--momentum", "0.9"], "--momentum belongs to SGD"),
+    (["--engine", "workers", "--chunk", "4"], "--chunk belongs to the engine stacked"),
     (["--participation", "0"], "participation: input should be greater than 0; found 0.0"),
     (["--participation", "2"], "participation: input should be less than or equal to 1; found 2.0"),
     (["--participation", "nan"], "participation: input should be a finite number; found nan"),

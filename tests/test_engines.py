@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import equipoise as eq
+from equipoise import guard
 from equipoise.engines import Processes, Stacks, WorkerError, Workers
 from equipoise.engines.choose import choose
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.processes import Board, look
+from equipoise.guard import QuorumError
 from equipoise.model import Model
 from equipoise.networks import build
+from equipoise.rule import Rule, Visit
 from equipoise.threads import one_thread, spread
 from helpers import (
     N_CLASSES,
@@ -36,6 +40,7 @@ from helpers import (
     network,
     samples,
     told,
+    watched,
 )
 
 MARK = 13.0  # the first input of a client that is in for trouble
@@ -84,6 +89,34 @@ def test_what_a_task_raises_is_raised_and_the_rest_is_dropped() -> None:
     with pytest.raises(KeyError, match="one"):
         list(spread(range(200), lambda: do, 2))
     assert len(done) < 100
+
+
+def test_what_a_thread_needs_may_fail_and_says_why() -> None:
+    def make() -> Callable[[int], int]:
+        raise MemoryError("no room for another network")
+
+    with pytest.raises(MemoryError, match="no room"):
+        list(spread(range(4), make, 2))
+
+
+def test_a_stop_ends_the_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the error is kept, as a console and a notebook do: nobody trains on, and the threads inside are back."""
+
+    def stop(*anything: Any) -> None:
+        raise KeyboardInterrupt
+
+    fed = federation("fedavg", engine="workers", workers=2)
+    monkeypatch.setattr(guard, "inspect", stop)
+    before = threading.active_count()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyboardInterrupt) as kept:
+            fed.fit(1, progress=False)
+        assert torch.get_num_threads() == 2
+        assert threading.active_count() == before
+        assert kept.value.__traceback__ is not None
+    finally:
+        torch.set_num_threads(1)
 
 
 # the same bits
@@ -146,9 +179,28 @@ def test_sizes_of_stacks(clients: int, chunk: int | None, expected: list[int]) -
 # who cannot be spread over threads
 def test_what_draws_random_numbers_is_not_for_threads() -> None:
     net = nn.Sequential(nn.Dropout(0.3), *network())
-    with pytest.raises(ValueError, match=r"The network draws random numbers.*engine='processes'"):
+    with pytest.raises(ValueError, match=r"The network, or .* draws random numbers.*engine='processes'"):
         fitted("fedavg", 1, net=net, engine="workers")
     assert federation(net=net, engine="auto", workers=4).engine_choice.engine == "sequential"
+
+
+def noisy(x: Tensor, shift: Tensor | None) -> Tensor:
+    return x + 0.1 * torch.rand_like(x)
+
+
+@pytest.mark.parametrize(
+    "net", [network(), nn.Sequential(nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 2, 1), nn.Flatten())]
+)
+def test_a_transform_that_draws_random_numbers_follows_the_seed(net: nn.Module) -> None:
+    net = nn.Sequential(*net, nn.LazyLinear(N_CLASSES)).double()
+    net(torch.zeros(2, N_INPUTS, dtype=torch.float64))
+    make = lambda **how: fitted("fedavg", 2, net=net, transform=noisy, workers=2, **how)  # noqa: E731
+    one, other = make(engine="auto"), make(engine="auto")
+    assert one.engine_choice.engine == "sequential"
+    assert identical(one, other)
+    for engine in ("workers", "stacked"):
+        with pytest.raises(ValueError, match="transform"):
+            make(engine=engine)
 
 
 @pytest.mark.parametrize(("name", "value"), [("workers", 0), ("workers", 1.5), ("chunk", 0), ("chunk", True)])
@@ -158,7 +210,7 @@ def test_numbers_out_of_range(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("net", "n", "workers", "engine"),
+    ("net", "n", "threads", "engine"),
     [
         (nn.Linear(4, 3), 4, 1, "stacked"),
         (nn.Linear(4, 3), 3, 2, "workers"),
@@ -169,10 +221,23 @@ def test_numbers_out_of_range(name: str, value: object) -> None:
         (nn.Sequential(nn.Dropout(), nn.Linear(4, 3)), 50, 2, "sequential"),
     ],
 )
-def test_choice_of_the_engine(net: nn.Module, n: int, workers: int, engine: str) -> None:
+def test_choice_of_the_engine(net: nn.Module, n: int, threads: int, engine: str) -> None:
     if isinstance(net[0] if isinstance(net, nn.Sequential) else net, nn.Conv2d):
         net(torch.zeros(2, 3, 8, 8))
-    assert choose(Model(net), [], n, workers).engine == engine
+    assert choose(Model(net), [], n, threads).engine == engine
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_workers_have_no_part_in_the_choice(threads: int) -> None:
+    """With several threads inside operations, the engines differ in the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        net = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 2), nn.Flatten(), nn.Linear(15, 3))
+        choices = {federation(net=net, engine="auto", participation=1.0, workers=n).engine_choice for n in (1, 2, 64)}
+    finally:
+        torch.set_num_threads(before)
+    assert [choice.engine for choice in choices] == ["workers"]
 
 
 # processes
@@ -190,6 +255,26 @@ class Troubled(nn.Module):
             self.flag.write_text("was here")
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner(x)
+
+
+class Unsendable(nn.Linear):
+    """Cannot be pickled, for a reason that looks like a broken pipe."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Unsendable:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise FileNotFoundError("weights.bin")
+
+
+@dataclass(frozen=True)
+class OneTooMany(Rule):
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        return torch.cat([start, start[..., -1:]], -1)
+
+
+def streamed() -> Dataset[tuple[Tensor, int]]:
+    return Numbers()
 
 
 class Numbers(Dataset[tuple[Tensor, int]]):
@@ -286,6 +371,45 @@ def test_a_network_that_cannot_be_sent_says_so(pool: Processes) -> None:
     with pytest.raises(WorkerError, match=r"cannot be sent to worker processes.*top of a module.*engine='workers'"):
         fitted("fedavg", 1, net=Local(N_INPUTS, N_CLASSES).double(), engine=pool)
     assert identical(fitted("fedavg", 1), fitted("fedavg", 1, engine=pool))
+
+
+def test_a_network_whose_pickling_fails_like_a_pipe_says_so(pool: Processes) -> None:
+    with pytest.raises(WorkerError, match=r"The Model cannot be sent to worker processes \(weights\.bin\)"):
+        fitted("fedavg", 1, net=Unsendable(N_INPUTS, N_CLASSES).double(), engine=pool)
+
+
+def test_a_vector_of_the_wrong_size_is_told_as_elsewhere(pool: Processes) -> None:
+    for engine in ("sequential", pool):
+        with pytest.raises(QuorumError, match=r"client-0: the update has the wrong shape: expected .* found"):
+            fitted(OneTooMany(), 1, engine=engine, participation=1.0)
+
+
+def test_workers_forget_what_nobody_else_has() -> None:
+    pool = Processes(1)
+    fed = federation("fedavg", data=[eq.Lazy(streamed, 9) for _ in range(3)], engine=pool, participation=1.0)
+    fed.fit(1, progress=False)
+    known = len(pool.lasting)
+    fed.fit(3, progress=False)
+    assert len(pool.lasting) == known
+    assert pool.workers[0].has == set(pool.lasting)
+    assert identical(fitted("fedavg", 4, data=[Numbers() for _ in range(3)], participation=1.0), fed)
+
+
+def test_a_round_that_was_given_up_ends_its_workers(pool: Processes) -> None:
+    job = pool(_some_job())
+    next(job)
+    processes = [worker.process for worker in pool.workers]
+    job.close()
+    for process in processes:
+        process.join(10)
+        assert process.exitcode == -signal.SIGTERM
+    assert not pool.workers
+
+
+def _some_job() -> Job:
+    seen: list[tuple[Job, Answer]] = []
+    fitted("fedavg", 1, engine=watched(seen), participation=1.0)
+    return seen[0][0]
 
 
 def test_a_board_holds_what_was_put_on_it() -> None:

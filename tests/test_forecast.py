@@ -92,7 +92,7 @@ def test_limit_is_what_was_told(told: str, expected: int, monkeypatch: pytest.Mo
     assert free_memory(torch.device("cpu")) == expected
 
 
-@pytest.mark.parametrize("told", ["much", "-1", "3 bananas", "GiB"])
+@pytest.mark.parametrize("told", ["much", "-1", "3 bananas", "GiB", "9" * 400])
 def test_limit_that_cannot_be_read(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT, told)
     with pytest.raises(ValueError, match=rf"{LIMIT}={told}: expected a number of bytes"):
@@ -385,6 +385,26 @@ def test_dry_run_of_what_hardly_fits(equipoise: Any, tmp_path: Path, monkeypatch
     done = equipoise("run", "--dry-run", *TINY)
     assert (done.status, "the whole run" in done.out) == (1, True)
     assert "needs about" in done.err
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_dry_run_with_as_many_workers_as_told(
+    workers: str, equipoise: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = equipoise("run", "--dry-run", "--json", *TINY, "--engine", "workers", "--workers", workers)
+    assert json.loads(done.out)["workers"] == int(workers)
+
+
+def test_only_training_is_refused(equipoise: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are written, and finished runs shown, where there is no memory for a round."""
+    monkeypatch.chdir(tmp_path)
+    assert equipoise("run", *TINY, "--rounds", "1", "--name", "one").status == 0
+    monkeypatch.setenv(LIMIT, "1KiB")
+    assert equipoise("export", "runs/one").status == 0
+    assert equipoise("resume", "runs/one").status == 0
+    (tmp_path / "runs/one/summary.json").unlink()
+    assert "needs at least" in equipoise("resume", "runs/one").err
 
 
 # the truth

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import equipoise as eq
+from equipoise import maths
 from equipoise.guard import ServerError
 from equipoise.rule import Cohort, Rule, State
-from helpers import clients, difference, federation, fitted
+from helpers import clients, difference, federation, fitted, generator, identical, normal
 
 
 class Dropping(nn.Module):
@@ -118,3 +119,52 @@ def test_all_rounds_are_kept_when_a_directory_comes_later(tmp_path):
     fed.fit(2, progress=False)
     fed.fit(1, directory=tmp_path, progress=False)
     assert [r["round"] for r in eq.History.from_run(tmp_path).records] == [0, 1, 2]
+
+
+class Scaled(nn.Module):
+    """A network with a parameter and a buffer that are single numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+        self.register_buffer("shift", torch.tensor(0.5, dtype=torch.float64))
+        self.head = nn.Linear(6, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x * self.scale + self.shift)
+
+
+def test_a_parameter_that_is_one_number_can_be_stacked(caplog: pytest.LogCaptureFixture):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = Scaled()
+    one, other = (fitted("fedheal", 3, net=net, engine=e) for e in ("sequential", "stacked"))
+    assert difference(one, other) < 1e-10
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8])
+def test_a_mask_of_numbers_counts_as_one_of_booleans(dtype: torch.dtype):
+    draw = torch.Generator().manual_seed(0)
+    rows, mask = torch.randn(3, 10, generator=draw), torch.rand(3, 10, generator=draw) > 0.4
+    weights = torch.tensor([0.2, 0.3, 0.5])
+    for measure in (maths.square_norms, maths.gram, lambda x, mask: maths.combine(x, weights, mask)):
+        assert torch.equal(measure(rows, mask.to(dtype)), measure(rows, mask))
+
+
+def test_sparse_gradients_of_an_embedding() -> None:
+    """A step takes them as the dense ones that they stand for."""
+    words = [(torch.randint(9, (12, 4), generator=generator(k)), torch.arange(12) % 3) for k in range(3)]
+
+    def trained(sparse: bool) -> eq.Federation:
+        table = nn.Embedding(9, 5, sparse=sparse, dtype=torch.float64)
+        with torch.no_grad():
+            table.weight.copy_(normal(9, 5))
+        head = nn.Linear(20, 3).double()
+        with torch.no_grad():
+            head.weight.copy_(normal(3, 20, seed=1))
+            head.bias.zero_()
+        net = nn.Sequential(table, nn.Flatten(), head)
+        return fitted("fedavg", 2, net=net, data=words, participation=1.0, validation=None)
+
+    assert identical(trained(False), trained(True))

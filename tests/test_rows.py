@@ -314,6 +314,35 @@ def test_a_death_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, monkeyp
     assert k > 8
 
 
+def test_a_death_while_a_round_is_saved_again_leaves_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who resumes saves the round once more; its rows may then be told in other words."""
+    ours = Rows(torch.ones(64), 40)
+    for t, names in enumerate([[5, 6], [3, 4], [5]]):
+        ours = changed(ours, names, t + 2.0)
+        checkpoint.write(tmp_path, {"c": ours}, {**META, "t": t})
+    ours = ours.index_copy(0, torch.tensor([3]), torch.ones(1, 64))  # the default again: no place when it is read
+    checkpoint.write(tmp_path, {"c": ours}, {**META, "t": 3})
+    again = checkpoint.read(tmp_path)[0]
+    write_atomically = checkpoint.write_atomically
+
+    def dying(path: Path, content: bytes) -> Path:
+        if path.name == checkpoint.POINTER:
+            raise KeyboardInterrupt
+        return write_atomically(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_atomically", dying)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.write(tmp_path, again, {**META, "t": 3})
+    assert same_bits(checkpoint.read(tmp_path)[0]["c"][:], ours[:])
+    for _ in range(3):
+        checkpoint.write(tmp_path, again, {**META, "t": 3})
+        assert same_bits(checkpoint.read(tmp_path)[0]["c"][:], ours[:])
+        assert len(list(tmp_path.glob("state-*"))) == 1
+
+
 def _write_and_die(directory: Path, x: Rows, at: int) -> None:
     seen = 0
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -149,6 +150,35 @@ def test_a_client_whose_data_cannot_be_loaded_is_left_out(broken: Any, reason: s
     others = federation(data=[*good[:1], (good[1][0] * float("nan"), good[1][1]), *good[2:]], participation=1.0)
     others.fit(2, progress=False)
     assert identical(fed, others)  # as if it had answered with what cannot be used
+
+
+@pytest.mark.parametrize("method", ["ditto", "ditto-personal", "cffl", "fedpac"])
+def test_a_model_of_its_own_needs_no_data_to_be_tested(method: str) -> None:
+    count = Counter[int]()
+    settings = {"tests": TESTS, "validation": samples(70, 2), "contribution": [0.5] * 5}
+    fed = federation(method, data=counted(count), participation=0.4, **settings)
+    fed.fit(5, progress=False)
+    assert count == Counter(m for record in fed.records for m in record["ids"]) + Counter([0])
+    assert len(fed.records[-1]["clients"]["accuracy"]) == 5
+
+
+def test_who_cannot_be_loaded_is_tested_without_its_own_training(caplog: pytest.LogCaptureFixture) -> None:
+    good = clients()
+    data = lazy(good[0], OSError("gone"), *good[2:])
+    fed = federation("fedavg-finetune", data=data, participation=1.0, tests=TESTS)
+    fed.fit(5, progress=False)
+    assert "The data of client-1 cannot be loaded: OSError: gone; it is tested without its own training" in caplog.text
+    scores = fed.records[-1]["groups"].values()
+    sizes = [len(y) for _, y in TESTS.values()]
+    expected = sum(n * score["accuracy"] for n, score in zip(sizes, scores, strict=True)) / sum(sizes)
+    assert fed.records[-1]["clients"]["accuracy"][1] == pytest.approx(expected)
+    with pytest.raises(RuntimeError, match="The data of client-1 cannot be loaded: OSError: gone"):
+        fed.predict(samples(3, 0)[0], client=1)
+
+
+def test_a_count_by_numpy_is_a_number() -> None:
+    lazily = eq.Lazy(lambda: samples(4, 0), np.bincount([0, 1, 1, 1, 1])[1])
+    assert (lazily.size, type(lazily.size)) == (4, int)
 
 
 def test_where_nobody_can_be_loaded_the_run_stops_and_says_why() -> None:

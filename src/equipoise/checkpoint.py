@@ -45,9 +45,12 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
         pointer["rows"], where = _write_rows(directory, rows, int(meta["t"]))
         whole |= where
     content = save(whole)
+    digest = hashlib.sha256(content).hexdigest()
     name = f"state-{meta['t']:06d}.safetensors"
+    if (directory / name).exists() and hashlib.sha256((directory / name).read_bytes()).hexdigest() != digest:
+        name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the checkpoint before may need the other
     write_atomically(directory / name, content)
-    pointer |= {"tensors": name, "sha256": hashlib.sha256(content).hexdigest()}
+    pointer |= {"tensors": name, "sha256": digest}
     write_atomically(directory / POINTER, json.dumps(pointer, indent=1).encode())
     tidy(directory)
 

@@ -107,7 +107,9 @@ Workers = Annotated[
 ]
 Chunk = Annotated[
     int | None,
-    typer.Option(min=1, help="Most clients of a stack, with --engine stacked [default: a quarter of those that train]."),
+    typer.Option(
+        min=1, help="Most clients of a stack, with --engine stacked [default: a quarter of those that train]."
+    ),
 ]
 Precision = Annotated[
     str | None, typer.Option(help="full, or bf16: faster where the hardware has it, less exact [default: full].")
@@ -175,7 +177,7 @@ def run(
     )  # fmt: skip
     config = runs.configure(method, overrides=overrides, seed=seed, **choices)
     if dry_run:
-        _foretell(runs.plan(config, base, progress=not json_), json_)
+        _foretell(runs.plan(config, base, workers=workers, progress=not json_), json_)
         return
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{seed}")
     runs.start(config, directory)

@@ -58,6 +58,12 @@ def participants(seed: int, t: int, n_clients: int, share: float) -> Tensor:
     return torch.from_numpy(np.sort(np.argsort(lots, kind="stable")[:count]))
 
 
+def standing() -> tuple[object, ...]:
+    """Where every global generator (torch, NumPy, ``random``) stands: elsewhere, once somebody drew a number."""
+    numpy_state = str(np.random.get_state(legacy=False))  # noqa: NPY002 (shortened, with its position)
+    return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
+
+
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
     """Let every global generator (torch, NumPy, ``random``) start from ``seed`` inside, and put it back after; None does nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.data.samples import Samples, Stream, loaded
+from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream
 from equipoise.draws import noise, plan, seeded
 from equipoise.metrics.classification import AREAS, classification
 from equipoise.model import Bound
@@ -17,6 +18,8 @@ from equipoise.oracle import EVALUATION_BATCH, Oracle
 from equipoise.round import Experiment, Progression, Record, submodels
 from equipoise.rule import Visit, cross_entropy, overrides
 from equipoise.threads import spread
+
+log = logging.getLogger(__name__)
 
 BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between evaluations of what costs much: personal models (a test pass per client), areas (a sort per pair of classes)
@@ -49,7 +52,17 @@ def _shared(e: Experiment, p: Progression) -> Tensor:
 
 
 def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
-    """The model client ``m`` predicts with: a whole vector [G]."""
+    """The model client ``m`` predicts with: a whole vector [G].
+
+    Raises
+    ------
+    LoadError : it must train for that first, and its data cannot be loaded.
+    """
+    return _deployed(e, p, m, bool(e.method.overriding("deploy")))
+
+
+def _deployed(e: Experiment, p: Progression, m: int, deploys: bool) -> Tensor:
+    """What client ``m`` predicts with, or what that is made of."""
     vector = _shared(e, p) if p.given is None else p.given[m]
     if e.private is not None and p.own is not None:
         vector = torch.where(e.private, p.own[m], vector)
@@ -57,11 +70,10 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     whole = None if units is None or e.neurons is None else e.neurons.held(units[0])
     held = None if whole is None else whole[: e.model.n_params]
     vector = vector if whole is None else vector.where(whole, 0)
-    if not e.method.overriding("deploy"):
+    if not deploys:
         return vector
-    data = loaded(e.data[m])
-    oracle = _at_home(e, p, m, data)
-    random = e.model.random or isinstance(data, Stream)
+    oracle = _at_home(e, p, m)
+    random = e.model.random or not isinstance(e.data[m], Samples)
     with seeded(noise(e.seed, p.t, m) if random else None):
         for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
             if overrides(rule, "deploy"):
@@ -71,10 +83,21 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
     return vector if whole is None else vector.where(whole, 0)
 
 
-def _at_home(e: Experiment, p: Progression, m: int, data: Samples | Stream) -> Oracle:
-    """Client ``m``'s own data, with one epoch to train on."""
+def _at_least(e: Experiment, p: Progression, m: int) -> Tensor:
+    """What client ``m`` predicts with; where it cannot train for that, the model that it would have trained."""
+    try:
+        return deployed(e, p, m)
+    except LoadError as error:
+        log.warning("%s; it is tested without its own training", error)
+        return _deployed(e, p, m, deploys=False)
+
+
+def _at_home(e: Experiment, p: Progression, m: int) -> Oracle:
+    """Client ``m``'s own data, with one epoch to train on; most methods do not look at them."""
+    known = e.data[m]
+    data = Awaited(known) if isinstance(known, Absent) else known
     drawn = plan(
-        e.seed, p.t, [m], [data.size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
+        e.seed, p.t, [m], [known.size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
     )  # the batches of the next round's first epoch
     return Oracle(e.bound, data, e.solver, drawn.to(p.vector.device).of(0), e.model.n_params)
 
@@ -86,9 +109,9 @@ def personal(e: Experiment, p: Progression) -> bool:
 
 def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[tuple[Tensor, Tensor]]:
     """Logits [n, C] and labels [n] of each data set at a whole vector [G]: all sets in batches, over all workers."""
-    P, streamed = e.model.n_params, any(isinstance(d, Stream) for d in sets)
+    P, random = e.model.n_params, e.model.random or any(isinstance(d, Stream) for d in sets)
     blocks = [(d, rows) for d in sets for rows in torch.arange(d.size, device=vector.device).split(EVALUATION_BATCH)]
-    n = 1 if streamed or vector.device.type != "cpu" else min(e.workers, len(blocks))
+    n = 1 if random or vector.device.type != "cpu" else min(e.workers, len(blocks))
 
     def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
         bound = e.bound if n == 1 else Bound(e.model)
@@ -99,7 +122,7 @@ def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> 
 
         return ask
 
-    with seeded(0 if streamed else None):  # a data set may draw random numbers
+    with seeded(0 if random else None):  # a data set or a transform may draw random numbers
         found = dict(spread(blocks, make, n))
     counts = [-(-d.size // EVALUATION_BATCH) for d in sets]
     first = [sum(counts[:k]) for k in range(len(sets))]
@@ -154,7 +177,7 @@ class Tests:
         elif not counts:
             return record
         else:
-            clients = [self.accuracy(e, deployed(e, p, m), m) for m in range(len(e.data))]
+            clients = [self.accuracy(e, _at_least(e, p, m), m) for m in range(len(e.data))]
         return {**record, "clients": {"accuracy": clients}}
 
     def accuracy(self, e: Experiment, vector: Tensor, m: int) -> float:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from equipoise import checkpoint, evaluation
 from equipoise import memory as freed
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
-from equipoise.draws import Plan, cohort_size
+from equipoise.draws import Plan, cohort_size, standing
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
@@ -191,7 +191,7 @@ class Federation:
         self.transform = transform
         self.workers = workers or torch.get_num_threads()
         here = [d for d in (first, *data) if not isinstance(d, Absent)]
-        self.engine_choice = _engine(engine, model, here, asked, self.workers)
+        self.engine_choice = _engine(engine, model, here, asked)
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         self.experiment = Experiment(
             model=model,
@@ -611,7 +611,9 @@ def trim(path: Path, t: int) -> list[Record]:
 
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:
     """The model, after the network was seen to work on a client's data."""
+    before = standing()
     x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
+    drawn = isinstance(data, Samples) and standing() != before  # by the transform
     try:
         found, random = observe(net, x, head)
     except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
@@ -619,7 +621,7 @@ def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream
             f"The network does not take the data of {who}: "
             f"an input of shape {[1, *x.shape[1:]]} gives {type(error).__name__}: {error}"
         ) from error
-    return Model(net, found, random)
+    return Model(net, found, random or drawn)
 
 
 def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, int]:
@@ -634,11 +636,11 @@ def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, in
     return n_classes, features.shape[1]
 
 
-def _engine(engine: str | Engine, model: Model, data: Sequence[Samples | Stream], asked: int, workers: int) -> Choice:
+def _engine(engine: str | Engine, model: Model, data: Sequence[Samples | Stream], asked: int) -> Choice:
     if not isinstance(engine, str):
         return Choice(getattr(engine, "__name__", type(engine).__name__), "asked for")
     if engine == "auto":
-        return choose(model, data, asked, workers)
+        return choose(model, data, asked, torch.get_num_threads())
     if engine not in ENGINES:
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
     return Choice(engine, "asked for")

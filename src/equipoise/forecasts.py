@@ -8,6 +8,7 @@ are made of them. Memory is what PyTorch then had at most; time follows from how
 from __future__ import annotations
 
 import hashlib
+import math
 import multiprocessing
 import os
 import re
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
@@ -31,7 +33,7 @@ from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.draws import cohort_size
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.engines.stacked import stacked, stacks
+from equipoise.engines.stacked import stacked
 from equipoise.federation import Federation
 from equipoise.history import line
 from equipoise.method import Method
@@ -315,7 +317,7 @@ def free_memory(device: torch.device) -> int | None:
     ValueError : it cannot be read.
     """
     if told := os.environ.get(LIMIT):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\w*)\s*", told)
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d+)?)\s*(\w*)\s*", told)
         if match is None or match[2] not in UNITS:
             raise ValueError(f"{LIMIT}={told}: expected a number of bytes, or one with a unit, for example 8GiB.")
         return int(float(match[1]) * UNITS[match[2]])
@@ -387,9 +389,10 @@ def _cut(data: Samples | Stream, n: int) -> Samples | Stream:
 
 
 def _short(job: Job, rows: Sequence[int], n: int, *, epochs: int | None = None, steps: int | None = None) -> Job:
-    """The job of the clients at ``rows``, each with at most ``n`` samples, for fewer epochs or steps."""
+    """The job of the clients at ``rows``, the largest with at most ``n`` samples, for fewer epochs or steps."""
     part = job.part(rows)
-    change: dict[str, Any] = {"data": [_cut(d, n) for d in part.data]}
+    share = min(1.0, n / max(d.size for d in part.data))
+    change: dict[str, Any] = {"data": [_cut(d, math.ceil(d.size * share)) for d in part.data]}
     change |= {} if epochs is None else {"epochs": epochs}
     change |= {} if steps is None else {"steps": steps}
     return replace(part, **change)
@@ -461,9 +464,14 @@ class _Clock:
         near = sorted(range(len(job.ids)), key=lambda row: abs(job.data[row].size - typical))
         self.rows = sorted(near[:at_once])
         self.most = max(job.data[row].size for row in self.rows)
-        self.stack = 1  # clients whose answers come together
+        self.groups = [[row] for row in range(len(self.rows))]  # clients whose answers come together
         self.peak = 0  # bytes that this process had at most, by when the clients had been visited
         self.costs = self._fit()
+
+    @property
+    def stack(self) -> int:
+        """Clients in the largest group."""
+        return max(map(len, self.groups))
 
     def _points(self, q: int) -> list[tuple[int, int]]:
         """Samples, and epochs (or steps), of the visits that are timed; ``q`` times as large ones as need be."""
@@ -476,46 +484,55 @@ class _Clock:
         )
         return [(small, few), (large, few), (large, many), (odd, many)]
 
-    def _time(self, samples: int, length: int) -> float:
+    def _time(self, samples: int, length: int) -> tuple[float, NDArray[np.float64]]:
+        """Seconds of visits, and what they are made of."""
         key = "epochs" if self.job.steps is None else "steps"
         part = _short(self.job, self.rows, samples, **{key: length})
+        groups: list[list[int]] = []
 
         def visit() -> None:
-            for answer in self.e.engine(part):
-                _good(self.e, self.job, self.rows, answer)
-                self.stack = max(self.stack, len(answer.rows))
+            groups.extend(list(_good(self.e, self.job, self.rows, answer).rows) for answer in self.e.engine(part))
 
-        return _seconds(visit, self.device)
+        seconds = _seconds(visit, self.device)
+        self.groups = groups
+        return seconds, self._work(_longest(groups, [d.size for d in part.data]), length).sum(0)
 
-    def _fit(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def _work(self, sizes: Sequence[int], length: int) -> NDArray[np.float64]:
+        """For clients with so many samples: one visit, and the samples, steps and samples read in steps of it."""
+        steps = None if self.job.steps is None else length
+        return np.array([[1, *_Work.of(n, self.job.batch_size, length, steps)] for n in sizes])
+
+    def _fit(self) -> NDArray[np.float64]:
         """Seconds of a visit, and more for each sample that is there, step, and sample that is read in a step."""
         self._time(*self._points(1)[0])  # the first time of anything is slow
-        once = self._time(*self._points(1)[1])
+        once, _ = self._time(*self._points(1)[1])
         q = 1
         while q < 64 and 8 * q * q * once < BUDGET / 2:
             q *= 2
         points, times = self._points(q), list[list[float]]()
         end = time.perf_counter() + BUDGET
         while len(times) < 7 and (not times or time.perf_counter() < end):
-            times.append([self._time(*point) for point in points])
-        self.peak = resident(peak=True)
+            found = [self._time(*point) for point in points]
+            times.append([seconds for seconds, _ in found])
+            self.peak = self.peak or resident(peak=True)
+        self._time(*points[1])  # its groups are those of the whole job, as far as they can be known
         from scipy.optimize import nnls  # half a second and much memory, which every start would pay
 
         told = np.median(times, axis=0)
-        work = np.array([[1, *self._work(*point)] for point in points])
+        work = np.stack([work for _, work in found])
         return np.asarray(nnls(work / told[:, None], np.ones(len(told)))[0])  # errors count in relation
-
-    def _work(self, samples: int, length: int) -> _Work:
-        return _Work.of(samples, self.job.batch_size, length, None if self.job.steps is None else length)
 
     def visit(self, sizes: Sequence[int]) -> float:
         """Seconds of a visit on average, of clients with so many samples; those that are visited at once share them."""
+        if self.stack > 1:
+            sizes = _longest(self.groups, [self.job.data[row].size for row in self.rows])
         length = self.job.epochs if self.job.steps is None else self.job.steps
-        if self.stack > 1:  # who has few samples waits for the others of the stack
-            groups = stacks(self.job, self.stack)
-            sizes = [max(self.job.data[row].size for row in group) for group in groups for _ in group]
-        work = np.array([[1, *self._work(n, length)] for n in sizes])
-        return float((work @ self.costs).mean()) / len(self.rows)
+        return float((self._work(sizes, length) @ self.costs).mean())
+
+
+def _longest(groups: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[int]:
+    """For every client the most samples in its group: who has few waits for the others."""
+    return [max(sizes[row] for row in group) for group in groups for _ in group]
 
 
 def _seconds(f: Callable[[], Any], device: torch.device) -> float:

@@ -170,8 +170,10 @@ Mask = Tensor | Bits
 
 
 def _bytes(mask: Mask, part: slice) -> Tensor:
-    """Columns of a mask as bytes of 0 or 1."""
-    return mask.block(part) if isinstance(mask, Bits) else mask[:, part].view(torch.uint8)
+    """Columns of a mask as bytes of 0 or 1, which are converted sooner than booleans; as numbers, if it holds numbers."""
+    if isinstance(mask, Bits):
+        return mask.block(part)
+    return mask[:, part].view(torch.uint8) if mask.dtype == torch.bool else mask[:, part]
 
 
 def _scale(w: Tensor, c: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Model:
     ----------
     net : the network; it is copied, never changed. Its output are logits [B, C].
     head : name of the classifier, whose input are the features; by default the ``nn.Linear`` registered last.
-    random : whether training is known to draw random numbers; layers that do are found in any case.
+    random : whether training is known to draw random numbers, as a transform may; layers that do are found in any case.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Model:
     layer : [G], for each coordinate the number of its tensor.
     norm : [G], true on the scales, shifts and statistics of normalisation layers.
     head : [G], true on the classifier.
-    random : whether the network draws random numbers in training (dropout).
+    random : whether the network, or the transform of its inputs, draws random numbers in training (dropout).
     batch_norm : whether it normalises over the batch.
     channels_last : whether images go in with their channels innermost in memory; see :meth:`settle`.
     bf16 : whether matrix products and convolutions round their inputs to bfloat16 (autocast); parameters, gradients and
@@ -276,7 +276,7 @@ class Bound:
     def _parts(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, train: bool) -> list[Tensor]:
         loss = objective(*self.training(theta, buffers, x, train=train))
         found = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
-        return [g.reshape(-1).contiguous() for g in found]  # autograd may have expanded a number
+        return [(g.to_dense() if g.is_sparse else g).reshape(-1).contiguous() for g in found]  # autograd may have expanded a number
 
 
 class _View:
@@ -327,7 +327,7 @@ class Stacked:
         parts = {n: p.clone(memory_format=whole) if n in self.model.buffer_names else p for n, p in parts.items()}
         out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, x)
         if self.net.training and self.model.buffer_names:
-            buffers.copy_(torch.cat([parts[n].flatten(1) for n in self.model.buffer_names], -1))
+            buffers.copy_(torch.cat([_flat(parts[n]) for n in self.model.buffer_names], -1))
         return out
 
     @torch.no_grad()
@@ -347,7 +347,7 @@ class Stacked:
         if self.flat.shape != theta.shape:
             self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
         found = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        return torch.cat([g.flatten(1) for g in found], -1, out=self.flat)
+        return torch.cat([_flat(g) for g in found], -1, out=self.flat)
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
         """All of it, because a step on strided views would cost more than to gather the gradients."""
@@ -356,3 +356,8 @@ class Stacked:
     def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
         """The gradients [m, P]."""
         return (self.gradient(theta, buffers, x, objective),)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """The entries of each client's tensor ``x`` [m, ...], which may be a single number: [m, n]."""
+    return x.unsqueeze(-1).flatten(1)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -153,7 +152,8 @@ def _round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, R
         received = received.where(held, 0)
     data, lost = _loaded(e, asked.tolist())
     job = _job(e, now, asked, received, rounds, units, held, data)
-    answers = _collect(e, now, asked, _visits(e, job, lost))
+    with closing(_visits(e, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
+        answers = _collect(e, now, asked, visits)
     good, ids = answers.rows, asked[answers.rows]
     whole = len(good) == len(asked)
     received, held = (received, held) if whole else (received[good], None if held is None else held[good])
@@ -361,14 +361,16 @@ def _loaded(e: Experiment, ids: Sequence[int]) -> tuple[list[Samples | Stream], 
     return data, lost
 
 
-def _visits(e: Experiment, job: Job, lost: Sequence[Answer]) -> Iterator[Answer]:
+def _visits(e: Experiment, job: Job, lost: Sequence[Answer]) -> Generator[Answer, None, None]:
     """The answers of all clients of a job, of which some are lost."""
     if not lost:
-        return e.engine(job)
+        yield from e.engine(job)
+        return
+    yield from lost
     gone = {row for answer in lost for row in answer.rows}
-    rest = [row for row in range(len(job.ids)) if row not in gone]
-    answers = e.engine(job.part(rest)) if rest else iter(())
-    return chain(lost, (replace(a, rows=tuple(rest[r] for r in a.rows)) for a in answers))
+    if rest := [row for row in range(len(job.ids)) if row not in gone]:
+        for answer in e.engine(job.part(rest)):
+            yield replace(answer, rows=tuple(rest[r] for r in answer.rows))
 
 
 def _messages(rule: Rule, state: State, ids: Sequence[int]) -> State:
@@ -416,7 +418,7 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
         rows += [answer.rows[k] for k in good]
     silent = set(range(len(ids))) - set(rows) - {ids.index(q.client) for q in bad}
     bad += [guard.Quarantined(ids[row], "the client did not answer") for row in sorted(silent)]
-    guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in bad], cause)
+    guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in sorted(bad)], cause)
 
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values

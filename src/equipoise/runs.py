@@ -114,6 +114,8 @@ def configure(
         name: getattr(data.protocol, name)
         for name in ("rounds", "epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "participation")
     }
+    if "chunk" in chosen and chosen.get("engine", "auto") not in ("auto", "stacked"):
+        raise ValueError(f"--chunk belongs to the engine stacked; {chosen['engine']} makes no stacks. Leave it out.")
     if "epochs" in chosen and "steps" in chosen:
         raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: tell one of them.")
     if "epochs" in chosen:
@@ -221,17 +223,18 @@ def finished(directory: Path) -> bool:
     return (directory / "summary.json").exists()
 
 
-def federation(config: RunConfig, workers: int | None = None) -> tuple[Federation, Scenario]:
+def federation(config: RunConfig, workers: int | None = None, *, trains: bool = False) -> tuple[Federation, Scenario]:
     """Build the federation a configuration describes, to be trained by so many workers (default: all cores).
 
     Raises
     ------
-    ForecastError : what it takes for certain does not fit into the memory that is free.
+    ForecastError : it ``trains``, and what that takes for certain does not fit into the memory that is free.
     """
     data = scenarios.load(config.scenario, config.seed, **config.scenario_options)
     shape = tuple(data.clients[0][0].shape[1:])
     net = networks.build(config.network, shape, data.n_classes, seed=config.seed, **config.network_options)
-    _check_memory(config, net, data)
+    if trains:
+        _check_memory(config, net, data)
     built = Federation(
         net,
         data.clients,
@@ -259,10 +262,10 @@ def federation(config: RunConfig, workers: int | None = None) -> tuple[Federatio
     return built, data
 
 
-def plan(config: RunConfig, base: Path, *, progress: bool = True) -> forecasts.Forecast:
+def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:
     """What a run would take, found out without training or writing anything; ``base`` is where it would be kept."""
     torch.set_num_threads(config.threads)
-    fed, data = federation(config)
+    fed, data = federation(config, workers, trains=True)
     if fed.collaborative and (known := _kept(_alone_path(config, fed, data), len(data.clients))):
         fed.alone = known
         fed.prepare(config.rounds, progress=progress)
@@ -350,7 +353,7 @@ def _execute(
 ) -> History:
     sweep(directory)
     torch.set_num_threads(config.threads)
-    fed, data = federation(config, workers)
+    fed, data = federation(config, workers, trains=True)
     rest = config.rounds
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)

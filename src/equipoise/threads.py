@@ -63,13 +63,16 @@ def spread(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], 
             return
         local = threading.local()
 
-        def begin() -> None:
-            torch.set_num_threads(1)  # this setting belongs to a thread
-            local.do = make()
+        def one(task: Task) -> Result:
+            if not hasattr(local, "do"):  # the first of this thread; an initializer's error would not be told
+                torch.set_num_threads(1)  # this setting belongs to a thread
+                local.do = make()
+            done: Result = local.do(task)
+            return done
 
-        pool = ThreadPoolExecutor(min(n, len(tasks)), initializer=begin)
+        pool = ThreadPoolExecutor(min(n, len(tasks)))
         try:
-            numbers = {pool.submit(lambda task: local.do(task), task): k for k, task in enumerate(tasks)}
+            numbers = {pool.submit(one, task): k for k, task in enumerate(tasks)}
             for done in as_completed(numbers):
                 yield numbers.pop(done), done.result()
         finally:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -108,8 +109,13 @@ class Lazy:
     def __post_init__(self) -> None:
         if not callable(self.load):
             raise TypeError(f"Lazy: load must be a function without arguments; found {type(self.load).__name__}.")
-        if type(self.size) is not int or self.size < 1:
+        try:
+            size = 0 if isinstance(self.size, bool) else index(self.size)  # a count by NumPy is a number, too
+        except TypeError:
+            size = 0
+        if size < 1:
             raise ValueError(f"Lazy: size must be a whole number >= 1; found {self.size!r}.")
+        object.__setattr__(self, "size", size)
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,45 @@ class Absent:
         if isinstance(data, Samples):  # a streamed sample is checked when it is used
             check(data, self.who, self.like, self.n_classes)
         return data
+
+
+class LoadError(RuntimeError):
+    """Data of a client that are needed, and cannot be loaded."""
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """Samples of an absent client that are loaded when somebody looks at them."""
+
+    absent: Absent
+
+    @cached_property
+    def data(self) -> Samples | Stream:
+        """The samples.
+
+        Raises
+        ------
+        LoadError : naming the client, and why.
+        """
+        try:
+            return self.absent.load()
+        except Exception as error:  # whatever a user's function raises
+            raise LoadError(
+                f"The data of {self.absent.who} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of samples []."""
+        return torch.tensor(self.absent.size, device=self.absent.device)
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs [B, *shape] and labels [B] of the samples ``rows`` [B]."""
+        return self.data.batch(rows, shift)
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """Labels [B] of the samples ``rows`` [B]."""
+        return self.data.labels(rows)
 
 
 def loaded(data: Samples | Stream | Absent) -> Samples | Stream:

@@ -18,10 +18,14 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(model: Model, data: Sequence[object], n_participants: int, workers: int) -> Choice:
-    """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``."""
+def choose(model: Model, data: Sequence[object], n_participants: int, threads: int) -> Choice:
+    """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``.
+
+    ``threads`` are those that torch uses inside operations. How many workers there are must not count: ``workers`` and
+    ``sequential`` give the same bits only where that is one.
+    """
     if model.random:
-        return Choice("sequential", "the network draws random numbers in training")
+        return Choice("sequential", "the network, or the transform of its inputs, draws random numbers in training")
     if not all(isinstance(d, Samples) for d in data):
         return Choice("sequential", "some data is streamed")
     small = model.n_params <= SMALL and not model.convolutional
@@ -31,8 +35,7 @@ def choose(model: Model, data: Sequence[object], n_participants: int, workers: i
     network = f"{kind} network of {model.n_params:,} parameters"
     if model.initial.device.type != "cpu":
         return Choice("sequential", f"{network} on a {model.initial.device.type} device")
-    if n_participants < max(workers, 2):
-        return Choice(
-            "sequential", f"{n_participants} of the clients train at a time, fewer than {max(workers, 2)} cores"
-        )
-    return Choice("workers", f"{workers} cores for {n_participants} clients of {network}")
+    if n_participants < max(threads, 2):
+        few = f", fewer than {threads} threads inside operations" if threads > 1 else ""
+        return Choice("sequential", f"{n_participants} of the clients at a time{few}")
+    return Choice("workers", f"{n_participants} clients of {network}, one core each")

@@ -17,7 +17,7 @@ import tempfile
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -37,6 +37,7 @@ from equipoise.tree import flatten
 
 ALIGNED = 64  # bytes
 TRIES = 2  # visits of a client whose worker dies, before it is given up
+PATIENCE = 10  # seconds for a worker that hung up to end
 LASTING = ("model", "rules", "solver", "private", "neurons")  # fields of a job that are sent once, not in every round
 
 
@@ -108,15 +109,25 @@ class Worker:
 
     def send(self, *message: Any) -> None:
         """Send a message by value; ``OSError`` if the process is gone."""
-        buffer = io.BytesIO()
-        packer = ForkingPickler(buffer)
-        packer.dispatch_table = copyreg.dispatch_table  # torch's own way would take a file descriptor for every tensor
-        packer.dump(message)
-        self.pipe.send_bytes(buffer.getvalue())
+        self.pipe.send_bytes(_packed(message))
 
     def receive(self) -> Any:
         """The next message; ``EOFError`` or ``OSError`` if the process is gone."""
         return ForkingPickler.loads(self.pipe.recv_bytes())
+
+    def ended(self) -> None:
+        """Wait for the end of a process that hung up; one that lingers is ended."""
+        self.process.join(PATIENCE)
+        self.process.terminate()
+        self.process.join()
+
+
+def _packed(message: tuple[Any, ...]) -> bytes:
+    buffer = io.BytesIO()
+    packer = ForkingPickler(buffer)
+    packer.dispatch_table = copyreg.dispatch_table  # torch's own way would take a file descriptor for every tensor
+    packer.dump(message)
+    return buffer.getvalue()
 
 
 class Processes:
@@ -130,7 +141,8 @@ class Processes:
     def __init__(self, n: int) -> None:
         self.n = n
         self.number = 0  # of the job
-        self.lasting: list[Any] = []
+        self.lasting: dict[int, Callable[[], Any]] = {}  # by number, what gives each while it is in use
+        self.named = 0
         self.workers: list[Worker] = []
         weakref.finalize(self, _end, self.workers)
 
@@ -145,6 +157,16 @@ class Processes:
         if job.received.device.type != "cpu":
             raise ValueError("engine='processes' needs device='cpu'. On a GPU use engine='sequential' or 'stacked'.")
         self.number += 1
+        number = self.number
+        try:
+            yield from self._answers(job)
+        except BaseException:  # a round that is given up, perhaps in mid-message: the next begins with other workers
+            if number == self.number:
+                _end(self.workers)
+                self.workers.clear()
+            raise
+
+    def _answers(self, job: Job) -> Iterator[Answer]:
         board = Board(_tensors(job))
         told = self._told(job, board)
         waiting, tries = deque(job.longest_first), [0] * len(job.ids)
@@ -168,7 +190,7 @@ class Processes:
                 try:
                     number, error, content = worker.receive()
                 except (EOFError, OSError):
-                    worker.process.join()
+                    worker.ended()
                     self.workers[k] = _start()
                     self._brief(k, told)
                     if tries[row] < TRIES:
@@ -183,7 +205,9 @@ class Processes:
                 if error is not None:
                     yield Answer((row,), torch.empty(0), [], [], error, RuntimeError(content.decode()))
                 else:
-                    yield _answer(row, board.tensors["trained"][row], load(content), len(job.rules))
+                    sent = load(content)
+                    trained = sent.pop("trained", board.tensors["trained"][row])
+                    yield _answer(row, trained, sent, len(job.rules))
 
     def _told(self, job: Job, board: Board) -> dict[str, Any]:
         """What a worker is told of a job, with lasting things by number."""
@@ -193,14 +217,17 @@ class Processes:
         ]
         numbers = {name: getattr(job, name) for name in NUMBERS}
         lasting = {name: self._lasting(getattr(job, name)) for name in LASTING}
-        return {"board": (board.path, board.places), "numbers": numbers, "lasting": lasting, "samples": samples}
+        self.lasting = {n: known for n, known in self.lasting.items() if known() is not GONE}
+        told = {"board": (board.path, board.places), "numbers": numbers, "lasting": lasting, "samples": samples}
+        return {**told, "alive": set(self.lasting)}
 
     def _lasting(self, thing: Any) -> int:
-        for number, known in enumerate(self.lasting):
-            if known is thing:
+        for number, known in self.lasting.items():
+            if known() is thing:
                 return number
-        self.lasting.append(thing)
-        return len(self.lasting) - 1
+        self.named += 1
+        self.lasting[self.named] = _reference(thing)
+        return self.named
 
     def _brief(self, k: int, told: dict[str, Any]) -> None:
         """Tell worker ``k`` of a job; one that died since the last is replaced."""
@@ -210,11 +237,12 @@ class Processes:
             try:
                 for number in {*told["lasting"].values(), *(s[1] for s in told["samples"])} - worker.has:
                     self._give(worker, number)
+                worker.has &= told["alive"]
                 worker.send("job", self.number, told)
                 while (answer := worker.receive())[0] != "ready":  # what it still says of a round that was given up
                     pass
             except (EOFError, OSError):
-                worker.process.join()
+                worker.ended()
                 if last:
                     raise WorkerError(
                         "Worker processes end as soon as they start. They import your script, so what it does must stand "
@@ -227,14 +255,26 @@ class Processes:
             return
 
     def _give(self, worker: Worker, number: int) -> None:
+        thing = self.lasting[number]()
         try:
-            worker.send("keep", number, self.lasting[number])
-        except OSError:
-            raise
+            message = _packed(("keep", number, thing))
         except Exception as error:  # what cannot be pickled says so in many ways
-            name = type(self.lasting[number]).__name__
+            name = type(thing).__name__
             raise WorkerError(f"The {name} cannot be sent to worker processes ({error}). {CANNOT}") from None
+        worker.pipe.send_bytes(message)
         worker.has.add(number)
+
+
+GONE = object()
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    """What gives a thing, and ``GONE`` once nobody else has it; small ones that cannot be let go are kept."""
+    try:
+        known = weakref.ref(thing)
+    except TypeError:  # a tuple of rules, or None
+        return lambda: thing
+    return lambda: GONE if (found := known()) is None else found
 
 
 CANNOT = "Define its class at the top of a module that can be imported, or use engine='workers' or 'sequential'."
@@ -282,6 +322,12 @@ def _end(workers: Sequence[Worker]) -> None:
 
 def _work(pipe: Connection) -> None:
     """What a worker does all its life."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone, with nobody to be told
+        _serve(pipe)
+
+
+def _serve(pipe: Connection) -> None:
+    """Do what is asked, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stop from the keyboard is the parent's to handle
     torch.set_num_threads(1)
     memory.keep()
@@ -301,9 +347,13 @@ def _work(pipe: Connection) -> None:
         elif what == "job":
             if problem is None:
                 number = told[0]
-                job, trained = _job(told[1], lasting)
-                if visitor is None or visitor.bound.model is not job.model:
-                    visitor = OneByOne(job.model)
+                lasting = {n: thing for n, thing in lasting.items() if n in told[1]["alive"]}
+                try:
+                    job, trained = _job(told[1], lasting)
+                    if visitor is None or visitor.bound.model is not job.model:
+                        visitor = OneByOne(job.model)
+                except Exception as error:
+                    problem = f"A worker process cannot begin a round ({type(error).__name__}: {error})."
             worker.send("ready", problem)
         elif job is not None and visitor is not None:
             answer = next(visitor(job, [told[0]]))
@@ -311,8 +361,12 @@ def _work(pipe: Connection) -> None:
                 lines = traceback.format_exception(answer.cause) if answer.cause else [answer.error]
                 worker.send(number, answer.error, "".join(lines).encode())
                 continue
-            trained[told[0]] = answer.trained[0]
             leaves = flatten({"reports": answer.reports, "states": answer.states})
+            vector, place = answer.trained[0], trained[told[0]]
+            if vector.shape == place.shape and vector.dtype == place.dtype:
+                place.copy_(vector)
+            else:  # the server will say what is wrong with it
+                leaves["trained"] = vector
             worker.send(number, None, save({name: x.detach().contiguous().clone() for name, x in leaves.items()}))
 
 

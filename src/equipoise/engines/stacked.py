@@ -54,7 +54,8 @@ def check(job: Job) -> None:
     """Require clients that can be stacked: see :func:`stacked`."""
     if job.model.random:
         raise ValueError(
-            "The stacked engine cannot draw the dropout of this network as one client alone would. Use engine='sequential'."
+            "The stacked engine cannot draw the dropout of this network as one client alone would, nor the random numbers "
+            "of a transform. Use engine='sequential'."
         )
     if not all(isinstance(d, Samples) for d in job.data):
         raise ValueError(

@@ -34,7 +34,9 @@ class Workers:
         ValueError : training draws random numbers, for which all threads of a process have one generator.
         """
         if job.model.random or not all(isinstance(d, Samples) for d in job.data):
-            what = "The network draws" if job.model.random else "Streamed data may draw"
+            what = (
+                "The network, or the transform of its inputs, draws" if job.model.random else "Streamed data may draw"
+            )
             raise ValueError(
                 f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
                 "Use engine='processes', where every worker has its own, or engine='sequential'."
