@@ -276,7 +276,9 @@ class Bound:
     def _parts(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, train: bool) -> list[Tensor]:
         loss = objective(*self.training(theta, buffers, x, train=train))
         found = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
-        return [(g.to_dense() if g.is_sparse else g).reshape(-1).contiguous() for g in found]  # autograd may have expanded a number
+        return [
+            (g.to_dense() if g.is_sparse else g).reshape(-1).contiguous() for g in found
+        ]  # autograd may have expanded a number
 
 
 class _View:
