@@ -105,7 +105,9 @@ class Naive:
 def test_rounds_typed_out(rule: FedAVE, participation: float, engine: str) -> None:
     """Networks that train; losses and accuracies by hand, at the model each client holds."""
     seen: list[tuple[Job, Answer]] = []
-    fed = federation(rule, validation=VALIDATION, participation=participation, engine=watched(seen, ENGINES[engine](1, None)))
+    fed = federation(
+        rule, validation=VALIDATION, participation=participation, engine=watched(seen, ENGINES[engine](1, None))
+    )
     naive = Naive(rule, fed)
     for t in range(4):
         seen.clear()
