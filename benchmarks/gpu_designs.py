@@ -18,7 +18,6 @@ from round import SOLVER
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
-from torch.optim.sgd import sgd
 
 import equipoise as eq
 from equipoise import draws
@@ -308,18 +307,7 @@ class Slot:
             for g, p in zip(gradients, self.parameters, strict=True)
         ]
         with torch.no_grad():
-            sgd(
-                self.parameters,
-                ordered,
-                list(self.momenta),
-                fused=True,
-                lr=SOLVER.lr,
-                momentum=SOLVER.momentum,
-                weight_decay=SOLVER.weight_decay,
-                dampening=0,
-                nesterov=False,
-                maximize=False,
-            )
+            SOLVER.step(self.parameters, ordered, {"momentum": [*self.momenta]})
             self.step_number.add_(1)
 
 

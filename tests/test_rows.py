@@ -21,10 +21,11 @@ import equipoise as eq
 from equipoise import checkpoint, rows
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.maths import put
 from equipoise.method import METHODS
 from equipoise.round import begin
 from equipoise.rows import Rows
-from equipoise.tree import flatten, put, tree_map, unflatten
+from equipoise.tree import flatten, tree_map, unflatten
 from helpers import KeepHead, Portion, clients, federation, samples, told
 
 META = {"t": 0, "rounds": 9, "fingerprint": {}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from equipoise.model import Bound
 from equipoise.oracle import EVALUATION_BATCH, Oracle
 from equipoise.round import Experiment, Progression, Record, submodels
 from equipoise.rule import Visit, cross_entropy, overrides
-from equipoise.threads import spread
+from equipoise.threads import gather
 
 log = logging.getLogger(__name__)
 
@@ -123,10 +124,8 @@ def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> 
         return ask
 
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
-        found = dict(spread(blocks, make, n))
-    counts = [-(-d.size // EVALUATION_BATCH) for d in sets]
-    first = [sum(counts[:k]) for k in range(len(sets))]
-    parts = [[found[f + j] for j in range(count)] for f, count in zip(first, counts, strict=True)]
+        found = iter(gather(blocks, make, n))
+    parts = [list(islice(found, -(-d.size // EVALUATION_BATCH))) for d in sets]
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 
 

@@ -442,13 +442,12 @@ class Federation:
 
     def logits(self, x: Any, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""
-        vector, P = self._vector(client), self.experiment.model.n_params
+        vector = self._vector(client)
         inputs = torch.as_tensor(x)
         blank = torch.zeros(len(inputs), dtype=torch.int64)
         data = loaded(read((inputs, blank), "x", self._dtype, vector.device, self.transform))
-        parts = torch.arange(len(inputs), device=vector.device).split(512)
-        forward = self.experiment.bound.forward
-        return torch.cat([forward(vector[:P], vector[P:].clone(), data.batch(rows, None)[0])[0] for rows in parts])
+        ((logits, _),) = evaluation.answers(self.experiment, vector, [data])
+        return logits
 
     def _vector(self, client: int | None) -> Tensor:
         if client is None:

@@ -201,8 +201,7 @@ def certain(model: Model, method: Method, solver: Solver, sizes: Tensor, partici
     except Exception:  # a rule may need what is only there in a federation; then its state is not certain
         return tuple(parts)
     each += [G] * private
-    here = 2 * M > N  # else what is large is on disk, see Setup.per_client
-    in_memory = sum(N * leaf for leaf in each if here or N * leaf <= rows.IN_MEMORY)
+    in_memory = sum(N * leaf for leaf in each if not rows.on_disk(leaf, N, M))
     return (*parts, Part("state of the method", float(in_memory + rest), f"of {N:,} clients, and of the server"))
 
 

@@ -109,8 +109,7 @@ def spread(work: Callable[[list[slice]], Part], matrix: Tensor) -> list[Part]:
     runs = [parts[k : k + n] for k in range(0, len(parts), n)]
     if matrix.device.type != "cpu":
         return [work(run) for run in runs]
-    done = dict(threads.spread(runs, lambda: work, threads.allowed()))
-    return [done[k] for k in range(len(runs))]
+    return threads.gather(runs, lambda: work, threads.allowed())
 
 
 def packed(x: Tensor) -> Tensor:

@@ -90,11 +90,6 @@ class Oracle:
             total = total + (cross_entropy(logits, y).double() * ok).sum(-1)
         return right / self.source.sizes, total / self.source.sizes
 
-    def logits(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [n, C] and labels [n] of the whole data set, which must be one client's."""
-        logits, _, y, _ = zip(*self._passes(vector), strict=True)
-        return torch.cat(logits), torch.cat(y)
-
     def loss(self, vector: Tensor) -> Tensor:
         """Mean cross-entropy over the data set [...]."""
         return self.score(vector)[1].to(vector.dtype)

@@ -16,6 +16,7 @@ from torch import Tensor
 from equipoise import draws, guard, threads, wire
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Engine, Job
+from equipoise.maths import put
 from equipoise.method import Method
 from equipoise.model import Bound, Model
 from equipoise.neurons import Neurons
@@ -23,7 +24,7 @@ from equipoise.oracle import Oracle
 from equipoise.rows import Rows
 from equipoise.rule import Briefing, Cohort, Rule, Setup, State, overrides
 from equipoise.solver import Solver
-from equipoise.tree import flatten, put, span, tree_map, unflatten
+from equipoise.tree import flatten, span, tree_map, unflatten
 
 Record = dict[str, Any]  # what a round leaves in metrics.jsonl
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
@@ -370,7 +371,7 @@ def _visits(e: Experiment, job: Job, lost: Sequence[Answer]) -> Generator[Answer
     gone = {row for answer in lost for row in answer.rows}
     if rest := [row for row in range(len(job.ids)) if row not in gone]:
         for answer in e.engine(job.part(rest)):
-            yield replace(answer, rows=tuple(rest[r] for r in answer.rows))
+            yield answer.within(rest)
 
 
 def _messages(rule: Rule, state: State, ids: Sequence[int]) -> State:

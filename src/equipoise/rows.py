@@ -16,6 +16,11 @@ from torch import Tensor
 IN_MEMORY = 32 << 20  # bytes that the rows of all clients may take in memory
 
 
+def on_disk(nbytes: int, clients: int, asked: int) -> bool:
+    """Whether rows of ``nbytes`` are kept on disk: they are many, and at most half of the clients take part in a round."""
+    return 2 * asked <= clients and nbytes > 0 and clients * nbytes > IN_MEMORY
+
+
 class Copy(NamedTuple):
     """Where a checkpoint has a row: under ``name`` in a file with ``nbytes`` bytes of rows."""
 

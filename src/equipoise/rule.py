@@ -84,8 +84,7 @@ class Setup:
         Take rows out by ``state[ids]`` and put them back by ``state.index_copy(0, ids, values)``, and do nothing else
         with it: what is on disk is :class:`equipoise.rows.Rows`, which can do just that.
         """
-        absent = self.asked is not None and 2 * self.asked <= self.n_clients
-        if absent and row.nbytes and self.n_clients * row.nbytes > rows.IN_MEMORY:
+        if self.asked is not None and rows.on_disk(row.nbytes, self.n_clients, self.asked):
             return cast(Tensor, rows.Rows(row, self.n_clients))
         return row.expand(self.n_clients, *row.shape).clone()
 

@@ -77,3 +77,9 @@ def spread(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], 
                 yield numbers.pop(done), done.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def gather(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], n: int) -> list[Result]:
+    """What :func:`spread` gives, in the order of the tasks."""
+    done = dict(spread(tasks, make, n))
+    return [done[k] for k in range(len(tasks))]

@@ -26,11 +26,6 @@ def span(rows: Sequence[int]) -> slice | list[int]:
     return slice(first, last) if list(rows) == list(range(first, last)) else list(rows)
 
 
-def put(old: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-    """``old`` [N, ...] with the rows ``ids`` [m], ascending, from ``new`` [m, ...]: ``new`` itself where they are all."""
-    return new if len(ids) == len(old) else old.index_copy(0, ids, new)
-
-
 def flatten(tree: Tree, name: str = "") -> dict[str, Tensor]:
     """Name every leaf by its path: ``{"server": [{"c": x}]}`` gives ``{"server/0/c": x}``."""
     if not isinstance(tree, (dict, list, tuple)):

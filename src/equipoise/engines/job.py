@@ -112,6 +112,10 @@ class Answer:
     error: str | None = None
     cause: Exception | None = None
 
+    def within(self, rows: Sequence[int]) -> Answer:
+        """The same answer, to a job in which the clients of this one stand at ``rows``."""
+        return replace(self, rows=tuple(rows[row] for row in self.rows))
+
     @staticmethod
     def failed(row: int, error: Exception) -> Answer:
         """The answer of a client that raised."""

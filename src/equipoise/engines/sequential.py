@@ -68,4 +68,4 @@ def _small(job: Job, neurons: Neurons, units: Tensor, row: int) -> Answer:
     small = replace(part, model=model, received=part.received[:, index], units=None, held=None)
     answer = visit(small, Bound(model), 0)
     trained = part.received.index_copy(1, index, answer.trained)
-    return replace(answer, rows=(row,), trained=trained)
+    return replace(answer.within([row]), trained=trained)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from equipoise.client import visit_client
 from equipoise.data.samples import Samples, Stream, stack
@@ -47,7 +46,7 @@ class Together:
             log.warning(
                 "%d stacked clients failed (%s: %s); they train one by one", len(rows), type(error).__name__, error
             )
-            yield from (_renumbered(answer, rows) for answer in sequential(job.part(rows)))
+            yield from (answer.within(rows) for answer in sequential(job.part(rows)))
 
 
 def check(job: Job) -> None:
@@ -105,7 +104,3 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         None if job.held is None else job.held[index],
     )
     return Answer(rows, trained, reports, states)
-
-
-def _renumbered(answer: Answer, rows: Sequence[int]) -> Answer:
-    return replace(answer, rows=tuple(rows[r] for r in answer.rows))

@@ -41,8 +41,7 @@ class Workers:
                 f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
                 "Use engine='processes', where every worker has its own, or engine='sequential'."
             )
-        n = self.n if job.received.device.type == "cpu" else 1
-        yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, n)
+        yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, self.n)
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,15 @@ class Stacks:
         """
         check(job)
         if job.received.device.type != "cpu":  # its cores work together in any case: one stack, as large as fits
-            yield from _spread(job, stacks(job, self.chunk), Together, 1)
-            return
-        chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
+            chunk = self.chunk
+        else:
+            chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
         yield from _spread(job, stacks(job, chunk)[::-1], Together, self.n)
 
 
 def _spread(job: Job, parts: Sequence[Sequence[int]], kind: type[OneByOne | Together], n: int) -> Iterator[Answer]:
-    """Visit the clients of each part in one of ``n`` threads."""
+    """Visit the clients of each part in one of ``n`` threads, of which a GPU needs but one."""
+    n = n if job.received.device.type == "cpu" else 1
 
     def make() -> Callable[[Sequence[int]], list[Answer]]:
         visitor = kind(job.model)
