@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SITES := $(VENV)/.sites
 JOBS ?= 2
 
 .PHONY: help run test test-all check docs bench bench-peers bench-gpu clean
@@ -20,16 +21,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(SITES): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-sim,privacy]'
+	@touch $@
+
 run: $(STAMP)
 	$(BIN)/equipoise compare fedavg afl fedavg+qffl fedheal --scenario digits --rounds 25 --name quickstart --jobs $(JOBS)
 
-test: $(STAMP)
+test: $(SITES)
 	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS)
 
-test-all: $(STAMP)
+test-all: $(SITES)
 	$(BIN)/python -m pytest -n $(JOBS)
 
-check: $(STAMP)
+check: $(SITES)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
