@@ -17,7 +17,7 @@ from equipoise.metrics.classification import AREAS, classification
 from equipoise.model import Bound
 from equipoise.oracle import EVALUATION_BATCH, Oracle
 from equipoise.round import Experiment, Progression, Record, submodels
-from equipoise.rule import Visit, cross_entropy, overrides
+from equipoise.rule import State, Visit, cross_entropy, overrides
 from equipoise.threads import gather
 
 log = logging.getLogger(__name__)
@@ -64,22 +64,61 @@ def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
 
 def _deployed(e: Experiment, p: Progression, m: int, deploys: bool) -> Tensor:
     """What client ``m`` predicts with, or what that is made of."""
-    vector = _shared(e, p) if p.given is None else p.given[m]
-    if e.private is not None and p.own is not None:
-        vector = torch.where(e.private, p.own[m], vector)
+    own = None if p.own is None else p.own[m]
+    states = [{k: v[m] for k, v in state.items()} for state in p.clients]
+    return used(e, p.t, m, e.data[m], handed(e, p, m), own, states, deploys=deploys)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What the server has for a client that is about to predict: a whole vector [G], its hidden units [K], and messages.
+
+    ``units`` is None for the whole network; there is a message per rule, if any rule of the method has a use for them.
+    """
+
+    vector: Tensor
+    units: Tensor | None
+    messages: list[State]
+
+
+def handed(e: Experiment, p: Progression, m: int) -> Handed:
+    """The server's part in what client ``m`` predicts with."""
     units = submodels(e, p.server, [m])
-    whole = None if units is None or e.neurons is None else e.neurons.held(units[0])
+    vector = _shared(e, p) if p.given is None else p.given[m]
+    deploys = bool(e.method.overriding("deploy"))
+    told = [rule.message(s, m) for rule, s in zip(e.method.rules, p.server, strict=True)] if deploys else []
+    return Handed(vector, None if units is None else units[0], told)
+
+
+def used(
+    e: Experiment,
+    t: int,
+    m: int,
+    data: Samples | Stream | Absent,
+    given: Handed,
+    own: Tensor | None,
+    states: Sequence[State],
+    *,
+    deploys: bool = True,
+) -> Tensor:
+    """The client's part in what it predicts with, a whole vector [G]: from what it was handed, and what is its own.
+
+    ``data`` are client ``m``'s, ``own`` [G] has its private coordinates, ``states`` what it remembers, per rule.
+    """
+    vector = given.vector
+    if e.private is not None and own is not None:
+        vector = torch.where(e.private, own, vector)
+    whole = None if given.units is None or e.neurons is None else e.neurons.held(given.units)
     held = None if whole is None else whole[: e.model.n_params]
     vector = vector if whole is None else vector.where(whole, 0)
-    if not deploys:
+    if not deploys or not given.messages:
         return vector
-    oracle = _at_home(e, p, m)
-    random = e.model.random or not isinstance(e.data[m], Samples)
-    with seeded(noise(e.seed, p.t, m) if random else None):
-        for rule, state, server in zip(e.method.rules, p.clients, p.server, strict=True):
+    oracle = _at_home(e, t, m, data)
+    random = e.model.random or not isinstance(data, Samples)
+    with seeded(noise(e.seed, t, m) if random else None):
+        for rule, state, told in zip(e.method.rules, states, given.messages, strict=True):
             if overrides(rule, "deploy"):
-                own, told = {k: v[m] for k, v in state.items()}, rule.message(server, m)
-                visit = Visit(vector, e.model.n_params, own, told, oracle, p.t, p.t, held)
+                visit = Visit(vector, e.model.n_params, state, told, oracle, t, t, held)
                 vector = rule.deploy(vector, visit)
     return vector if whole is None else vector.where(whole, 0)
 
@@ -93,14 +132,18 @@ def _at_least(e: Experiment, p: Progression, m: int) -> Tensor:
         return _deployed(e, p, m, deploys=False)
 
 
-def _at_home(e: Experiment, p: Progression, m: int) -> Oracle:
+def _at_home(e: Experiment, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
     """Client ``m``'s own data, with one epoch to train on; most methods do not look at them."""
-    known = e.data[m]
     data = Awaited(known) if isinstance(known, Absent) else known
     drawn = plan(
-        e.seed, p.t, [m], [known.size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
+        e.seed, t, [m], [known.size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
     )  # the batches of the next round's first epoch
-    return Oracle(e.bound, data, e.solver, drawn.to(p.vector.device).of(0), e.model.n_params)
+    return Oracle(e.bound, data, e.solver, drawn.to(e.setup.initial.device).of(0), e.model.n_params)
+
+
+def costly(t: int, rounds: int) -> bool:
+    """Whether what costs much is measured once ``t`` of ``rounds`` rounds are done."""
+    return t % EVERY == 0 or t > rounds - LAST
 
 
 def personal(e: Experiment, p: Progression) -> bool:
@@ -148,6 +191,10 @@ class Tests:
         """
         return self._scores(e, vector, {"": data}, self.measures if measures is None else measures)[""]
 
+    def scores(self, e: Experiment, vector: Tensor, measures: Sequence[str]) -> dict[str, Score]:
+        """Scores of a whole vector [G] on every set: accuracy, loss, and other ``measures``."""
+        return self._scores(e, vector, self.sets, measures)
+
     def _scores(
         self, e: Experiment, vector: Tensor, sets: Mapping[str, Samples | Stream], measures: Sequence[str]
     ) -> dict[str, Score]:
@@ -167,11 +214,11 @@ class Tests:
     def record(self, e: Experiment, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the accuracy of what each client predicts with."""
         vector = published(e, p)
-        counts = p.t % EVERY == 0 or p.t > rounds - LAST
-        scores = self._scores(e, vector, self.sets, self.measures if counts else ())
+        counts = costly(p.t, rounds)
+        scores = self.scores(e, vector, self.measures if counts else ())
         record: Record = {"groups": scores}
         if not personal(e, p):
-            same = {own: self._average(scores, own) for own in set(map(self._own, range(len(e.data))))}
+            same = {own: self.average(scores, own) for own in set(map(self._own, range(len(e.data))))}
             clients = [same[self._own(m)] for m in range(len(e.data))]
         elif not counts:
             return record
@@ -182,12 +229,12 @@ class Tests:
     def accuracy(self, e: Experiment, vector: Tensor, m: int) -> float:
         """Accuracy of a whole vector [G] over all samples of the sets client ``m`` belongs to."""
         own = self._own(m)
-        return self._average(self._scores(e, vector, {n: self.sets[n] for n in own}, ()), own)
+        return self.average(self._scores(e, vector, {n: self.sets[n] for n in own}, ()), own)
 
     def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)
 
-    def _average(self, scores: Mapping[str, Score], own: Sequence[str]) -> float:
+    def average(self, scores: Mapping[str, Score], own: Sequence[str]) -> float:
         """Accuracy over all samples of some sets."""
         right = sum(float(scores[n]["accuracy"]) * self.sets[n].size for n in own)
         return right / sum(self.sets[n].size for n in own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import logging
@@ -19,18 +18,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from equipoise import checkpoint, evaluation
-from equipoise import memory as freed
-from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
-from equipoise.draws import Plan, cohort_size, standing
+from equipoise.data.samples import Absent, Samples, Stream, Transform, loaded, read
+from equipoise.draws import Plan, cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
+from equipoise.frame import Groups, frame
 from equipoise.guard import QuorumError
 from equipoise.history import History, line
 from equipoise.method import Method
 from equipoise.metrics.classification import chosen
-from equipoise.model import Bound, Model, observe
-from equipoise.neurons import Neurons, find
+from equipoise.model import Bound, Model
+from equipoise.neurons import Neurons
 from equipoise.oracle import Oracle
 from equipoise.round import Experiment, Progression, Record, begin, looking, one_round, submodels
 from equipoise.rule import Rule, Setup
@@ -39,7 +38,6 @@ from equipoise.solver import SGD, Solver
 VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for methods that look at losses of batches
 CONTRIBUTIONS = frozenset({"contribution", "contribution_on_test"})  # what a rule may need
 
-Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 Alone = dict[str, Any]  # what each client reaches alone, by the data it was measured on, and in how many rounds
 
 log = logging.getLogger(__name__)
@@ -131,45 +129,24 @@ class Federation:
         measured = chosen(measures)
         if precision not in ("full", "bf16"):
             raise ValueError(f"precision must be 'full' or 'bf16'; found {precision!r}.")
-        where = _device(device)
-        if where.type == "cpu":
-            freed.keep()
-        net = copy.deepcopy(net).to(where)
-        embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
-        dtype = Model(net, head).initial.dtype  # what is wrong with the network is told before its data are read
-        dtype = torch.int64 if embeds else dtype
-        clients = list(clients)
-        known = tuple(names) if names is not None else tuple(f"client-{k}" for k in range(len(clients)))
-        if not clients or len(set(known)) != len(clients):
-            found = f"{len(clients)} clients and {len(set(known))} different names"
-            raise ValueError(f"A federation needs at least one client, and a name of its own for each; found {found}.")
-        space = room() if memory is None else memory
-        asked = cohort_size(len(clients), participation)
-        at_once = {True: asked, False: len(clients)}  # clients of a kind, lazy or not, whose data are there together
-        data = tuple(
-            read(c, name, dtype, where, transform, space // at_once[isinstance(c, Lazy)])
-            for c, name in zip(clients, known, strict=True)
+        known = frame(
+            net,
+            clients,
+            names,
+            tests=tests or {},
+            validation=validation,
+            transform=transform,
+            head=head,
+            device=device,
+            memory=memory,
+            participation=participation,
+            precision=precision,
         )
-        first = loaded(data[0])
-        sets = {n: loaded(read(t, f"test set {n!r}", dtype, where, transform)) for n, t in (tests or {}).items()}
-        model = _observed(net, head, known[0], first)
-        model.bf16 = precision == "bf16"
+        model, held_out, where = known.model, known.validation, known.model.initial.device
+        data, sets, asked = known.data, known.tests, cohort_size(len(known.data), participation)
         self.tests = Tests(sets, _groups(groups, len(data), sets), measured)
-        held_out = None if validation is None else loaded(read(validation, "validation", dtype, where, transform))
-        if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
-            raise ValueError("validation holds numbers that are not finite. Mend or leave out these samples.")
-        every = {f"test set {n!r}": d for n, d in sets.items()}
-        every |= {} if held_out is None else {"validation": held_out}
-        bound = Bound(model)
-        n_classes, n_features = _probe(bound, model, first)
-        like = (known[0], first.x.shape[1:]) if isinstance(first, Samples) else None
-        for name, d in {**dict(zip(known, data, strict=True)), **every}.items():
-            if isinstance(d, Samples):  # others are checked when they are read
-                check(d, name, like, n_classes)
-        data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
-
         self.model = model
-        self._dtype = dtype
+        self._dtype = known.dtype
         self.method = Method.of(method)
         self.solver = solver or SGD()
         self.method.check(self.solver)
@@ -180,22 +157,22 @@ class Federation:
                 "Give validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
             )
         if contribution is None and needs & CONTRIBUTIONS:
-            lacking = held_out is None if "contribution" in needs else not sets
+            lacking = held_out is None if "contribution" in needs else not self._can_test(sets)
             if lacking:
                 what = "validation=(x, y) of the server's own" if "contribution" in needs else "tests={...}"
                 raise ValueError(
                     f"{self.method} needs what each client contributes, measured on {what}, which this federation lacks. "
                     "Give it, or give contribution=[...] yourself."
                 )
-        hidden = _hidden_units(model, first, neurons) if "neurons" in needs else None
+        hidden = known.neurons(neurons) if "neurons" in needs else None
         self.transform = transform
         self.workers = workers or torch.get_num_threads()
-        here = [d for d in (first, *data) if not isinstance(d, Absent)]
+        here = [d for d in (known.first, *data) if not isinstance(d, Absent)]
         self.engine_choice = _engine(engine, model, here, asked)
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         self.experiment = Experiment(
             model=model,
-            bound=bound,
+            bound=known.bound,
             method=self.method,
             solver=self.solver,
             engine=ENGINES[self.engine_choice.engine](self.workers, chunk) if isinstance(engine, str) else engine,
@@ -204,15 +181,15 @@ class Federation:
                 model.layout,
                 sizes,
                 self.solver,
-                n_classes,
-                n_features,
+                known.n_classes,
+                known.n_features,
                 model.head[: model.n_params],
                 hidden,
                 0 if held_out is None else -(-held_out.size // VALIDATION_BATCH),
                 asked,
             ),
             data=data,
-            names=known,
+            names=known.names,
             private=self.method.private(model),
             epochs=epochs,
             batch_size=batch_size,
@@ -221,7 +198,7 @@ class Federation:
             crop=getattr(transform, "crop", 0),
             quorum=quorum,
             steps=steps,
-            oracle=None if held_out is None else _judge(bound, held_out, self.solver),
+            oracle=None if held_out is None else _judge(known.bound, held_out, self.solver),
             neurons=hidden,
             workers=self.workers,
         )
@@ -317,12 +294,19 @@ class Federation:
     def _round(self, rounds: int) -> Record:
         began = time.perf_counter()
         following, record = one_round(self.experiment, self.progress, rounds)
-        if self.tests.sets:
-            record |= self.tests.record(self.experiment, following, rounds)
+        record |= self._examined(following, rounds)
         record["seconds"] = round(time.perf_counter() - began, 4)
         self.records.append(record)
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
+
+    def _can_test(self, sets: Mapping[str, Samples | Stream]) -> bool:
+        """Whether somebody has test sets, of which ``sets`` are the server's."""
+        return bool(sets)
+
+    def _examined(self, now: Progression, rounds: int) -> Record:
+        """How well the models of a round do."""
+        return self.tests.record(self.experiment, now, rounds) if self.tests.sets else {}
 
     def prepare(self, rounds: int, *, progress: bool = True) -> None:
         """Find out what each client reaches alone in ``rounds`` rounds, if the method or ``collaborative`` asks for it.
@@ -519,6 +503,16 @@ class Federation:
         return int(meta["rounds"]) - self.progress.t
 
 
+def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
+    """What of a network must agree wherever it is trained, beside its values."""
+    units = None if neurons is None else [[g.name, list(g.rows), list(g.columns)] for g in neurons.groups]
+    return {
+        "parameters": {n: list(s) for n, s in zip(model.names, model.shapes, strict=True)},
+        "fixed": hashlib.sha256(b"".join(_bytes(x) for x in model.fixed())).hexdigest(),
+        "hidden units": units,
+    }
+
+
 def fingerprint(e: Experiment) -> dict[str, Any]:
     """What must agree for a checkpoint to be continued."""
     return {
@@ -527,11 +521,7 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "clients": len(e.data),
         "sizes": [d.size for d in e.data],
         "labels": e.labels,
-        "parameters": {n: list(s) for n, s in zip(e.model.names, e.model.shapes, strict=True)},
-        "fixed": hashlib.sha256(b"".join(_bytes(x) for x in e.model.fixed())).hexdigest(),
-        "hidden units": None
-        if e.neurons is None
-        else [[g.name, list(g.rows), list(g.columns)] for g in e.neurons.groups],
+        **structure(e.model, e.neurons),
         "validation": None if e.oracle is None or not e.method.needs else _validation(e.oracle),
         "solver": repr(e.solver),
         "epochs": e.epochs,
@@ -540,12 +530,6 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
         "participation": e.participation,
         **({"precision": "bf16"} if e.model.bf16 else {}),
     }
-
-
-def _hidden_units(model: Model, data: Samples | Stream, groups: Groups | None) -> Neurons:
-    """The network's hidden units, tried on a few of a client's samples."""
-    x, _ = data.batch(torch.arange(16, device=data.sizes.device) % data.size, None)
-    return find(model, x, groups)
 
 
 def _judge(bound: Bound, data: Samples | Stream, solver: Solver) -> Oracle:
@@ -608,33 +592,6 @@ def trim(path: Path, t: int) -> list[Record]:
     return records
 
 
-def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:
-    """The model, after the network was seen to work on a client's data."""
-    before = standing()
-    x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
-    drawn = isinstance(data, Samples) and standing() != before  # by the transform
-    try:
-        found, random = observe(net, x, head)
-    except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
-        raise ValueError(
-            f"The network does not take the data of {who}: "
-            f"an input of shape {[1, *x.shape[1:]]} gives {type(error).__name__}: {error}"
-        ) from error
-    return Model(net, found, random or drawn)
-
-
-def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, int]:
-    """Classes and features of the network, from one sample."""
-    P = model.n_params
-    x, _ = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
-    logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
-    if logits.dim() != 2:
-        raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
-    model.settle(x.expand(2, *x.shape[1:]))
-    n_classes = logits.shape[1]
-    return n_classes, features.shape[1]
-
-
 def _engine(engine: str | Engine, model: Model, data: Sequence[Samples | Stream], asked: int) -> Choice:
     if not isinstance(engine, str):
         return Choice(getattr(engine, "__name__", type(engine).__name__), "asked for")
@@ -654,16 +611,6 @@ def _groups(groups: Sequence[str] | None, n: int, sets: Mapping[str, Any]) -> tu
         expected = f"{n} clients; test sets: {', '.join(sets) or 'none'}"
         raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
     return tuple(groups)
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device must be one PyTorch knows, such as 'cpu' or 'cuda'; found {device!r}.") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {str(device)!r} needs a CUDA build of PyTorch and a GPU; found none. Use 'cpu'.")
-    return found
 
 
 def _bar(wanted: bool) -> Progress:

@@ -27,6 +27,10 @@ from equipoise.solver import Solver
 from equipoise.tree import flatten, span, tree_map, unflatten
 
 Record = dict[str, Any]  # what a round leaves in metrics.jsonl
+RECEIPT = {  # of a state that a client keeps where it is: the round it is from (-1: none yet), and the hash of it
+    "round": torch.tensor(-1),
+    "sha256": torch.zeros(32, dtype=torch.uint8),
+}
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
 
 
@@ -36,7 +40,7 @@ class Experiment:
 
     ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches
     alone, ``neurons`` are the network's hidden units; each is None where no rule needs it. ``workers`` is how many cores
-    evaluation may use.
+    evaluation may use. Clients that are ``away`` keep their state and their private coordinates where they are.
     """
 
     model: Model
@@ -59,6 +63,7 @@ class Experiment:
     contribution: Tensor | None = None
     neurons: Neurons | None = None
     workers: int = 1
+    away: bool = False
 
     @cached_property
     def labels(self) -> str:
@@ -74,7 +79,8 @@ class Experiment:
 class Progression:
     """All that a run remembers after ``t`` rounds: a tree of tensors, which is the checkpoint.
 
-    ``vector`` [G] is the global model; ``clients`` and ``server`` hold one dictionary per rule, client values [N, ...].
+    ``vector`` [G] is the global model; ``clients`` and ``server`` hold one dictionary per rule, client values [N, ...];
+    of clients that are away there is one dictionary of receipts instead.
     ``given`` [N, G] is what each client was handed, if a rule rewards them differently, and ``sent`` [N] the bytes that
     took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private. What there is of every client may be
     :class:`equipoise.rows.Rows`, see :meth:`equipoise.Setup.per_client`.
@@ -120,9 +126,10 @@ def _as_before(old: Tensor | Rows, new: Tensor | Rows) -> Tensor | Rows:
 def begin(e: Experiment) -> Progression:
     """What is remembered before the first round."""
     rules = e.method.rules
-    clients = tree_map(e.setup.per_client, [rule.client_state(e.setup) for rule in rules])
+    kept = [{**RECEIPT}] if e.away else [rule.client_state(e.setup) for rule in rules]
+    clients = tree_map(e.setup.per_client, kept)
     server = [rule.server_state(e.setup) for rule in rules]
-    own = None if e.private is None else e.setup.per_client(e.setup.initial)
+    own = None if e.private is None or e.away else e.setup.per_client(e.setup.initial)
     return Progression(0, e.setup.initial.clone(), clients, server, None, own)
 
 
@@ -166,7 +173,7 @@ def _round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, R
     updates = answers.trained.sub_(received)
     for out in (e.private, None if held is None else ~held):
         updates = updates if out is None else updates.masked_fill(out, 0)
-    reports = tree_map(partial(_public, e), answers.reports)
+    reports = tree_map(partial(public, e), answers.reports)
     traffic = _traffic(e, now, job, answers, updates, ids)
     P = e.model.n_params
     sizes = e.setup.sizes[ids]
@@ -279,7 +286,7 @@ def _hidden(e: Experiment, x: Tensor) -> Tensor | None:
     return e.private[: x.shape[-1]]
 
 
-def _public(e: Experiment, report: Tensor) -> Tensor:
+def public(e: Experiment, report: Tensor) -> Tensor:
     """A report without the coordinates that must not leave the client."""
     hidden = _hidden(e, report)
     return report if hidden is None else report.masked_fill(hidden, 0)
@@ -325,7 +332,6 @@ def _job(
     data: Sequence[Samples | Stream],
 ) -> Job:
     ids = asked.tolist()
-    plain = e.private is None and not any(map(e.method.overriding, CLIENT_HOOKS))
     return Job(
         model=e.model,
         rules=e.method.rules,
@@ -345,8 +351,13 @@ def _job(
         steps=e.steps,
         units=units,
         held=held,
-        neurons=e.neurons if plain else None,
+        neurons=e.neurons if plain(e) else None,
     )
+
+
+def plain(e: Experiment) -> bool:
+    """Whether clients do nothing but train, so that a submodel may be cut out and trained in place of the masked whole."""
+    return e.private is None and not any(map(e.method.overriding, CLIENT_HOOKS))
 
 
 def _loaded(e: Experiment, ids: Sequence[int]) -> tuple[list[Samples | Stream], list[Answer]]:

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from equipoise import checkpoint, forecasts, networks, scenarios
+from equipoise import checkpoint, flower, forecasts, networks, scenarios
 from equipoise.engines import ENGINES
 from equipoise.federation import Alone, Federation, fingerprint
 from equipoise.files import PART, held, sweep, waited, write_atomically
@@ -33,6 +33,7 @@ from equipoise.threads import cores
 
 COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir")
 MEASURED = ("standalone_test", "standalone_val")
+FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors")
@@ -108,8 +109,8 @@ def configure(
         data = scenarios.load(scenario, int(chosen.get("seed", 0)), **options)
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
-    if chosen.get("engine", "auto") not in ("auto", *ENGINES):
-        raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}.")
+    if chosen.get("engine", "auto") not in ("auto", *ENGINES, FLOWER):
+        raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
     protocol = {
         name: getattr(data.protocol, name)
         for name in ("rounds", "epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "participation")
@@ -223,8 +224,12 @@ def finished(directory: Path) -> bool:
     return (directory / "summary.json").exists()
 
 
-def federation(config: RunConfig, workers: int | None = None, *, trains: bool = False) -> tuple[Federation, Scenario]:
+def federation(
+    config: RunConfig, workers: int | None = None, *, trains: bool = False, directory: Path | None = None
+) -> tuple[Federation, Scenario]:
     """Build the federation a configuration describes, to be trained by so many workers (default: all cores).
+
+    ``directory`` is where the run is kept; with the engine ``flower-inproc`` the sites keep their states there.
 
     Raises
     ------
@@ -235,30 +240,29 @@ def federation(config: RunConfig, workers: int | None = None, *, trains: bool = 
     net = networks.build(config.network, shape, data.n_classes, seed=config.seed, **config.network_options)
     if trains:
         _check_memory(config, net, data)
-    built = Federation(
-        net,
-        data.clients,
-        config.method,
-        config.solver,
-        tests=data.tests,
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        participation=config.participation,
-        seed=config.seed,
-        engine=config.engine,
-        transform=data.transform,
-        quorum=config.quorum,
-        names=data.client_names,
-        groups=data.client_groups,
-        device=config.device,
-        measures=data.measures,
-        steps=config.steps,
-        validation=data.validation,
-        collaborative=data.collaborative,
-        workers=workers or cores(),
-        chunk=config.chunk,
-        precision=config.precision,
-    )
+    same: dict[str, Any] = {
+        "tests": data.tests,
+        "epochs": config.epochs,
+        "batch_size": config.batch_size,
+        "participation": config.participation,
+        "seed": config.seed,
+        "transform": data.transform,
+        "quorum": config.quorum,
+        "names": data.client_names,
+        "groups": data.client_groups,
+        "device": config.device,
+        "measures": data.measures,
+        "steps": config.steps,
+        "validation": data.validation,
+        "collaborative": data.collaborative,
+        "workers": workers or cores(),
+        "precision": config.precision,
+    }
+    if config.engine == FLOWER and directory is not None:
+        states = directory / "sites"
+        return flower.in_process(net, data.clients, config.method, config.solver, states=states, **same), data
+    engine = "auto" if config.engine == FLOWER else config.engine
+    built = Federation(net, data.clients, config.method, config.solver, engine=engine, chunk=config.chunk, **same)
     return built, data
 
 
@@ -353,7 +357,7 @@ def _execute(
 ) -> History:
     sweep(directory)
     torch.set_num_threads(config.threads)
-    fed, data = federation(config, workers, trains=True)
+    fed, data = federation(config, workers, trains=True, directory=directory)
     rest = config.rounds
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)
@@ -391,6 +395,11 @@ def trained(directory: Path) -> Federation:
     config = load(directory)
     if not checkpoint.exists(directory / "checkpoint"):
         raise RunError(f"{directory} has no checkpoint yet. Run it first: equipoise resume {directory}.")
+    if config.engine == FLOWER:
+        raise RunError(
+            f"{directory} was run with --engine {FLOWER}, so what its clients remember is with them. Run it with another "
+            "engine, which gives the same result, to look into it."
+        )
     torch.set_num_threads(config.threads)
     fed, _ = federation(config)
     fed.resume(directory)

@@ -1,0 +1,39 @@
+"""Across machines, on Flower: the methods of the simulator between sites that keep their data.
+
+``task(node_config, run_config) -> Task`` is the one function a site writes; :func:`make_client_app` and
+:func:`make_server_app` make a Flower app of it, and :class:`InProcessGrid` runs any such app in this process. Flower is an
+optional part: ``pip install 'equipoise[flower]'``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equipoise.flower.app import in_process, make_client_app, make_server_app
+    from equipoise.flower.grid import InProcessGrid
+    from equipoise.flower.task import Task
+
+__all__ = ["InProcessGrid", "Task", "in_process", "make_client_app", "make_server_app"]
+WHERE = {
+    "InProcessGrid": "grid",
+    "Task": "task",
+    "in_process": "app",
+    "make_client_app": "app",
+    "make_server_app": "app",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{WHERE[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
+            raise
+        raise ModuleNotFoundError(
+            f"equipoise.flower.{name} needs Flower, which is not installed: pip install 'equipoise[flower]'.",
+            name="flwr",
+        ) from None

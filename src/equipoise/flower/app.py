@@ -1,0 +1,293 @@
+"""The two halves of a Flower app: what runs at a site, and what runs on the server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from equipoise import checkpoint
+from equipoise.data.samples import Transform
+from equipoise.files import held, sweep, write_atomically
+from equipoise.flower import masked_site
+from equipoise.flower.codec import CodecError, Parcel
+from equipoise.flower.grid import InProcessGrid
+from equipoise.flower.settings import Settings
+from equipoise.flower.masked_sites import require
+from equipoise.flower.site import Site, SiteError
+from equipoise.flower.sites import Consortium, Known, Sites, SitesError, description
+from equipoise.flower.store import Store, StoreError
+from equipoise.flower.task import Task, TaskFunction
+from equipoise.history import History
+from equipoise.method import Method
+from equipoise.rule import Rule
+from equipoise.solver import SGD, Solver
+
+log = logging.getLogger(__name__)
+
+KINDS = ("query.describe", "query.finish", "train", "train.alone", "evaluate")
+OPEN = 64  # sites of which a process keeps the data it has read
+
+
+def make_client_app(task: TaskFunction, method: str | Rule | Method | None = None, *, keep: int = OPEN) -> ClientApp:
+    """What runs at every site: ``clientapp`` of a Flower app.
+
+    Parameters
+    ----------
+    task : the one function that a site writes, ``task(node_config, run_config) -> Task``. ``node_config`` has the site's
+        own settings: ``site`` (its name), ``state-dir`` (where its state is kept), ``device``, and whatever else its data
+        need. It is called again for every message, in a new process: let it read from disk what is costly to make.
+    method : rules of your own, which no text names; the same as on the server.
+    keep : sites of which a process that lives on keeps the data, >= 1; only simulations have several.
+    """
+    opened: OrderedDict[str, Site] = OrderedDict()
+    app = ClientApp()
+    given = None if method is None else Method.of(method)
+
+    def site(asked: Parcel, context: Context) -> Site:
+        told, name = asked.told.pop("experiment"), _name(context)
+        device = str(context.node_config.get("device", "cpu"))
+        key = json.dumps([name, told, device], sort_keys=True)
+        if key not in opened:
+            base = _state_directory(context)
+            store = Store.at(base, str(told["name"]), name)
+            torch.set_num_threads(int(context.node_config.get("threads", 0)) or torch.get_num_threads())
+            opened[key] = Site.open(
+                name, task(context.node_config, context.run_config), {**told, "device": device}, store, given
+            )
+            if len(opened) > keep:
+                opened.popitem(last=False)
+        return opened[key]
+
+    def answered(message: Message, context: Context) -> Message:
+        kind, name = message.metadata.message_type, _name(context)
+        try:
+            asked = Parcel.of(message.content)
+            at = site(asked, context)
+            masks = kind in masked_site.KINDS
+            reply = masked_site.answer(at, kind, asked, context.node_config) if masks else at.answer(kind, asked)
+            reply.told["name"] = name
+        except (SiteError, StoreError, CodecError) as error:
+            log.error("%s, %s: %s", name, kind, error)
+            reply = Parcel({"error": str(error)})
+        except Exception as error:  # its words may hold data or paths of this site, and stay in its log
+            log.exception("%s, %s", name, kind)
+            known = type(error).__module__ in ("builtins", "torch")
+            what = type(error).__name__ if known else "an error"
+            reply = Parcel({"error": f"failed with {what}; its own log says more"})
+        return Message(reply.records(), reply_to=message)
+
+    for kind in (*KINDS, *masked_site.KINDS):
+        of, _, action = kind.partition(".")
+        getattr(app, of)(*([action] if action else []))(answered)
+    return app
+
+
+def _name(context: Context) -> str:
+    """The site's name; a node of Flower's simulation, which has none, is named by its number."""
+    node = context.node_config
+    return str(node.get("site") or f"site-{node.get('partition-id', context.node_id)}")
+
+
+def _state_directory(context: Context) -> Path:
+    told = context.node_config.get("state-dir") or context.run_config.get("state-dir")
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(str(told)).expanduser() if told else Path(home) / "equipoise"
+
+
+def make_server_app(task: TaskFunction, method: str | Rule | Method | None = None) -> ServerApp:
+    """What runs on the server: ``serverapp`` of a Flower app.
+
+    It waits for the sites, trains by the same rounds as a simulation, and writes the same run directory. Where that holds a
+    run that was stopped, it goes on with it.
+
+    Parameters
+    ----------
+    task : as for :func:`make_client_app`; its ``node_config`` names no site here.
+    method : rules of your own, instead of the ``method`` of the run's configuration.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        logging.getLogger("equipoise").setLevel(logging.INFO)
+        serve(grid, task(context.node_config, context.run_config), Settings.of(context.run_config), method)
+
+    return app
+
+
+def serve(grid: Grid, task: Task, settings: Settings, method: str | Rule | Method | None = None) -> History:
+    """Train across the sites behind a grid, from where the run directory stands.
+
+    Raises
+    ------
+    SitesError : sites are missing, or do not fit together.
+    QuorumError, CheckpointError, ValueError : as in a simulation.
+    """
+    directory = Path(settings.run_dir).expanduser().absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with held(directory / ".lock"):
+            return _serve(grid, task, settings, directory, method)
+    except BlockingIOError as error:
+        raise SitesError(
+            f"Process {error} is at {directory} already. Choose another run-dir, or stop it first."
+        ) from None
+
+
+def _serve(grid: Grid, task: Task, settings: Settings, directory: Path, method: Any) -> History:
+    sweep(directory)
+    torch.set_num_threads(settings.threads)
+    made = Method.of(method if method is not None else settings.method)
+    name, known = _settle(directory, settings, made)
+    same = settings.federation()
+    about = {key: same[key] for key in ("seed", "epochs", "steps", "batch_size", "precision")}
+    told = description(made, settings.solver, **about, measures=task.measures, name=name)
+    sites = Sites(grid, told, settings.deadline, settings.poll)
+    log.info("%s: waiting for sites", directory)
+    if settings.secure:
+        require(made)
+    sites.gather(settings.min_sites, settings.names, settings.wait, known)
+    write_atomically(
+        directory / "sites.json", json.dumps({"experiment": name, "sites": [asdict(s) for s in sites.known]})
+    )
+    fed = Consortium(task, sites, made, settings.solver, secure=settings.secure, **settings.federation())
+    rest = settings.rounds
+    if checkpoint.exists(directory / "checkpoint"):
+        rest = fed.resume(directory)
+        if fed.progress.t + rest != settings.rounds:
+            raise SitesError(
+                f"The run in {directory} was begun with {fed.progress.t + rest} rounds, and rounds is {settings.rounds} now. "
+                "Set it back, or choose another run-dir."
+            )
+        checkpoint.tidy(directory / "checkpoint")
+        log.info("going on after round %d", fed.progress.t)
+    fed.prepare(settings.rounds, progress=False)
+    meta = {**fed.history.meta, "rounds": settings.rounds}
+    write_atomically(directory / "manifest.json", json.dumps(meta, indent=1))
+    if rest > 0:
+        fed.fit(rest, directory=directory, progress=False, on_round=lambda record: log.info("%s", told_of(record)))
+    history = History.from_run(directory)
+    write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
+    history.report(directory / "report.html")
+    fed.finish()
+    log.info("done: %s", directory / "report.html")
+    return history
+
+
+def told_of(record: Mapping[str, Any]) -> str:
+    """One line of a round, for a log."""
+    scores = " ".join(f"{name} {100 * score['accuracy']:.1f}%" for name, score in record.get("groups", {}).items())
+    lost = ", ".join(f"{q['name']} {q['reason']}" for q in record.get("quarantined", []))
+    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + (f" (without {lost})" if lost else "")
+
+
+def _settle(directory: Path, settings: Settings, method: Method) -> tuple[str, list[Known]]:
+    """The name of the experiment in a run directory, and its sites; a new name where there is none yet.
+
+    Raises
+    ------
+    SitesError : the directory holds another run.
+    """
+    config = {**settings.config(), "method": str(method), "label": settings.method}
+    path = directory / "config.toml"
+    if path.exists():
+        old = path.read_text()
+        if old != tomli_w.dumps(config):
+            raise SitesError(f"{directory} holds a run with other settings. Choose another run-dir, or delete it.")
+    else:
+        if any(not entry.name.startswith(".") for entry in directory.iterdir()):
+            raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
+        write_atomically(path, tomli_w.dumps(config))
+    if (directory / "sites.json").exists() and checkpoint.exists(directory / "checkpoint"):
+        told = json.loads((directory / "sites.json").read_bytes())
+        return str(told["experiment"]), [Known.of(site) for site in told["sites"]]
+    return f"{directory.name}-{secrets.token_hex(4)}", []
+
+
+def in_process(
+    net: nn.Module,
+    clients: Iterable[Any],
+    method: str | Rule | Method = "fedavg",
+    solver: Solver | None = None,
+    *,
+    tests: Mapping[str, Any] | None = None,
+    groups: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    validation: Any = None,
+    transform: Transform | None = None,
+    measures: Sequence[str] = ("accuracy",),
+    neurons: Any = None,
+    head: str | None = None,
+    states: str | Path | None = None,
+    epochs: int = 1,
+    steps: int | None = None,
+    batch_size: int = 32,
+    participation: float = 1.0,
+    seed: int = 0,
+    quorum: float = 0.5,
+    precision: str = "full",
+    device: str = "cpu",
+    collaborative: bool = False,
+    contribution: Sequence[float] | None = None,
+    workers: int | None = None,
+    secure: bool = False,
+) -> Consortium:
+    """A federation whose clients are asked through Flower's messages in this process: what sites would do, and compute.
+
+    Parameters are those of :class:`equipoise.Federation`; ``states`` is where the sites keep their states (default: a
+    temporary directory). Every site has the test set of its group, or all.
+    """
+    given, sets = list(clients), dict(tests or {})
+    known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
+    made, optimiser = Method.of(method), solver or SGD()
+    server = Task(
+        net, None, sets or None, validation, transform=transform, head=head, neurons=neurons, measures=tuple(measures)
+    )
+    tasks = {}
+    for k, (name, data) in enumerate(zip(known, given, strict=True)):
+        mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
+        tasks[name] = replace(server, train=data, test=mine or None, validation=None)
+    home = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
+    nodes = [{"site": name, "state-dir": str(home), "device": device} for name in known]
+    client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known))
+    told = description(made, optimiser, seed, epochs, steps, batch_size, precision, measures, "run")
+    sites = Sites(InProcessGrid(client, nodes, {}), told, deadline=1e9)
+    sites.gather(len(known), known, 0.0)
+    fed = Consortium(
+        server,
+        sites,
+        made,
+        optimiser,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        participation=participation,
+        seed=seed,
+        quorum=quorum,
+        precision=precision,
+        device=device,
+        collaborative=collaborative,
+        contribution=contribution,
+        workers=workers,
+        secure=secure,
+    )
+    if states is None:
+        weakref.finalize(fed, shutil.rmtree, home, ignore_errors=True)
+    return fed

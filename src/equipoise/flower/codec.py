@@ -1,0 +1,155 @@
+"""What travels between the server and a site: a few words as JSON, and tensors by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from equipoise import wire
+from equipoise.rule import State
+
+Hide = Callable[[Sequence[int]], Tensor | None]
+LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
+VERSION = 1  # of these messages: both ends must have the same
+
+
+class CodecError(ValueError):
+    """A message that is not what the other end must send."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The content of a message: ``told`` is anything JSON can say, ``tensors`` have names."""
+
+    told: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(x.nbytes for x in self.tensors.values())
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors ``name/...``, by what follows."""
+        start = f"{name}/"
+        return {key.removeprefix(start): x for key, x in self.tensors.items() if key.startswith(start)}
+
+    def records(self) -> RecordDict:
+        """The message as Flower sends it."""
+        arrays = {key: Array(x.detach().cpu().contiguous().numpy()) for key, x in self.tensors.items()}
+        told = json.dumps({"version": VERSION, **self.told}, allow_nan=True)
+        return RecordDict({"told": ConfigRecord({"json": told}), "tensors": ArrayRecord(arrays)})
+
+    @staticmethod
+    def of(records: RecordDict) -> Parcel:
+        """The content of a message.
+
+        Raises
+        ------
+        CodecError : it was not made by :meth:`records`, or by another version of it.
+        """
+        try:
+            told = json.loads(str(records.config_records["told"]["json"]))
+            tensors = {key: torch.from_numpy(array.numpy()) for key, array in records.array_records["tensors"].items()}
+            version = told.pop("version")
+        except Exception as error:  # from outside: whatever it is, it cannot be read
+            raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
+        if version != VERSION:
+            raise CodecError(
+                f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
+            )
+        return Parcel(told, tensors)
+
+
+# trees of tensors, of which what is private stays where it is
+def packed(name: str, states: Sequence[State], hide: Hide) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """The tensors of one state per rule under ``name/rule/key``, without private coordinates; the whole length of those cut."""
+    tensors, cut = {}, {}
+    for rule, state in enumerate(states):
+        for key, x in state.items():
+            where = f"{name}/{rule}/{key}"
+            if (hidden := hide(x.shape[-1:])) is not None:
+                cut[where] = x.shape[-1]
+                x = x[..., ~hidden]
+            tensors[where] = x
+    return tensors, cut
+
+
+def unpacked(parcel: Parcel, name: str, n_rules: int, hide: Hide) -> list[State]:
+    """What :func:`packed` made, with zeros where coordinates are private.
+
+    Raises
+    ------
+    CodecError : it does not fit.
+    """
+    states: list[State] = [{} for _ in range(n_rules)]
+    cut = parcel.told.get("cut", {})
+    for key, x in parcel.part(name).items():
+        rule, _, own = key.partition("/")
+        if not rule.isdigit() or int(rule) >= n_rules:
+            raise CodecError(f"{name} of rule {rule!r}, and the method has {n_rules} rules.")
+        if (n := cut.get(f"{name}/{key}")) is not None:
+            hidden = hide((n,))
+            if hidden is None or x.shape[-1:] != (int((~hidden).sum()),):
+                raise CodecError(f"{name} {own!r} does not have the public coordinates of this network.")
+            shown = ~hidden
+            whole = x.new_zeros(*x.shape[:-1], n)
+            whole[..., shown] = x
+            x = whole
+        states[int(rule)][own] = x
+    return states
+
+
+def hiding(private: Tensor | None, n_params: int) -> Hide:
+    """Which coordinates are private of something that ends in a dimension of a length; None unless that is P or G."""
+
+    def hide(shape: Sequence[int]) -> Tensor | None:
+        if private is None or not shape or shape[-1] not in (n_params, len(private)):
+            return None
+        return private[: shape[-1]]
+
+    return hide
+
+
+# whole vectors, as changes of what the other end has
+def change(new: Tensor, base: Tensor | None) -> dict[str, Tensor]:
+    """A vector [n] as the shortest change of ``base`` [n], which the other end has; whole where there is none."""
+    if base is None or base.shape != new.shape:
+        return {"values": new}
+    return wire.pack_change(new, base)
+
+
+def changed(parts: Mapping[str, Tensor], base: Tensor | None, like: Tensor) -> Tensor:
+    """What :func:`change` stands for.
+
+    ``like`` [n] has the shape and type it must have.
+
+    Raises
+    ------
+    CodecError : it does not fit.
+    """
+    values = parts.get("values")
+    if values is None or values.dtype != like.dtype or values.dim() != 1:
+        raise CodecError(f"a vector of {like.dtype} was expected, and none is there.")
+    if not parts.keys() & {"index", "bits"}:
+        if values.shape != like.shape:
+            raise CodecError(f"a vector of {len(like)} numbers was expected; found {len(values)}.")
+        return values
+    if base is None:
+        raise CodecError("a change was sent of a model that is not here.")
+    try:
+        if (
+            "index" in parts
+            and len(parts["index"])
+            and not 0 <= int(parts["index"].min()) <= int(parts["index"].max()) < len(like)
+        ):
+            raise IndexError
+        return wire.unpack_change(dict(parts), base)
+    except (RuntimeError, IndexError, ValueError):
+        raise CodecError("a change was sent that does not fit the model.") from None

@@ -1,0 +1,90 @@
+"""Flower without processes: an unchanged app in this one."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+log = logging.getLogger(__name__)
+
+
+class InProcessGrid(Grid):
+    """A grid whose nodes are calls of a ``ClientApp`` in this process: for tests, notebooks and simulation.
+
+    Messages are answered when their replies are pulled, one after another. What a client raises becomes an error reply, as
+    elsewhere.
+
+    Parameters
+    ----------
+    client_app : Flower's, unchanged.
+    node_configs : one for each node, as ``--node-config`` gives it: ``{"site": "hospital-0", ...}``.
+    run_config : as in the app's ``pyproject.toml``.
+    """
+
+    def __init__(
+        self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]], run_config: Mapping[str, Any]
+    ) -> None:
+        self.client_app = client_app
+        self.contexts = {
+            k: Context(run_id=1, node_id=k, node_config=dict(node), state=RecordDict(), run_config=dict(run_config))
+            for k, node in enumerate(node_configs, start=1)
+        }
+        self._queue: dict[str, Message] = {}
+        self._numbers = itertools.count(1)
+        for name in ("run_id", "node_id", "task_id"):  # a message cannot be made outside of a task
+            if getattr(TaskIdentity, f"_{name}") is None:
+                setattr(TaskIdentity, name, 1)
+
+    def set_run(self, run: Run) -> None:
+        """Do nothing: there is one run."""
+
+    @property
+    def run(self) -> Run:
+        """There is no run that a SuperLink would know."""
+        return cast(Run, None)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Make a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """All nodes."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take messages to be answered; their numbers."""
+        numbers = []
+        for message in messages:
+            number = str(next(self._numbers))
+            message.metadata.__dict__.update(_message_id=number, _run_id=1, _src_node_id=0)
+            self._queue[number] = message
+            numbers.append(number)
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Let the first node of these answer that has not yet."""
+        for number in message_ids:
+            if (message := self._queue.pop(number, None)) is not None:
+                return [self._answered(message)]
+        return []
+
+    def _answered(self, message: Message) -> Message:
+        try:
+            return self.client_app(message, self.contexts[message.metadata.dst_node_id])
+        except Exception as error:  # as in a process of its own
+            log.exception("node %d failed", message.metadata.dst_node_id)
+            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Let the nodes answer, one after another."""
+        return [reply for number in self.push_messages(messages) for reply in self.pull_messages([number])]

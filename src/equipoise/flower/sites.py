@@ -1,0 +1,636 @@
+"""The server side: an engine whose clients are sites behind a Flower grid, and the federation that trains by it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from flwr.app import Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from equipoise import wire
+from equipoise.data.samples import Samples, Stream
+from equipoise.engines.choose import Choice
+from equipoise.engines.job import Answer, Job
+from equipoise.evaluation import costly, handed, published
+from equipoise.federation import Alone, Federation, structure
+from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.masked_sites import MaskedSites
+from equipoise.flower.store import Receipt
+from equipoise.flower.task import Blank, Task
+from equipoise.method import Method
+from equipoise.round import Progression, Record, begin, looking
+from equipoise.rule import overrides
+from equipoise.solver import SGD, Adam, Solver
+from equipoise.tree import tree_map
+
+log = logging.getLogger(__name__)
+
+DESCRIBE = 120.0  # seconds a site may take to say what it is, where the deadline is longer
+
+
+class SitesError(RuntimeError):
+    """Sites that are missing, or that do not fit together."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server knows of a site: its name, its samples, and the names of its test sets."""
+
+    name: str
+    size: int
+    shape: tuple[int, ...]
+    dtype: str
+    tests: tuple[str, ...]
+    structure: dict[str, Any]
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> Known:
+        """From what a site said, or a run directory has.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError : it says something else.
+        """
+        shape, tests = tuple(int(n) for n in told["shape"]), tuple(str(test) for test in told["tests"])
+        known = Known(str(told["name"]), int(told["size"]), shape, str(told["dtype"]), tests, dict(told["structure"]))
+        if known.size < 1 or not isinstance(getattr(torch, known.dtype, None), torch.dtype):
+            raise ValueError(known.dtype)
+        return known
+
+    @property
+    def data(self) -> Blank:
+        """Stands for the site's samples."""
+        return Blank(self.size, self.shape, getattr(torch, self.dtype))
+
+
+@dataclass
+class Sites:
+    """The sites of one experiment behind a grid: who they are, and how they are asked.
+
+    An engine of :class:`equipoise.Federation`: called with a job, it sends each site its part and gives the answers as they
+    come. A site that is not connected, fails, or is late answers with the reason.
+
+    Parameters
+    ----------
+    grid : Flower's.
+    told : :func:`description` of the experiment.
+    deadline : seconds a site has for an answer, > 0.
+    poll : seconds between looks for answers, > 0.
+    """
+
+    grid: Grid
+    told: dict[str, Any]
+    deadline: float = 600.0
+    poll: float = 0.3
+    known: list[Known] = field(default_factory=list)
+    nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
+    traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
+    structure: dict[str, Any] | None = None  # of the server's network
+    _seen: dict[int, str] = field(default_factory=dict)  # what each node turned out to be
+    _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
+    _count: int = 0
+
+    # who is there
+    def gather(self, least: int, names: Sequence[str], wait: float, known: Sequence[Known] = ()) -> list[Known]:
+        """Wait for the sites: all of ``names`` if there are any, else at least ``least``, in the natural order of names.
+
+        Where a run goes on, ``known`` are its sites, of which at least ``least`` must be there.
+
+        Raises
+        ------
+        SitesError : they did not come in ``wait`` seconds, or do not agree.
+        """
+        end = time.monotonic() + wait
+        self.known = list(known)
+        names = [] if known else names
+        found: dict[str, Known] = {}
+        while True:
+            found |= {site.name: site for site in self._meet(names)}
+            present = {name: site for name, site in found.items() if name in self.nodes}
+            if len(present) >= least and set(names) <= present.keys():
+                break
+            if time.monotonic() > end:
+                here = ", ".join(sorted(present, key=natural)) or "none"
+                wanted = f"all of {', '.join(names)}" if names else f"at least {least} sites"
+                raise SitesError(
+                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}. Start the missing "
+                    "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
+                )
+            time.sleep(self.poll)
+        if not known:
+            self.known = [present[name] for name in list(names) or sorted(present, key=natural)]
+        for site in self.known[1:]:
+            if (site.shape, site.dtype) != (self.known[0].shape, self.known[0].dtype):
+                raise SitesError(
+                    f"{site.name} has samples of shape {list(site.shape)} and type {site.dtype}, {self.known[0].name} of shape "
+                    f"{list(self.known[0].shape)} and type {self.known[0].dtype}. All must agree: mend the task of one."
+                )
+        return self.known
+
+    def _meet(self, names: Sequence[str] = ()) -> list[Known]:
+        """Ask nodes that are new who they are, and forget those that are gone."""
+        online = {node.node_id: node.name for node in self.grid.get_nodes()}
+        self.nodes = {name: node for name, node in self.nodes.items() if node in online}
+        self._seen = {node: name for node, name in self._seen.items() if node in online}
+        new = [node for node in online if node not in self._seen]
+        met = []
+        asked = {node: Parcel({"experiment": self.told}) for node in new}
+        for node, answer in self._exchange("query.describe", asked, min(self.deadline, DESCRIBE), "describe"):
+            if isinstance(answer, str):
+                log.warning("node %s %s", node, answer)
+                continue
+            site = _known(answer, online[node])
+            if site is None:
+                log.warning("node %s does not describe itself as a site does", node)
+                continue
+            self._seen[node] = site.name
+            if (other := self.nodes.get(site.name)) is not None:
+                raise SitesError(
+                    f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by "
+                    "site=... in --node-config or by registering it with --name."
+                )
+            if problem := self._misfit(site, names):
+                log.warning("%s cannot take part: it %s", site.name, problem)
+                continue
+            self.nodes[site.name] = node
+            met.append(site)
+        return met
+
+    def _misfit(self, site: Known, names: Sequence[str]) -> str:
+        """Why a site cannot take part in what is going on; empty if it can."""
+        if problem := _unlike(site, self.structure):
+            return problem
+        if names and site.name not in names:
+            return f"is not one of the sites {', '.join(names)}"
+        if self.known and site not in self.known:
+            same = [old for old in self.known if old.name == site.name]
+            return "has other data than when the run began" if same else "came after the run began, with others"
+        return ""
+
+    def check(self, structure: dict[str, Any]) -> None:
+        """Require that every site has the server's network, now and when others come.
+
+        Raises
+        ------
+        SitesError : naming the first that has another.
+        """
+        self.structure = structure
+        for site in self.known:
+            if problem := _unlike(site, structure):
+                raise SitesError(f"{site.name} {problem}")
+
+    # asking
+    def ask(
+        self, kind: str, t: int, clients: Iterable[int], make: Callable[[int], Parcel], deadline: float | None = None
+    ) -> Iterator[tuple[int, Parcel | str]]:
+        """Send each client a parcel; give the answers as they come, or why there is none.
+
+        Parameters
+        ----------
+        kind : of the message, in round ``t``.
+        make : gives the parcel of a client.
+        deadline : seconds, > 0; default: that of the experiment.
+        """
+        self._meet()
+        counts = self.traffic.setdefault(kind, {})
+        rest = list(clients)
+        for last in (False, True):
+            nodes = {m: self.nodes.get(self.known[m].name) for m in rest}
+            yield from ((m, "is not connected") for m, node in nodes.items() if node is None)
+            here = {node: m for m, node in nodes.items() if node is not None}
+            sent = {node: make(m) for node, m in here.items()}
+            asked = {node: replace(x, told={**x.told, "experiment": self.told}) for node, x in sent.items()}
+            rest = []
+            for node, answer in self._exchange(kind, asked, deadline or self.deadline, str(t)):
+                m, got = here[node], answer.nbytes if isinstance(answer, Parcel) else 0
+                counts[m] = [
+                    old + new for old, new in zip(counts.get(m, [0, 0]), [sent[node].nbytes, got], strict=True)
+                ]
+                if isinstance(answer, str):
+                    self._bases.pop(m, None)  # nobody knows what it has now: the next model is sent whole
+                if answer == LOST and not last:
+                    rest.append(m)
+                else:
+                    yield m, answer
+            if not rest:
+                break
+
+    def _exchange(
+        self, kind: str, parcels: Mapping[int, Parcel], deadline: float, group: str
+    ) -> Iterator[tuple[int, Parcel | str]]:
+        """The same, by node."""
+        nodes = list(parcels)
+        messages = [
+            Message(
+                content=parcels[node].records(),
+                dst_node_id=node,
+                message_type=kind,
+                ttl=deadline,
+                group_id=group,
+            )
+            for node in nodes
+        ]
+        pushed = list(self.grid.push_messages(messages)) if nodes else []
+        waiting = {number: node for number, node in zip(pushed, nodes, strict=False) if number}
+        yield from ((node, "could not be sent its part") for node in nodes if node not in waiting.values())
+        del messages
+        end = time.monotonic() + deadline
+        while waiting:
+            replies = list(self.grid.pull_messages(list(waiting)))
+            for reply in replies:
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    yield node, _read(reply)
+            if waiting and not replies:
+                if time.monotonic() > end:
+                    break
+                time.sleep(min(self.poll, max(0.0, end - time.monotonic())))
+        yield from ((node, f"did not answer within {deadline:g} s") for node in waiting.values())
+
+    # as an engine
+    def __call__(self, job: Job) -> Iterator[Answer]:
+        """Let the sites of a job train."""
+        rows = {m: row for row, m in enumerate(job.ids)}
+        shapes: dict[str, Any] = {}
+        for m, got in self.ask("train", job.t, job.ids, lambda m: self._training(job, rows[m])):
+            row = rows[m]
+            if isinstance(got, str):
+                yield Answer((row,), torch.empty(0), [], [], got)
+                continue
+            try:
+                answer = _answered(job, row, got)
+                kinds = {k: (x.shape, x.dtype) for k, x in got.part("reports").items()}
+                if kinds != shapes.setdefault("reports", kinds):
+                    raise CodecError("its report has another shape than those of other sites.")
+            except CodecError as error:
+                yield Answer((row,), torch.empty(0), [], [], f"sent what cannot be used: {error}")
+                continue
+            yield answer
+
+    def _training(self, job: Job, row: int) -> Parcel:
+        m = job.ids[row]
+        receipt = Receipt.of({key: x[row] for key, x in job.states[0].items()})
+        told: dict[str, Any] = {
+            "client": m,
+            "t": job.t,
+            "rounds": job.rounds,
+            "receipt": [receipt.t, receipt.sha256.hex()],
+        }
+        messages, told["cut"] = packed(
+            "messages",
+            [{k: x[row] for k, x in state.items()} for state in job.messages],
+            hiding(job.private, job.model.n_params),
+        )
+        units = None if job.units is None else job.units[row]
+        model = self._model(m, job.received[row], job.private, units, None if job.held is None else job.held[row], told)
+        if receipt.t < 0 and self._stateful(job):
+            messages["initial"] = job.model.initial
+        return Parcel(told, model | messages)
+
+    @staticmethod
+    def _stateful(job: Job) -> bool:
+        """Whether a client remembers something that starts from the first model."""
+        return job.private is not None or any(overrides(rule, "client_state") for rule in job.rules)
+
+    def model(
+        self,
+        m: int,
+        vector: Tensor,
+        private: Tensor | None,
+        units: Tensor | None,
+        held: Tensor | None,
+        told: dict[str, Any],
+    ) -> dict[str, Tensor]:
+        """A model [G] for client ``m``: its submodel, or the change of what it keeps; how to read it goes into ``told``."""
+        return self._model(m, vector, private, units, held, told)
+
+    def _model(
+        self,
+        m: int,
+        vector: Tensor,
+        private: Tensor | None,
+        units: Tensor | None,
+        held: Tensor | None,
+        told: dict[str, Any],
+    ) -> dict[str, Tensor]:
+        """A model [G] for client ``m``: its submodel, or the change of what it keeps; how to read it goes into ``told``."""
+        told["model"] = {}
+        shown = None if private is None else ~private
+        if units is not None and held is not None:
+            parts = wire.pack_submodel(vector, units, held if shown is None else held & shown)
+        else:
+            public = vector if shown is None else vector[shown]
+            token, base = self._bases.get(m, (None, None))
+            if base is not None and torch.equal(base, public):
+                parts, told["model"] = change(public, base), {"base": token, "keep": token}
+            else:
+                self._count += 1
+                new = f"{time.time_ns():x}-{self._count}"  # none that a site may still have from another process
+                parts = change(public, base)
+                told["model"] = {"base": None if parts.keys() == {"values"} else token, "keep": new}
+                self._bases[m] = new, public
+        return {f"model/{name}": x for name, x in parts.items()}
+
+
+def description(
+    method: Method,
+    solver: Solver,
+    seed: int,
+    epochs: int,
+    steps: int | None,
+    batch_size: int,
+    precision: str,
+    measures: Iterable[str],
+    name: str,
+) -> dict[str, Any]:
+    """What every message says of the experiment ``name``, so that a site's process can begin anywhere.
+
+    Raises
+    ------
+    ValueError : a solver that a message cannot describe.
+    """
+    if not isinstance(solver, SGD | Adam):
+        raise ValueError(f"Sites can train with SGD or Adam; found {type(solver).__name__}.")
+    return {
+        "name": name,
+        "method": str(method),
+        "solver": {"kind": type(solver).__name__, **asdict(solver)},
+        "seed": seed,
+        "epochs": epochs,
+        "steps": steps,
+        "batch_size": batch_size,
+        "precision": precision,
+        "measures": list(measures),
+    }
+
+
+def natural(name: str) -> list[Any]:
+    """Sorts ``site-2`` before ``site-10``."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _known(answer: Parcel, registered: str | None) -> Known | None:
+    """What a site said of itself; the name it is registered under, if it is, counts more than what it says."""
+    try:
+        return Known.of({**answer.told, "name": registered or answer.told["name"]})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _unlike(site: Known, structure: dict[str, Any] | None) -> str:
+    """What a site's network differs in; empty if in nothing."""
+    other = [what for what in structure or {} if site.structure.get(what) != (structure or {})[what]]
+    return f"has a network with other {other[0]} than the server's. Give the same network everywhere." if other else ""
+
+
+def _read(reply: Message) -> Parcel | str:
+    """The content of a reply, or why there is none; what Flower says of an error may hold a site's own words, and stays out."""
+    if reply.has_error():
+        return CODES.get(reply.error.code, f"failed (Flower's error {reply.error.code}); the site's log says why")
+    try:
+        parcel = Parcel.of(reply.content)
+    except CodecError as error:
+        return f"sent what cannot be used: {error}"
+    return str(parcel.told["error"])[:500] if "error" in parcel.told else parcel
+
+
+CODES = {
+    1: "cannot load its app; the site's log says why",
+    2: "failed; the site's log says why",
+    5: "is not reachable any more",
+    8: "stopped in the middle of its work",
+}
+
+
+def _answered(job: Job, row: int, got: Parcel) -> Answer:
+    """A site's reply to its training, as an engine answers.
+
+    Raises
+    ------
+    CodecError : it is not what a site must send.
+    """
+    received, parts = job.received[row], got.part("model")
+    parts = {name: x.to(received.device) for name, x in parts.items()}
+    shown = None if job.private is None else ~job.private
+    if any(overrides(rule, "upload") for rule in job.rules):
+        mask, before = shown, received if shown is None else received[shown]
+        values = changed(parts, before, before)
+    else:
+        masks = [x for x in (shown, None if job.held is None else job.held[row]) if x is not None]
+        mask = torch.stack(masks).all(0) if masks else None
+        values = changed(parts, None, received if mask is None else received[mask])
+    trained = values if mask is None else received.masked_scatter(mask, values)
+    reports = unpacked(got, "reports", len(job.rules), hiding(job.private, job.model.n_params))
+    reports = tree_map(lambda x: x[None].to(received.device), reports)
+    try:
+        t, digest = got.told["receipt"]
+        receipt = Receipt(int(t), bytes.fromhex(digest))
+        if t != job.t or len(receipt.sha256) != 32:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise CodecError("there is no receipt of its state.") from None
+    return Answer((row,), trained[None], reports, [{key: x[None] for key, x in receipt.tensors().items()}])
+
+
+class Consortium(Federation):
+    """A federation whose clients are sites behind a Flower grid: they keep their data, states, private coordinates and test sets.
+
+    Parameters
+    ----------
+    task : the server's own.
+    sites : that have been gathered.
+    secure : the server sees sums of updates only, see :class:`equipoise.flower.masked_sites.MaskedSites`.
+    settings : as for :class:`equipoise.Federation`, of which ``clients``, ``names``, ``groups``, ``engine`` and ``tests`` are not given.
+    """
+
+    def __init__(
+        self, task: Task, sites: Sites, method: Any, solver: Solver, *, secure: bool = False, **settings: Any
+    ) -> None:
+        self.sites = sites
+        own = task.tests("server")
+        tested = [set(site.tests) for site in sites.known]
+        one_each = all(len(names) == 1 and names <= own.keys() for names in tested)
+        groups = [next(iter(names)) for names in tested] if own and one_each else None
+        self._has_all = bool(own) and (groups is not None or all(names == set(own) for names in tested))
+        super().__init__(
+            task.net,
+            [site.data for site in sites.known],
+            method,
+            solver,
+            tests=own,
+            validation=task.validation,
+            transform=task.transform,
+            head=task.head,
+            neurons=task.neurons,
+            measures=task.measures,
+            names=[site.name for site in sites.known],
+            groups=groups,
+            engine=sites,
+            memory=0,  # nobody reads these samples
+            **settings,
+        )
+        self.engine_choice = Choice("flower", "every client is a site that is asked by messages")
+        self.experiment = replace(self.experiment, away=True)
+        self.progress = begin(self.experiment)
+        private = self.experiment.private
+        self._hides = private is not None and bool(private.any())
+        sites.check(structure(self.model, self.experiment.neurons))
+        self._masked = MaskedSites(sites, lambda: (self.experiment, self.progress.server)) if secure else None
+        if self._masked is not None:
+            self._masked.check(self.collaborative)
+            self.experiment = replace(self.experiment, engine=self._masked)
+
+    def _round(self, rounds: int) -> Record:
+        record = super()._round(rounds)
+        if self._masked is not None:
+            self._masked.amend(record)
+        return record
+
+    def _can_test(self, sets: Mapping[str, Samples | Stream]) -> bool:
+        return bool(sets) or all(site.tests for site in self.sites.known)
+
+    def _examined(self, now: Progression, rounds: int) -> Record:
+        """Scores of the global model by test set, and the accuracy of what each site predicts with, found by the sites.
+
+        Where nothing is private and the server has all test sets, it tests the global model itself. Where something is, there
+        is no global model to test: what stands for it are the sites' own models. Sets that several sites have count by samples.
+        """
+        e, sites, counts = self.experiment, self.sites, costly(now.t, rounds)
+        measures = list(self.tests.measures) if counts else []
+        if self._has_all and not self.personal:
+            return {**self.tests.record(e, now, rounds), **self._measured()}
+        record: Record = {}
+        here = bool(self.tests.sets) and not self._hides
+        if here:
+            record["groups"] = self.tests.scores(e, vector := published(e, now), measures)
+        own = self.personal and (counts or self._hides)
+        asked = [m for m, site in enumerate(sites.known) if site.tests]
+        if not asked or (here and not own):
+            last = {"groups": self.tests.scores(e, published(e, now), measures)} if self.tests.sets and not here else {}
+            return {**record, **last, **self._measured()}
+        vector = published(e, now)
+
+        def make(m: int) -> Parcel:
+            told, tensors = self._handed(now, m) if own else ({"receipt": [-1, ""]}, {})
+            if not here and not self._hides:
+                told["global"] = {}
+                tensors |= {"global/values": vector}
+            return Parcel({**told, "measures": measures}, tensors)
+
+        found: dict[int, Parcel] = {}
+        for m, answer in sites.ask("evaluate", now.t, asked, make):
+            if isinstance(answer, Parcel):
+                found[m] = answer
+            else:
+                log.warning("%s is not evaluated after round %d: it %s", sites.known[m].name, now.t, answer)
+        if not here:
+            which = "own" if self._hides else "global"
+            record["groups"] = _pooled([(found[m].told[which], found[m].told["sizes"]) for m in sorted(found)])
+        if counts or not self.personal:
+            accuracy = [found[m].told["accuracy"] if m in found else None for m in range(len(sites.known))]
+            record["clients"] = {"accuracy": accuracy}
+        return {**record, **self._measured()}
+
+    def _measured(self) -> Record:
+        """Bytes of all tensors that each site was sent and sent in this round, counted in the messages."""
+        total = [[0] * len(self.sites.known) for _ in range(2)]
+        for counts in self.sites.traffic.values():
+            for m, pair in counts.items():
+                for k in range(2):
+                    total[k][m] += pair[k]
+        self.sites.traffic.clear()
+        return {"sent": {"down": total[0], "up": total[1]}}
+
+    def _handed(self, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What client ``m`` needs to make the model that it predicts with."""
+        e = self.experiment
+        given = handed(e, now, m)
+        receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
+        told: dict[str, Any] = {"client": m, "t": now.t, "receipt": [receipt.t, receipt.sha256.hex()]}
+        messages, told["cut"] = packed("messages", given.messages, hiding(e.private, e.model.n_params))
+        told["deploys"] = bool(given.messages)
+        held = None if given.units is None or e.neurons is None else e.neurons.held(given.units)
+        model = self.sites.model(m, given.vector, e.private, given.units, held, told)
+        if receipt.t < 0:
+            messages["initial"] = e.setup.initial
+        return told, model | messages
+
+    def standalone(self, rounds: int, *, progress: bool = True) -> Alone:
+        """What each site reaches when it trains on its own data alone: every site finds out for itself.
+
+        Where the server has validation data, it is sent the models and measures on them, too.
+
+        Raises
+        ------
+        SitesError : a site does not answer.
+        """
+        e, sites = self.experiment, self.sites
+        N = len(sites.known)
+        judged = e.oracle is not None
+
+        def make(m: int) -> Parcel:
+            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": e.setup.initial})
+
+        tested: list[float | None] = [None] * N
+        scores: list[float] = [0.0] * N
+        for m, answer in sites.ask("train.alone", 0, range(N), make, sites.deadline * rounds):
+            if isinstance(answer, str):
+                raise SitesError(f"What {sites.known[m].name} reaches alone is not known: it {answer}.")
+            if answer.told["failed"]:
+                log.warning(
+                    "%s cannot train alone to the end (it %s); its last good model counts",
+                    sites.known[m].name,
+                    answer.told["failed"],
+                )
+            tested[m] = answer.told.get("accuracy")
+            if e.oracle is not None:
+                vector = changed(answer.part("model"), None, e.setup.initial)
+                with looking(e, 0):
+                    scores[m] = float(e.oracle.score(vector)[0])
+        complete = tested if all(x is not None for x in tested) else None
+        return {"standalone_test": complete, "standalone_val": scores if judged else None, "rounds": rounds}
+
+    def finish(self) -> list[str]:
+        """Let every site keep the model that it predicts with; the names of those that could not be reached."""
+        sites = self.sites
+        lost = []
+        for m, answer in sites.ask("query.finish", self.progress.t, range(len(sites.known)), self._finishing):
+            if isinstance(answer, str):
+                log.warning("%s did not get its model: it %s", sites.known[m].name, answer)
+                lost.append(sites.known[m].name)
+        return lost
+
+    def _finishing(self, m: int) -> Parcel:
+        return Parcel(*self._handed(self.progress, m))
+
+    def _vector(self, client: int | None) -> Tensor:
+        if client is not None and self.personal:
+            raise ValueError(
+                f"The model that {self.sites.known[client].name} predicts with is made at the site, and kept there as "
+                "model.safetensors in its state directory. Leave client out for the global model."
+            )
+        return super()._vector(client)
+
+
+def _pooled(scores: Sequence[tuple[Mapping[str, Any], Mapping[str, int]]]) -> dict[str, dict[str, Any]]:
+    """Scores by test set; those of sets of one name, which several sites have, are averaged by samples."""
+    groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for found, sizes in scores:
+        for name, score in found.items():
+            groups.setdefault(name, []).append((sizes[name], score))
+    return {name: dict(parts[0][1]) if len(parts) == 1 else _averaged(parts) for name, parts in groups.items()}
+
+
+def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    total = sum(n for n, _ in parts)
+    keys = [key for key, value in parts[0][1].items() if isinstance(value, float)]
+    mean = {key: sum(n * score[key] for n, score in parts) / total for key in keys}
+    missing = sorted({x for _, score in parts for x in score.get("missing", [])})
+    return {**mean, "missing": missing} if missing else dict(mean)
