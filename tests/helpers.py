@@ -15,6 +15,8 @@ from equipoise.client import visit_client
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.flower import in_process
+from equipoise.flower.sites import Consortium
 from equipoise.method import Method
 from equipoise.model import Bound, Model
 from equipoise.oracle import Oracle
@@ -87,6 +89,15 @@ def federation(
     if ours or ("net" not in given and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
         given = {"validation": samples(70, 2)} | given  # two batches
     return eq.Federation(given.pop("net", None) or network(kind), data, method, given.pop("solver"), **given)
+
+
+def consortium(
+    method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
+) -> Consortium:
+    """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
+    given = {"epochs": 2, "batch_size": 8, "participation": 0.7, "seed": 3, "validation": samples(70, 2)} | settings
+    data = given.pop("data", None) or clients(sizes)
+    return in_process(given.pop("net", None) or network(kind), data, method, eq.SGD(0.05, 0.9, 1e-4), **given)
 
 
 def fitted(method: Any, rounds: int = 4, **settings: Any) -> eq.Federation:

@@ -135,7 +135,7 @@ class Site:
     def _train(self, asked: Parcel) -> Parcel:
         e, told = self.experiment, asked.told
         vector, units = self._received(asked)
-        states, own = self._remembered(asked)
+        states, own = self._remembered(asked, vector)
         received = vector if own is None or e.private is None else torch.where(e.private, own, vector)
         held = None
         if units is not None and e.neurons is not None:
@@ -203,7 +203,7 @@ class Site:
         """The model that this site predicts with [G]."""
         e, told = self.experiment, asked.told
         vector, units = self._received(asked)
-        states, own = self._remembered(asked)
+        states, own = self._remembered(asked, vector)
         messages = unpacked(asked, "messages", len(e.method.rules), self._hide) if told["deploys"] else []
         given = Handed(vector, units, messages)
         try:
@@ -315,13 +315,17 @@ class Site:
             raise CodecError("the first model has another size than the network here.")
         return sent
 
-    def _remembered(self, asked: Parcel) -> tuple[list[State], Tensor | None]:
-        """What the site remembers per rule, and a vector [G] with its private coordinates."""
+    def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
+        """What the site remembers per rule, and a vector [G] with its private coordinates; ``vector`` [G] is what came."""
         e, told = self.experiment, asked.told
         t, digest = told["receipt"]
         kept = self.store.recall(Receipt(t, bytes.fromhex(digest)))
         if kept is None:
-            setup = replace(e.setup, initial=self._initial(asked)) if "initial" in asked.tensors else e.setup
+            setup = e.setup
+            if told.get("first"):
+                setup = replace(setup, initial=vector)
+            elif "initial" in asked.tensors:
+                setup = replace(setup, initial=self._initial(asked))
             states = [rule.client_state(setup) for rule in e.method.rules]
             return states, None if e.private is None else setup.initial
         states = [{} for _ in e.method.rules]

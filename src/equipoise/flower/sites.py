@@ -291,7 +291,9 @@ class Sites:
         units = None if job.units is None else job.units[row]
         model = self._model(m, job.received[row], job.private, units, None if job.held is None else job.held[row], told)
         if receipt.t < 0 and self._stateful(job):
-            messages["initial"] = job.model.initial
+            told["first"] = job.private is None and torch.equal(job.received[row], job.model.initial)
+            if not told["first"]:
+                messages["initial"] = job.model.initial
         return Parcel(told, model | messages)
 
     @staticmethod
@@ -539,14 +541,14 @@ class Consortium(Federation):
         return {**record, **self._measured()}
 
     def _measured(self) -> Record:
-        """Bytes of all tensors that each site was sent and sent in this round, counted in the messages."""
-        total = [[0] * len(self.sites.known) for _ in range(2)]
-        for counts in self.sites.traffic.values():
-            for m, pair in counts.items():
-                for k in range(2):
-                    total[k][m] += pair[k]
+        """Bytes of the tensors that each site was sent, and sent, in this round: by kind of message, counted in the messages."""
+        N = range(len(self.sites.known))
+        sent = {
+            kind: {way: [counts.get(m, [0, 0])[k] for m in N] for k, way in enumerate(("down", "up"))}
+            for kind, counts in self.sites.traffic.items()
+        }
         self.sites.traffic.clear()
-        return {"sent": {"down": total[0], "up": total[1]}}
+        return {"sent": sent}
 
     def _handed(self, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What client ``m`` needs to make the model that it predicts with."""

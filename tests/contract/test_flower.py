@@ -1,0 +1,129 @@
+"""Every method between sites is the method of the simulator, bit for bit: models, server's state, clients' states, records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_every_method import CASES, FEWER, ROUNDS, SIZES, TESTS, KilledError, every_case, run
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.flower.sites import Consortium
+from equipoise.flower.store import Receipt, Store
+from equipoise.round import one_round
+from helpers import consortium, told
+
+
+def server_side(fed: eq.Federation) -> dict[str, Tensor]:
+    """All that a run remembers but what is the clients' own."""
+    return {
+        name: x
+        for name, x in fed.progress.tensors().items()
+        if not name.startswith("clients/") and name != "own"  # of sites there are receipts
+    }
+
+
+def at_home(fed: Consortium, states: Path, m: int) -> dict[str, Tensor] | None:
+    """What client ``m`` keeps in its files."""
+    receipt = Receipt.of({key: x[m] for key, x in fed.progress.clients[0].items()})
+    return Store.at(states, "run", fed.experiment.names[m]).recall(receipt)
+
+
+def remembered(fed: eq.Federation, m: int) -> dict[str, Tensor]:
+    """What client ``m`` of the simulator keeps, by the names of the files."""
+    e, p = fed.experiment, fed.progress
+    kept = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
+    return kept if p.own is None or e.private is None else {**kept, "own": p.own[m][e.private]}
+
+
+def records(fed: eq.Federation) -> list[dict[str, Any]]:
+    """What was recorded, less what only one of the two records."""
+    private = fed.experiment.private
+    left_out = {"sent"} | ({"groups"} if private is not None and bool(private.any()) else set())
+    return [{key: x for key, x in record.items() if key not in left_out} for record in told(fed)]
+
+
+def same(simulated: eq.Federation, sites: Consortium, states: Path) -> None:
+    one, two = server_side(simulated), server_side(sites)
+    assert one.keys() == two.keys()
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+    for m in range(len(simulated.experiment.data)):
+        expected, found = remembered(simulated, m), at_home(sites, states, m)
+        if found is None:  # it never took part, or keeps nothing
+            continue
+        assert expected.keys() == found.keys()
+        assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert records(simulated) == records(sites)
+
+
+@every_case
+def test_sites_give_the_same_bits(name: str, kind: str, tmp_path: Path) -> None:
+    sites = consortium(name, kind=kind, sizes=SIZES[kind], tests=TESTS, states=tmp_path)
+    sites.fit(ROUNDS, progress=False)
+    same(run(name, kind), sites, tmp_path)
+
+
+def test_clients_keep_something() -> None:
+    """Otherwise the comparison of what they keep would say nothing."""
+    kept = [len(remembered(run(name, kind), 0)) for name, kind in CASES]
+    assert sum(count > 0 for count in kept) > len(kept) / 4
+
+
+@pytest.mark.parametrize("name", [*FEWER, "fedbn"])
+def test_a_stopped_run_goes_on_with_the_states_of_the_sites(name: str, tmp_path: Path) -> None:
+    """The server stops after it has told the sites to train, and before it has written down what they answered."""
+    kind = "batchnorm" if name == "fedbn" else "mlp"
+
+    def make() -> Consortium:
+        return consortium(name, kind=kind, sizes=SIZES[kind], tests=TESTS, states=tmp_path / "states")
+
+    broken = make()
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 1:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        broken.fit(ROUNDS, directory=tmp_path / "run", progress=False, on_round=stop)
+    list(broken.sites(_next_job(broken)))  # the sites have trained on; nobody will hear of it
+    again = make()
+    again.fit(again.resume(tmp_path / "run"), directory=tmp_path / "run", progress=False)
+    same(run(name, kind), again, tmp_path / "states")
+
+
+def _next_job(fed: Consortium) -> Any:
+    """The job that the server would give out next."""
+    jobs: list[Any] = []
+
+    def spy(job: Any) -> Any:
+        jobs.append(job)
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        one_round(replace(fed.experiment, engine=spy), fed.progress, ROUNDS)
+    return jobs[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "mlp") for name in ("fedavg", "scaffold", "fedsac", "cgsv", "fedave", "fedproto", "moon")]
+    + [("fedbn", "batchnorm"), ("fedsac", "batchnorm"), ("scaffold+fedbn", "batchnorm")],
+)
+def test_as_many_bytes_travel_as_the_simulator_counts(name: str, kind: str, tmp_path: Path) -> None:
+    """Submodels and rewards really are smaller: what is measured in the messages is what is recorded as sent."""
+    settings = {"kind": kind, "sizes": SIZES[kind], "participation": 1.0}
+    sites = consortium(name, states=tmp_path, **settings)
+    sites.fit(ROUNDS, progress=False)
+    private = sites.experiment.private
+    for record in sites.records[
+        1 if private is not None else 0 :
+    ]:  # which begin with the first values of what is private
+        for way in ("down", "up"):
+            assert record["sent"]["train"][way] == record["bytes"][way], (record["round"], way)
+    full = sites.records[-1]["bytes"]["full"]
+    if name in ("fedsac", "cgsv", "fedave"):
+        assert min(sites.records[-1]["bytes"]["down"]) < full
