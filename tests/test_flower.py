@@ -1,0 +1,721 @@
+"""A consortium as its members meet it: the app, who is there, what goes wrong, and what never leaves a site."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+from torch import nn
+
+import equipoise as eq
+from equipoise import checkpoint, runs
+from equipoise.checkpoint import CheckpointError
+from equipoise.engines.sequential import sequential
+from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app
+from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.settings import Settings
+from equipoise.flower.sites import SitesError, natural
+from equipoise.flower.store import Receipt, Store, StoreError
+from equipoise.guard import QuorumError
+from equipoise.history import History
+from helpers import (
+    UNEQUAL,
+    KeepHead,
+    clients,
+    consortium,
+    federation,
+    fitted,
+    generator,
+    identical,
+    network,
+    normal,
+    samples,
+    told,
+)
+
+SITES = ("north", "south", "east")
+SECRET = "patient-4711"  # a word that only sites know
+
+
+def task(node: Mapping[str, Any], _: Mapping[str, Any]) -> Task:
+    """What a site would write: its data by its own settings; the server has none."""
+    if "site" not in node:
+        return Task(network())
+    k = int(node["number"])
+    if node.get("broken"):
+        raise RuntimeError(f"cannot read /data/{SECRET}.csv")
+    return Task(network(), samples(UNEQUAL[k], k), samples(30, k + 5))
+
+
+CONFIG = {
+    "method": "scaffold",
+    "rounds": 3,
+    "seed": 3,
+    "epochs": 2,
+    "batch-size": 8,
+    "lr": 0.05,
+    "momentum": 0.9,
+    "min-sites": 3,
+    "wait": 0.2,
+    "deadline": 5.0,
+    "poll": 0.01,
+}
+
+
+class Machines:
+    """Three sites and a server in one process; what happens to messages can be changed."""
+
+    def __init__(
+        self,
+        directory: Path,
+        task: Any = task,
+        sites: Iterable[str] = SITES,
+        config: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        self.config = {**CONFIG, "run-dir": str(directory / "run"), **(config or {}), **more}
+        self.directory, self.task = directory, task
+        self.nodes: list[dict[str, Any]] = [
+            {"site": site, "number": SITES.index(site) if site in SITES else 0, "state-dir": str(directory / "states")}
+            for site in sites
+        ]
+        self.client = make_client_app(task)
+
+    @property
+    def run(self) -> Path:
+        return self.directory / "run"
+
+    def grid(self, client: ClientApp | None = None) -> InProcessGrid:
+        return InProcessGrid(client or self.client, self.nodes, self.config)
+
+    def serve(self, grid: InProcessGrid | None = None) -> History:
+        context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=self.config)
+        make_server_app(self.task)(grid or self.grid(), context)
+        return History.from_run(self.run)
+
+
+class Changed(InProcessGrid):
+    """Messages pass through ``meddle(kind, site, reply)`` on their way back; None loses them."""
+
+    def __init__(self, machines: Machines, meddle: Callable[[str, str, Message], Message | None]) -> None:
+        super().__init__(machines.client, machines.nodes, machines.config)
+        self.meddle = meddle
+
+    def _answered(self, message: Message) -> Message:
+        reply = super()._answered(message)
+        site = str(self.contexts[message.metadata.dst_node_id].node_config["site"])
+        return self.meddle(message.metadata.message_type, site, reply) or reply
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        while found := super().pull_messages(message_ids):
+            if not found[0].metadata.__dict__.get("lost"):
+                return found
+        return []
+
+
+def instead(reply: Message, content: RecordDict | Error) -> Message:
+    """Another reply to the same message."""
+    other = Message(content, reply_to=reply)
+    other.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+    return other
+
+
+def lost(reply: Message) -> Message:
+    reply.metadata.__dict__["lost"] = True
+    return reply
+
+
+@pytest.fixture
+def simulated() -> eq.Federation:
+    """The same experiment without messages. Natural order of the names: east, north, south."""
+    order = (2, 0, 1)
+    fed = eq.Federation(
+        network(),
+        [samples(UNEQUAL[k], k) for k in order],
+        "scaffold",
+        eq.SGD(0.05, 0.9),
+        tests={SITES[k]: samples(30, k + 5) for k in order},
+        groups=[SITES[k] for k in order],
+        names=[SITES[k] for k in order],
+        epochs=2,
+        batch_size=8,
+        seed=3,
+        engine="sequential",
+    )
+    fed.fit(3, progress=False)
+    return fed
+
+
+# a run
+def test_an_app_writes_the_run_that_the_simulator_writes(tmp_path: Path, simulated: eq.Federation) -> None:
+    machines = Machines(tmp_path)
+    history = machines.serve()
+    names = ("east", "north", "south")
+    assert history.meta["client_names"] == list(names)
+    for ours, record in zip(simulated.records, history.records, strict=True):
+        for name in names:  # a site tests the global model on its own data
+            assert record["groups"][name] == ours["groups"][name]
+        assert record["clients"] == ours["clients"]
+        assert record["weights"] == ours["weights"]
+        assert record["bytes"] == ours["bytes"]
+    there = {path.name for path in machines.run.iterdir()}
+    assert there >= {
+        "config.toml",
+        "manifest.json",
+        "metrics.jsonl",
+        "checkpoint",
+        "summary.json",
+        "report.html",
+        "sites.json",
+    }
+    page = (machines.run / "report.html").read_text()
+    assert "<html" in page
+    assert "north" in page
+
+
+def test_every_site_is_left_with_its_model(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, method="ditto-personal")
+    machines.serve()
+    models = sorted((tmp_path / "states").rglob("model.safetensors"))
+    assert [path.parent.name for path in models] == ["east", "north", "south"]
+    states = [load_file(path) for path in models]
+    for state in states:
+        network().load_state_dict(state)
+    assert not torch.equal(states[0]["0.weight"], states[1]["0.weight"])
+
+
+def test_a_run_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
+    whole = Machines(tmp_path / "whole")
+    whole.serve()
+    machines = Machines(tmp_path / "parts", quorum=1.0)
+
+    def fails_once(kind: str, site: str, reply: Message) -> Message:
+        if kind == "train" and Parcel.of(reply.content).told.get("receipt", [0])[0] == 2 and site == "south":
+            return instead(reply, Error(5, "Node Unavailable"))
+        return reply
+
+    with pytest.raises(QuorumError, match="south: is not reachable any more"):
+        machines.serve(Changed(machines, fails_once))
+    assert len((machines.run / "metrics.jsonl").read_text().splitlines()) == 2
+    machines.client = make_client_app(task)  # another process
+    machines.serve()
+    one, two = (
+        [
+            {k: v for k, v in json.loads(line).items() if k not in ("seconds", "sent")}
+            for line in (m.run / "metrics.jsonl").read_text().splitlines()
+        ]
+        for m in (whole, machines)
+    )
+    assert one == two
+
+
+def test_a_finished_run_stays_as_it_is(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    machines.serve()
+    before = (machines.run / "metrics.jsonl").read_bytes()
+    machines.serve()
+    assert (machines.run / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_run_in_the_directory_is_an_error(tmp_path: Path) -> None:
+    Machines(tmp_path).serve()
+    with pytest.raises(SitesError, match="holds a run with other settings"):
+        Machines(tmp_path, method="fedavg").serve()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(SitesError, match="not empty"):
+        Machines(tmp_path, **{"run-dir": str(tmp_path / "other")}).serve()
+
+
+# who is there
+def test_sites_are_ordered_by_name_and_not_by_arrival(tmp_path: Path) -> None:
+    one = Machines(tmp_path / "one").serve()
+    two = Machines(tmp_path / "two", sites=("east", "south", "north")).serve()
+    assert [{k: v for k, v in r.items() if k != "seconds"} for r in one.records] == [
+        {k: v for k, v in r.items() if k != "seconds"} for r in two.records
+    ]
+    assert sorted(["site-10", "site-2", "a", "B-1"], key=natural) == ["B-1", "a", "site-2", "site-10"]
+
+
+def test_sites_may_be_named_in_an_order(tmp_path: Path) -> None:
+    history = Machines(tmp_path, config={"sites": "south, north,east"}).serve()
+    assert history.meta["client_names"] == ["south", "north", "east"]
+
+
+def test_too_few_sites_is_an_error_that_names_those_that_came(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, sites=("north", "south"))
+    with pytest.raises(SitesError, match=r"at least 3 sites; connected and able to take part: north, south"):
+        machines.serve()
+    with pytest.raises(SitesError, match=r"all of north, west"):
+        Machines(tmp_path / "b", config={"sites": "north,west", "min-sites": 1}).serve()
+
+
+def test_two_nodes_of_one_name_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SitesError, match="Two nodes call themselves north"):
+        Machines(tmp_path, sites=("north", "south", "north")).serve()
+
+
+def test_a_site_with_another_network_is_named(tmp_path: Path) -> None:
+    def other(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        mine = task(node, config)
+        net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+        return Task(net, mine.train, mine.test) if node.get("site") == "south" else mine
+
+    with pytest.raises(SitesError, match="south has a network with other parameters"):
+        Machines(tmp_path, other).serve()
+
+
+def test_a_site_with_samples_of_another_shape_is_named(tmp_path: Path) -> None:
+    def other(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        mine = task(node, config)
+        x, y = mine.train or samples(1, 0)
+        flat = nn.Sequential(nn.Flatten(), *network())
+        return Task(flat, (x.view(-1, 2, 3), y)) if node.get("site") == "south" else Task(flat, mine.train)
+
+    with pytest.raises(SitesError, match=r"south has samples of shape \[2, 3\]"):
+        Machines(tmp_path, other).serve()
+
+
+# what goes wrong
+def test_a_site_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+
+    def fails(kind: str, site: str, reply: Message) -> Message:
+        late = kind == "train" and site == "south"
+        return instead(reply, Error(2, f"<class 'RuntimeError'>:<'{SECRET}'>")) if late else reply
+
+    history = machines.serve(Changed(machines, fails))
+    assert [record["quarantined"] for record in history.records] == 3 * [
+        [{"client": 2, "name": "south", "reason": "failed; the site's log says why"}]
+    ]
+    assert [record["ids"] for record in history.records] == 3 * [[0, 1]]
+
+
+def test_a_late_site_is_left_out(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, deadline=0.05)
+
+    def slow(kind: str, site: str, reply: Message) -> Message:
+        return lost(reply) if kind == "train" and site == "east" else reply
+
+    history = machines.serve(Changed(machines, slow))
+    assert history.records[0]["quarantined"][0]["reason"] == "did not answer within 0.05 s"
+
+
+def test_a_site_that_goes_away_and_comes_back_takes_part_again(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, rounds=4)
+    grid = machines.grid()
+    away: dict[int, Context] = {}
+    rounds = 0
+
+    serve = grid.push_messages
+
+    def push(messages: Iterable[Message]) -> list[str]:
+        nonlocal rounds
+        pushed = list(messages)
+        if pushed and pushed[0].metadata.message_type == "evaluate":
+            rounds += 1
+            node = next(n for n, c in {**grid.contexts, **away}.items() if c.node_config["site"] == "south")
+            if rounds == 1:
+                away[node] = grid.contexts.pop(node)
+                pushed = [m for m in pushed if m.metadata.dst_node_id != node]
+                return [*serve(pushed)]
+            if rounds == 2:
+                grid.contexts[99] = Context(
+                    99, 99, away[node].node_config, RecordDict(), machines.config
+                )  # a new node id
+        return serve(pushed)
+
+    grid.push_messages = push  # type: ignore[method-assign]
+    history = machines.serve(grid)
+    assert [record["ids"] for record in history.records] == [[0, 1, 2], [0, 1], [0, 1, 2], [0, 1, 2]]
+    assert history.records[1]["quarantined"][0]["reason"] == "is not connected"
+    assert history.records[1]["clients"]["accuracy"][2] is None
+
+
+def tampered(change: Callable[[Parcel], Parcel]) -> Callable[[str, str, Message], Message]:
+    """South's answers to training, changed on the way."""
+
+    def meddle(kind: str, site: str, reply: Message) -> Message:
+        if kind != "train" or site != "south":
+            return reply
+        return instead(reply, change(Parcel.of(reply.content)).records())
+
+    return meddle
+
+
+def with_tensor(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Parcel], Parcel]:
+    return lambda p: Parcel(p.told, {**p.tensors, name: make(p.tensors[name])})
+
+
+TAMPERED: dict[str, tuple[Callable[[Parcel], Parcel], str]] = {
+    "nan": (with_tensor("model/values", lambda x: x * float("nan")), "the update holds NaN"),
+    "infinity": (with_tensor("model/values", lambda x: x / 0), "the update holds infinity"),
+    "short": (with_tensor("model/values", lambda x: x[:-1]), "a vector of 73 numbers was expected; found 72"),
+    "type": (with_tensor("model/values", lambda x: x.float()), "a vector of torch.float64 was expected"),
+    "nothing": (lambda p: Parcel(p.told), "none is there"),
+    "no receipt": (lambda p: Parcel({**p.told, "receipt": None}, p.tensors), "there is no receipt"),
+    "old receipt": (lambda p: Parcel({**p.told, "receipt": [7, "00" * 32]}, p.tensors), "there is no receipt"),
+    "report nan": (with_tensor("reports/0/dc", lambda x: x * float("nan")), "the report 'dc' holds NaN"),
+    "report shape": (with_tensor("reports/0/dc", lambda x: x[:-1]), "another shape than those of other sites"),
+    "unknown rule": (lambda p: Parcel(p.told, {**p.tensors, "reports/7/x": torch.zeros(1)}), "the method has 1 rules"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_an_answer_that_cannot_be_used_is_quarantined(what: str, tmp_path: Path) -> None:
+    change, reason = TAMPERED[what]
+    machines = Machines(tmp_path, rounds=2)
+    history = machines.serve(Changed(machines, tampered(change)))
+    for record in history.records:
+        assert record["ids"] == [0, 1]
+        assert reason in record["quarantined"][0]["reason"]
+
+
+def test_an_answer_that_is_no_message_of_ours_is_quarantined(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, rounds=1)
+
+    def other(kind: str, site: str, reply: Message) -> Message:
+        records = RecordDict({"told": ConfigRecord({"json": "{"}), "tensors": ArrayRecord()})
+        return instead(reply, records) if kind == "train" and site == "south" else reply
+
+    history = machines.serve(Changed(machines, other))
+    assert "cannot be read" in history.records[0]["quarantined"][0]["reason"]
+
+
+def test_another_version_is_told(tmp_path: Path) -> None:
+    records = Parcel({"a": 1}).records()
+    told = json.loads(str(records.config_records["told"]["json"]))
+    records.config_records["told"]["json"] = json.dumps({**told, "version": VERSION + 1})
+    with pytest.raises(CodecError, match="install the same Equipoise everywhere"):
+        Parcel.of(records)
+
+
+def test_the_state_of_a_client_whose_answer_was_not_used_does_not_move(tmp_path: Path) -> None:
+    """As in the simulator: south's second answer is lost, and its control variate stays that of the first round."""
+    plain = Machines(tmp_path / "plain", rounds=3)
+    seen: list[Any] = []
+
+    def loses(kind: str, site: str, reply: Message) -> Message:
+        if kind == "train" and site == "south":
+            parcel = Parcel.of(reply.content)
+            seen.append(parcel.told["receipt"][0])
+            if parcel.told["receipt"][0] == 1:
+                return instead(reply, Error(8, "gone"))
+        return reply
+
+    history = plain.serve(Changed(plain, loses))
+    assert [record["ids"] for record in history.records] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+    order = (2, 0, 1)
+
+    def engine(job: Any) -> Any:
+        for answer in sequential(job):
+            if job.t == 1 and answer.rows == (2,):
+                yield replace(answer, error="stopped in the middle of its work")
+            else:
+                yield answer
+
+    fed = eq.Federation(
+        network(),
+        [samples(UNEQUAL[k], k) for k in order],
+        "scaffold",
+        eq.SGD(0.05, 0.9),
+        epochs=2,
+        batch_size=8,
+        seed=3,
+        engine=engine,
+    )
+    fed.fit(3, progress=False)
+    assert [r["weights"] for r in fed.records] == [r["weights"] for r in history.records]
+    tensors, _ = checkpoint.read(plain.run / "checkpoint")
+    assert torch.equal(tensors["vector"], fed.progress.vector)
+
+
+def test_a_lost_state_is_told_and_does_not_poison(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, rounds=2)
+    removed = []
+
+    def removes(kind: str, site: str, reply: Message) -> Message:
+        if kind == "train" and site == "south" and not removed:
+            removed.extend((tmp_path / "states").rglob("south/state-*"))
+            for path in removed:
+                path.unlink()
+        return reply
+
+    history = machines.serve(Changed(machines, removes))
+    assert removed
+    assert "its state of round 0 is missing" in history.records[1]["quarantined"][0]["reason"]
+
+
+def test_a_lost_model_is_sent_whole_again(tmp_path: Path) -> None:
+    """A site whose memory of the last model is gone asks for all of it, and the result is the same."""
+    plain = Machines(tmp_path / "plain").serve()
+    machines = Machines(tmp_path / "lossy")
+
+    def removes(kind: str, site: str, reply: Message) -> Message:
+        for path in (tmp_path / "lossy" / "states").rglob(f"{site}/base.safetensors"):
+            path.unlink()
+        return reply
+
+    history = machines.serve(Changed(machines, removes))
+    strip = lambda h: [{k: v for k, v in r.items() if k not in ("seconds", "sent")} for r in h.records]  # noqa: E731
+    assert strip(plain) == strip(history)
+
+
+# what never leaves a site
+def test_no_words_of_a_site_reach_the_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Errors, paths and tracebacks stay in the site's log: no message holds them."""
+    replies: list[bytes] = []
+
+    def keeps(kind: str, site: str, reply: Message) -> Message:
+        replies.append(
+            str(reply.content.config_records["told"]["json"]).encode()
+            if reply.has_content()
+            else repr(reply.error).encode()
+        )
+        return reply
+
+    machines = Machines(tmp_path, **{"min-sites": 2})
+    machines.nodes[1]["broken"] = True
+    with caplog.at_level(logging.ERROR):
+        machines.serve(Changed(machines, keeps))
+    assert any(SECRET in (record.exc_text or "") for record in caplog.records if record.name == "equipoise.flower.app")
+    assert any(b"RuntimeError" in reply for reply in replies)
+    for reply in replies:
+        assert SECRET.encode() not in reply
+        assert b"/data/" not in reply
+        assert b"Traceback" not in reply
+        assert str(tmp_path).encode() not in reply
+
+
+class Careless(nn.Module):
+    """A network that names the data in its errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and bool((x == 42).any()):
+            raise ValueError(f"{SECRET}: {x}")
+        return self.inner(x)
+
+
+def test_what_training_raises_is_told_without_its_words(tmp_path: Path) -> None:
+    def careless(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        mine = task(node, config)
+        if node.get("site") == "south":
+            x, y = mine.train
+            x = x.clone()
+            x[5:] = 42
+            return Task(Careless(), (x, y), mine.test)
+        return Task(Careless(), mine.train, mine.test)
+
+    machines = Machines(tmp_path, careless)
+    history = machines.serve()
+    reason = history.records[0]["quarantined"][0]["reason"]
+    assert reason == "failed with ValueError; its own log says more"
+
+
+def test_private_coordinates_stay_at_home(tmp_path: Path) -> None:
+    """Neither the model nor a report holds a value of a site's BatchNorm layers."""
+    values: list[torch.Tensor] = []
+
+    def keeps(kind: str, site: str, reply: Message) -> Message:
+        if kind == "train":
+            values.extend(x.flatten().double() for x in Parcel.of(reply.content).tensors.values())
+        return reply
+
+    def normed(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        mine = task(node, config)
+        return Task(network("batchnorm"), mine.train, mine.test)
+
+    machines = Machines(tmp_path, normed, method="scaffold+fedbn")
+    machines.serve(Changed(machines, keeps))
+    kept = [x for path in (tmp_path / "states").rglob("state-*") for x in _private(path)]
+    sent = torch.cat(values)
+    assert len(kept) == 3
+    for x in kept:
+        moved = x[(x != 0) & (x != 1)]
+        assert len(moved) > 5
+        assert not torch.isin(moved, sent).any()
+
+
+def _private(path: Path) -> list[torch.Tensor]:
+    return [load_file(path)["own"].double()]
+
+
+# pieces
+def test_a_vector_survives_as_a_change() -> None:
+    old = normal(50, seed=1)
+    for count in (0, 1, 20, 50):
+        new = old.clone()
+        new[torch.randperm(50, generator=generator())[:count]] += 1
+        parts = change(new, old)
+        assert torch.equal(changed(parts, old, old), new)
+        assert sum(x.nbytes for x in parts.values()) <= new.nbytes
+    assert change(old, None).keys() == {"values"}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"values": torch.ones(2, dtype=torch.float64), "index": torch.tensor([1, 9], dtype=torch.int32)},
+        {"values": torch.ones(2, dtype=torch.float64), "index": torch.tensor([-1, 2], dtype=torch.int32)},
+        {"values": torch.ones(2, dtype=torch.float64), "index": torch.tensor([1], dtype=torch.int32)},
+        {"values": torch.ones(1, dtype=torch.float64), "bits": torch.tensor([255], dtype=torch.uint8)},
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused(parts: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(CodecError):
+        changed(parts, torch.zeros(8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor(3.0),
+        torch.tensor([True, False]),
+        torch.arange(4, dtype=torch.uint8),
+        torch.zeros(0, 3),
+        normal(2, 3),
+    ],
+    ids=str,
+)
+def test_tensors_of_any_kind_travel(x: torch.Tensor) -> None:
+    back = Parcel.of(Parcel({"é": [1.5, None]}, {"a/b": x}).records())
+    assert back.told == {"é": [1.5, None]}
+    assert torch.equal(back.tensors["a/b"], x)
+    assert back.tensors["a/b"].dtype == x.dtype
+
+
+def test_what_is_private_is_cut_out_of_reports() -> None:
+    private = torch.tensor([False, True, False, True, False])
+    states = [{"v": torch.arange(3.0), "w": torch.arange(5.0), "n": torch.tensor(2)}, {}]
+    tensors, cut = packed("reports", states, hiding(private, 3))
+    assert {k: x.tolist() for k, x in tensors.items()} == {
+        "reports/0/v": [0, 2],
+        "reports/0/w": [0, 2, 4],
+        "reports/0/n": 2,
+    }
+    back = unpacked(Parcel({"cut": cut}, tensors), "reports", 2, hiding(private, 3))
+    assert back[0]["v"].tolist() == [0, 0, 2]
+    assert back[0]["w"].tolist() == [0, 0, 2, 0, 4]
+    assert back[1] == {}
+
+
+def test_a_store_keeps_the_state_before_until_the_server_decides(tmp_path: Path) -> None:
+    store = Store.at(tmp_path, "trial 1", "St. Mary/\u00fc")
+    assert tmp_path in store.directory.parents
+    first = store.keep(0, {"c": torch.ones(3)})
+    second = store.keep(1, {"c": torch.zeros(3)})
+    found = store.recall(first)
+    assert found is not None
+    assert found["c"].tolist() == [1, 1, 1]
+    with pytest.raises(StoreError, match="round 1 is missing"):
+        store.recall(second)  # the server went on from the first, so the second is gone
+    path = next(store.directory.glob("state-*"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(StoreError, match="round 0 is damaged"):
+        store.recall(first)
+    assert Receipt.of(first.tensors()) == first
+    assert store.keep(5, {}) == Receipt(5)
+    assert store.recall(Receipt(5)) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"rounds": 0}, "rounds: .*greater than or equal to 1; found 0"),
+        ({"batch-size": "x"}, "batch-size: .*found 'x'"),
+        ({"batchsize": 3}, "Did you mean 'batch-size'"),
+        ({"optimizer": "lion"}, "optimizer: .*found 'lion'"),
+        ({"method": "fedhel"}, "fedheal"),
+    ],
+)
+def test_a_slip_in_the_configuration_is_told(config: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=words):
+        Machines(tmp_path, **config).serve()
+
+
+def test_keys_of_the_apps_own_are_let_be() -> None:
+    assert Settings.of({"data-path": "/x", "lr": 0.5, "my-own": 3}).lr == 0.5
+
+
+def test_a_site_without_training_data_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    machines = Machines(tmp_path, lambda node, config: Task(network()))
+    with pytest.raises(SitesError, match="none"):
+        machines.serve()
+    assert any("has no training data" in record.getMessage() for record in caplog.records)
+
+
+def test_rules_of_your_own_run_between_sites(tmp_path: Path) -> None:
+    one = federation(KeepHead())
+    one.fit(2, progress=False)
+    two = in_process(
+        network(),
+        clients(),
+        KeepHead(),
+        eq.SGD(0.05, 0.9, 1e-4),
+        epochs=2,
+        batch_size=8,
+        participation=0.7,
+        seed=3,
+        states=tmp_path,
+    )
+    two.fit(2, progress=False)
+    assert torch.equal(one.progress.vector, two.progress.vector)
+
+
+def test_a_personal_model_is_not_on_the_server(tmp_path: Path) -> None:
+    fed = consortium("ditto-personal", states=tmp_path)
+    fed.fit(1, progress=False)
+    assert fed.predict(samples(4, 0)[0]).shape == (4,)
+    with pytest.raises(ValueError, match=r"kept there as model\.safetensors"):
+        fed.predict(samples(4, 0)[0], client=1)
+
+
+def test_resuming_a_consortium_as_a_simulation_is_refused(tmp_path: Path) -> None:
+    consortium("scaffold", states=tmp_path / "states").fit(1, directory=tmp_path / "run", progress=False)
+    with pytest.raises(CheckpointError, match="another experiment: its labels"):
+        federation("scaffold").resume(tmp_path / "run")
+
+
+def test_lazy_clients_and_streams_take_part(tmp_path: Path) -> None:
+    data = [eq.Lazy(lambda k=k, n=n: samples(n, k), n) for k, n in enumerate(UNEQUAL)]
+    fed = consortium("fedprox", data=data, net=network(), states=tmp_path)
+    fed.fit(2, progress=False)
+    assert identical(fitted("fedavg", 1), fitted("fedavg", 1))
+    assert torch.equal(fed.progress.vector, fitted("fedprox", 2).progress.vector)
+    assert told(fed)
+
+
+def test_the_command_line_runs_a_scenario_between_sites(tmp_path: Path) -> None:
+    """Killed after its first round, and gone on with; the same records as those of the simulator."""
+    kept: list[list[dict[str, Any]]] = []
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 0:
+            raise KeyboardInterrupt
+
+    for engine in ("sequential", runs.FLOWER):
+        config = runs.configure("scaffold", "digits", rounds=2, engine=engine, participation=0.2, steps=2)
+        directory = tmp_path / engine
+        runs.start(config, directory)
+        if engine == runs.FLOWER:
+            with pytest.raises(KeyboardInterrupt):
+                runs.execute(directory, progress=False, on_round=stop)
+        history = runs.execute(directory, progress=False)
+        kept.append([{k: v for k, v in r.items() if k not in ("seconds", "sent")} for r in history.records])
+    assert kept[0] == kept[1]
+    with pytest.raises(runs.RunError, match=r"with them\. Run it with another engine"):
+        runs.trained(tmp_path / runs.FLOWER)
