@@ -719,3 +719,60 @@ def test_the_command_line_runs_a_scenario_between_sites(tmp_path: Path) -> None:
     assert kept[0] == kept[1]
     with pytest.raises(runs.RunError, match=r"with them\. Run it with another engine"):
         runs.trained(tmp_path / runs.FLOWER)
+
+
+def test_noise_that_protects_is_the_sites_own_and_never_the_same(tmp_path: Path) -> None:
+    """Two runs that agree in everything have other noise, which the server's seed does not tell."""
+    ends = []
+    for name in ("one", "two"):
+        machines = Machines(tmp_path / name, method="fedavg+dp(clip=1, noise=1)", rounds=1)
+        machines.serve()
+        ends.append(checkpoint.read(machines.run / "checkpoint")[0]["vector"])
+    one, two = (torch.as_tensor(x) for x in ends)
+    assert float((one - two).std()) > 0.5
+
+
+def test_a_site_can_refuse_every_other_method(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    machines = Machines(tmp_path, method="fedavg")
+    machines.client = make_client_app(task, "fedavg+dp(clip=1, noise=1)")
+    with pytest.raises(SitesError, match="none"):
+        machines.serve()
+    assert any("and the server fedavg" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"scores": {"south": {"accuracy": 2.0, "loss": 1.0}}, "sizes": {"south": 5}}, {"scores": 3}]
+)
+def test_scores_that_cannot_be_used_are_left_out(told: dict[str, Any], tmp_path: Path) -> None:
+    machines = Machines(tmp_path, rounds=1)
+
+    def lies(kind: str, site: str, reply: Message) -> Message:
+        return instead(reply, Parcel(told).records()) if kind == "evaluate" and site == "south" else reply
+
+    history = machines.serve(Changed(machines, lies))
+    assert list(history.records[0]["groups"]) == ["east", "north"]
+    assert history.records[0]["clients"]["accuracy"][2] is None
+
+
+def test_a_site_that_was_killed_and_is_back_is_known_at_once(tmp_path: Path) -> None:
+    """Its old node is counted as connected for a while, and answers nothing."""
+    machines = Machines(tmp_path, rounds=2, deadline=0.05)
+    grid = machines.grid()
+    dead: list[int] = []
+    serve = grid.push_messages
+
+    def push(messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        if pushed and pushed[0].metadata.message_type == "evaluate" and not dead:
+            dead.append(3)
+            grid.contexts[99] = Context(99, 99, grid.contexts[3].node_config, RecordDict(), machines.config)
+        numbers = serve(pushed)
+        for message, number in zip(pushed, numbers, strict=True):
+            if message.metadata.dst_node_id in dead:
+                del grid._queue[number]
+        return numbers
+
+    grid.push_messages = push  # type: ignore[method-assign]
+    history = machines.serve(grid)
+    assert history.meta["client_names"][0] == "east"  # the third node
+    assert [record["ids"] for record in history.records] == [[0, 1, 2], [0, 1, 2]]

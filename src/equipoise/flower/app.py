@@ -28,8 +28,8 @@ from equipoise.files import held, sweep, write_atomically
 from equipoise.flower import masked_site
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.settings import Settings
 from equipoise.flower.masked_sites import require
+from equipoise.flower.settings import Settings
 from equipoise.flower.site import Site, SiteError
 from equipoise.flower.sites import Consortium, Known, Sites, SitesError, description
 from equipoise.flower.store import Store, StoreError
@@ -45,7 +45,9 @@ KINDS = ("query.describe", "query.finish", "train", "train.alone", "evaluate")
 OPEN = 64  # sites of which a process keeps the data it has read
 
 
-def make_client_app(task: TaskFunction, method: str | Rule | Method | None = None, *, keep: int = OPEN) -> ClientApp:
+def make_client_app(
+    task: TaskFunction, method: str | Rule | Method | None = None, *, keep: int = OPEN, simulated: bool = False
+) -> ClientApp:
     """What runs at every site: ``clientapp`` of a Flower app.
 
     Parameters
@@ -53,8 +55,10 @@ def make_client_app(task: TaskFunction, method: str | Rule | Method | None = Non
     task : the one function that a site writes, ``task(node_config, run_config) -> Task``. ``node_config`` has the site's
         own settings: ``site`` (its name), ``state-dir`` (where its state is kept), ``device``, and whatever else its data
         need. It is called again for every message, in a new process: let it read from disk what is costly to make.
-    method : rules of your own, which no text names; the same as on the server.
+    method : where it is given, the site takes part in runs of this method and in no other: rules of your own, which no text
+        names, or ``"fedavg+dp(noise=1.1)"`` at a site that does not leave its privacy to the server's settings.
     keep : sites of which a process that lives on keeps the data, >= 1; only simulations have several.
+    simulated : let ``dp`` draw its noise from the seed, so that a simulation can be repeated; it protects nobody then.
     """
     opened: OrderedDict[str, Site] = OrderedDict()
     app = ClientApp()
@@ -69,7 +73,12 @@ def make_client_app(task: TaskFunction, method: str | Rule | Method | None = Non
             store = Store.at(base, str(told["name"]), name)
             torch.set_num_threads(int(context.node_config.get("threads", 0)) or torch.get_num_threads())
             opened[key] = Site.open(
-                name, task(context.node_config, context.run_config), {**told, "device": device}, store, given
+                name,
+                task(context.node_config, context.run_config),
+                {**told, "device": device},
+                store,
+                given,
+                simulated=simulated,
             )
             if len(opened) > keep:
                 opened.popitem(last=False)
@@ -79,9 +88,7 @@ def make_client_app(task: TaskFunction, method: str | Rule | Method | None = Non
         kind, name = message.metadata.message_type, _name(context)
         try:
             asked = Parcel.of(message.content)
-            at = site(asked, context)
-            masks = kind in masked_site.KINDS
-            reply = masked_site.answer(at, kind, asked, context.node_config) if masks else at.answer(kind, asked)
+            reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
             reply.told["name"] = name
         except (SiteError, StoreError, CodecError) as error:
             log.error("%s, %s: %s", name, kind, error)
@@ -266,7 +273,7 @@ def in_process(
         tasks[name] = replace(server, train=data, test=mine or None, validation=None)
     home = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
     nodes = [{"site": name, "state-dir": str(home), "device": device} for name in known]
-    client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known))
+    client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
     told = description(made, optimiser, seed, epochs, steps, batch_size, precision, measures, "run")
     sites = Sites(InProcessGrid(client, nodes, {}), told, deadline=1e9)
     sites.gather(len(known), known, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,9 +43,18 @@ class Site:
     experiment: Experiment
     tests: Tests
     store: Store
+    simulated: bool = False
 
     @staticmethod
-    def open(name: str, task: Task, told: Mapping[str, Any], store: Store, method: Method | None = None) -> Site:
+    def open(
+        name: str,
+        task: Task,
+        told: Mapping[str, Any],
+        store: Store,
+        method: Method | None = None,
+        *,
+        simulated: bool = False,
+    ) -> Site:
         """Read the site's data, and make its part of the experiment that the server describes.
 
         Parameters
@@ -52,7 +62,8 @@ class Site:
         name : of the site; ``task`` : what it brings.
         told : :func:`equipoise.flower.sites.description` of the experiment.
         store : where its state is.
-        method : the method, where the server's text does not say it all (rules of your own).
+        method : the method, where the server's text does not say it all (rules of your own), or must not decide.
+        simulated : draw the noise that protects clients from the seed, as the simulator does, so that it protects nobody.
 
         Raises
         ------
@@ -98,7 +109,7 @@ class Site:
             steps=told["steps"],
             neurons=neurons,
         )
-        return Site(experiment, Tests(known.tests, None, tuple(told["measures"])), store)
+        return Site(experiment, Tests(known.tests, None, tuple(told["measures"])), store, simulated)
 
     def answer(self, kind: str, asked: Parcel) -> Parcel:
         """What the site answers to a message.
@@ -184,15 +195,15 @@ class Site:
     def _evaluate(self, asked: Parcel) -> Parcel:
         """Accuracy and other measures of the global model, and of what this site predicts with, on its own test sets."""
         e, told = self.experiment, asked.told
-        found: dict[str, Any] = {}
-        if "global" in told:
-            vector = changed(asked.part("global"), self._base(told["global"]), self._public(e.setup.initial))
-            found["global"] = self.tests.scores(e, self._whole(vector), told["measures"])
-        if "model" in told:
-            found["own"] = self.tests.scores(e, self._used(asked), told["measures"])
-        found["accuracy"] = self.tests.average(found["own" if "own" in found else "global"], tuple(self.tests.sets))
-        found["sizes"] = {name: d.size for name, d in self.tests.sets.items()}
-        return Parcel(found)
+        vector = self._used(asked) if told["own"] else self._received(asked)[0]
+        own = scores = self.tests.scores(e, vector, told["measures"])
+        if "global" in asked.tensors:
+            published = changed({"values": asked.tensors["global"]}, None, e.setup.initial)
+            scores = self.tests.scores(e, published, told["measures"])
+        accuracy = self.tests.average(own, tuple(self.tests.sets))
+        return Parcel(
+            {"scores": scores, "accuracy": accuracy, "sizes": {name: d.size for name, d in self.tests.sets.items()}}
+        )
 
     def _finish(self, asked: Parcel) -> Parcel:
         """Keep the model that this site predicts with."""
@@ -244,6 +255,9 @@ class Site:
             units=None if units is None else units[None],
             held=None if held is None else held[None],
             neurons=e.neurons if plain(e) else None,
+            secret=None
+            if self.simulated
+            else secrets.token_bytes(32),  # fresh: asked again, noise must not be the same
         )
 
     def _visited(self, job: Job) -> Answer:

@@ -33,6 +33,7 @@ from equipoise.tree import tree_map
 log = logging.getLogger(__name__)
 
 DESCRIBE = 120.0  # seconds a site may take to say what it is, where the deadline is longer
+AGAIN = 60.0  # seconds until a node that could not say is asked again
 
 
 class SitesError(RuntimeError):
@@ -94,6 +95,7 @@ class Sites:
     traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
     structure: dict[str, Any] | None = None  # of the server's network
     _seen: dict[int, str] = field(default_factory=dict)  # what each node turned out to be
+    _failed: dict[int, float] = field(default_factory=dict)  # when a node did not say what it is
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0
 
@@ -139,29 +141,40 @@ class Sites:
         online = {node.node_id: node.name for node in self.grid.get_nodes()}
         self.nodes = {name: node for name, node in self.nodes.items() if node in online}
         self._seen = {node: name for node, name in self._seen.items() if node in online}
-        new = [node for node in online if node not in self._seen]
+        self._failed = {node: t for node, t in self._failed.items() if node in online and time.monotonic() < t + AGAIN}
         met = []
-        asked = {node: Parcel({"experiment": self.told}) for node in new}
-        for node, answer in self._exchange("query.describe", asked, min(self.deadline, DESCRIBE), "describe"):
-            if isinstance(answer, str):
-                log.warning("node %s %s", node, answer)
-                continue
-            site = _known(answer, online[node])
+        for node, answer in self._describe([node for node in online if node not in self._seen | self._failed]):
+            site = None if isinstance(answer, str) else _known(answer, online[node])
             if site is None:
-                log.warning("node %s does not describe itself as a site does", node)
+                log.warning(
+                    "node %s %s", node, answer if isinstance(answer, str) else "does not describe itself as a site"
+                )
+                self._failed[node] = time.monotonic()
                 continue
             self._seen[node] = site.name
-            if (other := self.nodes.get(site.name)) is not None:
-                raise SitesError(
+            if (other := self.nodes.get(site.name)) is not None and self._answers(other):
+                twice = (
                     f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by "
                     "site=... in --node-config or by registering it with --name."
                 )
+                if not self.structure:  # the run has not begun
+                    raise SitesError(twice)
+                log.warning("%s The first goes on taking part.", twice)
+                continue
             if problem := self._misfit(site, names):
                 log.warning("%s cannot take part: it %s", site.name, problem)
                 continue
             self.nodes[site.name] = node
             met.append(site)
         return met
+
+    def _describe(self, nodes: Sequence[int]) -> Iterator[tuple[int, Parcel | str]]:
+        asked = {node: Parcel({"experiment": self.told}) for node in nodes}
+        yield from self._exchange("query.describe", asked, min(self.deadline, DESCRIBE), "describe")
+
+    def _answers(self, node: int) -> bool:
+        """Whether there is somebody at a node: one that was killed is counted as connected for another minute."""
+        return any(isinstance(answer, Parcel) for _, answer in self._describe([node]))
 
     def _misfit(self, site: Known, names: Sequence[str]) -> str:
         """Why a site cannot take part in what is going on; empty if it can."""
@@ -520,23 +533,25 @@ class Consortium(Federation):
         vector = published(e, now)
 
         def make(m: int) -> Parcel:
-            told, tensors = self._handed(now, m) if own else ({"receipt": [-1, ""]}, {})
-            if not here and not self._hides:
-                told["global"] = {}
-                tensors |= {"global/values": vector}
-            return Parcel({**told, "measures": measures}, tensors)
+            told: dict[str, Any] = {"measures": measures, "own": own}
+            if not own:
+                tensors = sites.model(m, vector, None, None, None, told)
+                return Parcel(told, tensors)
+            handed_out, tensors = self._handed(now, m)
+            both = not here and not self._hides
+            return Parcel(told | handed_out, tensors | ({"global": vector} if both else {}))
 
-        found: dict[int, Parcel] = {}
+        found: dict[int, Tested] = {}
         for m, answer in sites.ask("evaluate", now.t, asked, make):
-            if isinstance(answer, Parcel):
-                found[m] = answer
+            tested = answer if isinstance(answer, str) else Tested.of(answer.told)
+            if isinstance(tested, Tested):
+                found[m] = tested
             else:
-                log.warning("%s is not evaluated after round %d: it %s", sites.known[m].name, now.t, answer)
+                log.warning("%s is not evaluated after round %d: it %s", sites.known[m].name, now.t, tested)
         if not here:
-            which = "own" if self._hides else "global"
-            record["groups"] = _pooled([(found[m].told[which], found[m].told["sizes"]) for m in sorted(found)])
+            record["groups"] = _pooled([found[m] for m in sorted(found)])
         if counts or not self.personal:
-            accuracy = [found[m].told["accuracy"] if m in found else None for m in range(len(sites.known))]
+            accuracy = [found[m].accuracy if m in found else None for m in range(len(sites.known))]
             record["clients"] = {"accuracy": accuracy}
         return {**record, **self._measured()}
 
@@ -585,15 +600,15 @@ class Consortium(Federation):
         for m, answer in sites.ask("train.alone", 0, range(N), make, sites.deadline * rounds):
             if isinstance(answer, str):
                 raise SitesError(f"What {sites.known[m].name} reaches alone is not known: it {answer}.")
-            if answer.told["failed"]:
-                log.warning(
-                    "%s cannot train alone to the end (it %s); its last good model counts",
-                    sites.known[m].name,
-                    answer.told["failed"],
-                )
-            tested[m] = answer.told.get("accuracy")
+            name, failed, accuracy = sites.known[m].name, answer.told.get("failed"), answer.told.get("accuracy")
+            if failed:
+                log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
+            tested[m] = float(accuracy) if isinstance(accuracy, int | float) else None
             if e.oracle is not None:
-                vector = changed(answer.part("model"), None, e.setup.initial)
+                try:
+                    vector = changed(answer.part("model"), None, e.setup.initial)
+                except CodecError as error:
+                    raise SitesError(f"What {name} reaches alone is not known: {error}") from None
                 with looking(e, 0):
                     scores[m] = float(e.oracle.score(vector)[0])
         complete = tested if all(x is not None for x in tested) else None
@@ -621,12 +636,36 @@ class Consortium(Federation):
         return super()._vector(client)
 
 
-def _pooled(scores: Sequence[tuple[Mapping[str, Any], Mapping[str, int]]]) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Tested:
+    """What a site found on its test sets: scores, samples, and the accuracy over all samples of the model it predicts with."""
+
+    scores: dict[str, dict[str, Any]]
+    sizes: dict[str, int]
+    accuracy: float
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> Tested | str:
+        """From what a site said; why it cannot be used, if it cannot."""
+        try:
+            scores = {str(name): dict(score) for name, score in told["scores"].items()}
+            sizes = {name: int(told["sizes"][name]) for name in scores}
+            for name, score in scores.items():
+                for key in ("accuracy", "loss"):
+                    score[key] = float(score[key])
+                if sizes[name] < 1 or not 0 <= score["accuracy"] <= 1:
+                    raise ValueError(name)
+            return Tested(scores, sizes, float(told["accuracy"]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return "sent scores that cannot be used"
+
+
+def _pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
     """Scores by test set; those of sets of one name, which several sites have, are averaged by samples."""
     groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
-    for found, sizes in scores:
-        for name, score in found.items():
-            groups.setdefault(name, []).append((sizes[name], score))
+    for tested in found:
+        for name, score in tested.scores.items():
+            groups.setdefault(name, []).append((tested.sizes[name], score))
     return {name: dict(parts[0][1]) if len(parts) == 1 else _averaged(parts) for name, parts in groups.items()}
 
 
