@@ -218,13 +218,13 @@ LONGER = {  # file: its limit, and why
         70,
         "a divergence of lists of unequal lengths, on the client, and two sources of reputation on the server",
     ),
-    "fedce": (60, "two contributions with a history each, and what the three released forms do otherwise"),
-    "fedfv": (50, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fedce": (61, "two contributions with a history each, and what the three released forms do otherwise"),
+    "fedfv": (51, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
     "fedsac": (
         80,
         "every reading of the paper's equations that it leaves open is an option, and each equation a function",
     ),
-    "fedpac": (50, "both phases of local training, the statistics, and a quadratic problem per client"),
+    "fedpac": (51, "both phases of local training, the statistics, and a quadratic problem per client"),
     "fphl": (
         68,
         "the histogram of the paper's Figure 2 is recorded with every round, and counts and masks are bytes and bits",

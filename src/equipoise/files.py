@@ -12,13 +12,14 @@ from pathlib import Path
 PART = ".part"  # ends the name of a file that is being written
 
 
-def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
+def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, private: bool = False) -> Path:
     """Write a file so that a reader, or a crash, sees the old or the new content; return the path.
 
     Parameters
     ----------
     path : the file to write; missing parent directories are made.
     content : its whole content; text is written as UTF-8.
+    private : only the owner may read the file, at any moment.
 
     Raises
     ------
@@ -28,6 +29,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
+        temporary.touch(0o600 if private else 0o666)
         with temporary.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()

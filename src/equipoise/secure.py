@@ -15,7 +15,7 @@ P1     one phase: ``doubled(a_k, u_k, theta_k)``; the sums of a and  ``smoothed`
 =====  ============================================================  ==========================================
 
 The left functions are the client's, the right ones turn the sum into the next model on the server.
-:class:`SecureSum` is the sum, as a stub in one process.
+:class:`SecureSum` is the sum; in one process :func:`agree` stands for the exchange of keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 WORD = 63  # bits of a signed 64-bit integer beside its sign
+Keystream = Callable[[bytes, str, int], Tensor]  # n uniform 64-bit integers of a secret and a label
 
 
 # on the client
@@ -122,13 +123,19 @@ def agree(ids: Sequence[int]) -> dict[int, dict[int, bytes]]:
     return table
 
 
+def shake(secret: bytes, label: str, n: int) -> Tensor:
+    """SHAKE-256 of the secret and the label, as ``n`` 64-bit integers."""
+    stream = hashlib.shake_256(secret + label.encode()).digest(8 * n)
+    return torch.frombuffer(bytearray(stream), dtype=torch.int64)
+
+
 @dataclass(frozen=True)
 class SecureSum:
-    r"""What everyone knows about one secure sum: a stub that runs in one process, with masks that are real.
+    r"""What everyone knows about one secure sum.
 
     .. math:: y_k = \operatorname{round}(2^{bits} x_k) + \sum_{j < k} r_{jk} - \sum_{j > k} r_{jk} \pmod{2^{64}}
 
-    The masks :math:`r_{jk}` are uniform (SHAKE-256 of the pair's secret and ``label``), so each :math:`y_k` is, and they
+    The masks :math:`r_{jk}` are uniform (a keystream of the pair's secret and ``label``), so each :math:`y_k` is, and they
     cancel in the sum. Bonawitz et al., CCS 2017, Section 4, without its recovery of dropped clients.
 
     Parameters
@@ -160,10 +167,11 @@ class SecureSum:
             )
 
     # on the client
-    def masked(self, client: int, values: Tensor, shared: Mapping[int, bytes]) -> Tensor:
+    def masked(self, client: int, values: Tensor, shared: Mapping[int, bytes], stream: Keystream = shake) -> Tensor:
         """The client's summand [n] as the server sees it: 64-bit integers.
 
-        ``values`` [n] are the numbers to add, ``shared`` the client's secrets with the others (:func:`agree`).
+        ``values`` [n] are the numbers to add, ``shared`` the client's secrets with the others (:func:`agree`); all
+        clients make their masks by the same ``stream``.
 
         Raises
         ------
@@ -179,13 +187,9 @@ class SecureSum:
         y = (x * 2.0**self.bits).round().long()
         for other in self.ids:
             if other != client:
-                pad = self._mask(shared[other], len(y)).to(y.device)
-                y = y + pad if other < client else y - pad  # wraps around
+                pad = stream(shared[other], self.label, len(y)).to(y.device)
+                y.add_(pad) if other < client else y.sub_(pad)  # wraps around
         return y
-
-    def _mask(self, secret: bytes, n: int) -> Tensor:
-        stream = hashlib.shake_256(secret + self.label.encode()).digest(8 * n)
-        return torch.frombuffer(bytearray(stream), dtype=torch.int64)
 
     # on the server
     def total(self, received: Mapping[int, Tensor]) -> Tensor:

@@ -133,7 +133,10 @@ def make_server_app(task: TaskFunction, method: str | Rule | Method | None = Non
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        logging.getLogger("equipoise").setLevel(logging.INFO)
+        ours = logging.getLogger("equipoise")
+        ours.setLevel(logging.INFO)
+        if not ours.hasHandlers():  # in a process of Flower's, whose log `flwr run --stream` shows
+            ours.addHandler(logging.StreamHandler())
         serve(grid, task(context.node_config, context.run_config), Settings.of(context.run_config), method)
 
     return app

@@ -17,7 +17,8 @@ class Settings(BaseModel):
     ``method`` to ``precision`` mean what they mean in a simulation; ``steps`` and ``clip`` are off at 0. ``sites`` names the sites
     in their order, separated by commas (empty: those that are there when at least ``min_sites`` are, in the natural order of
     their names). ``wait`` is how long to wait for them, ``deadline`` how long a site may take for an answer, ``poll`` the time
-    between looks, all in seconds. ``secure`` hides every site's update in masked sums. ``run_dir`` is where the run is kept, on the server; a run that is there is gone on with.
+    between looks, all in seconds. ``run_dir`` is where the run is kept, on the server; a run that is there is gone on with.
+    ``secure`` lets the server see sums of the sites' updates only.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)

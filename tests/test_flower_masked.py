@@ -1,0 +1,838 @@
+"""Masked sums between machines: keys, labels, openings; and whole runs in which the server sees nothing but sums."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import sequential
+from equipoise.method import METHODS, Method
+from equipoise.rule import Cohort, Rule, State
+from equipoise.secure import DropOutError, shake
+from helpers import clients, network, normal, samples, tensor
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+from flwr.serverapp import Grid
+
+from equipoise.flower import masked, masked_site, masked_sites
+from equipoise.flower.app import in_process, make_client_app, serve
+from equipoise.flower.codec import Parcel
+from equipoise.flower.grid import InProcessGrid
+from equipoise.flower.masked import MaskError, Sum
+from equipoise.flower.masked_sites import require
+from equipoise.flower.settings import Settings
+from equipoise.flower.site import Site
+from equipoise.flower.sites import Consortium, Sites, description
+from equipoise.flower.task import Task
+
+NAMES = ("ward-a", "ward-b", "ward-c")
+
+
+def memory_at(path: Path) -> masked.Memory:
+    return masked.change(path, lambda memory: (memory, memory))
+
+
+def key_at(path: Path) -> str:
+    return masked.public(memory_at(path).key)
+
+
+class Met:
+    """Sites that have met, in one directory."""
+
+    def __init__(self, base: Path, names: Sequence[str] = NAMES) -> None:
+        self.names = tuple(names)
+        self.paths = {name: base / name / "masks.json" for name in names}
+        self.keys = {name: key_at(path) for name, path in self.paths.items()}
+        for name in names:
+            self.pin(name, self.keys)
+
+    def pin(self, name: str, keys: Mapping[str, str], peers: Mapping[str, str] | None = None) -> None:
+        masked.change(self.paths[name], lambda memory: (masked.pinned(memory, keys, name, peers), None))
+
+    def ask(self, number: int, *, t: int = 0, phase: str = "model", names: Sequence[str] = ()) -> Sum:
+        return Sum("trial", number, t, phase, tuple(names or self.names))
+
+    def send(self, asked: Sum, contents: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self.give(asked, name, x) for name, x in contents.items()}
+
+    def give(self, asked: Sum, name: str, x: Tensor, least: int = 2) -> Tensor:
+        return masked.change(self.paths[name], lambda memory: masked.summand(memory, asked, name, x, least))
+
+    def opening(self, asked: Sum, name: str) -> bytes:
+        return masked.change(self.paths[name], lambda memory: masked.opening(memory, asked))
+
+    def open(self, asked: Sum) -> dict[str, bytes]:
+        return {name: self.opening(asked, name) for name in asked.sites}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here outlives a crash of the machine."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Met:
+    return Met(tmp_path)
+
+
+def contents(n: int = 50, names: Sequence[str] = NAMES) -> dict[str, Tensor]:
+    return {name: normal(n, seed=k) for k, name in enumerate(names)}
+
+
+def uniform(x: Tensor) -> bool:
+    """Whether the bytes of 64-bit integers look uniform: chi-square over 256 values within six standard deviations."""
+    counts = torch.bincount(x.view(torch.uint8).long(), minlength=256).double()
+    expected = counts.sum() / 256
+    return abs(float(((counts - expected) ** 2 / expected).sum()) - 255) < 6 * math.sqrt(2 * 255)
+
+
+# a sum
+def test_the_sum_is_the_sum(sites: Met) -> None:
+    asked, rows = sites.ask(1), contents()
+    found = masked.total(asked, sites.send(asked, rows), sites.open(asked))
+    assert torch.allclose(found, sum(rows.values()), rtol=0, atol=3 * 2.0**-40)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n", "limit"), [(2, 2.0**10), (3, 2.0**20), (100, 2.0**20), (7, 1.0)])
+def test_the_resolution_is_the_finest_that_fits(n: int, limit: float) -> None:
+    asked = Sum("trial", 1, 0, "model", tuple(f"site-{k:03d}" for k in range(n)), limit)
+    assert n * limit < 2.0 ** (63 - asked.secure.bits) <= 2 * n * limit
+    with pytest.raises(ValueError, match="does not fit"):
+        replace(asked.secure, bits=asked.secure.bits + 1)
+
+
+def test_numbers_at_the_ends_of_the_range_are_added(sites: Met) -> None:
+    asked = sites.ask(1)
+    rows = {name: tensor([2.0**20, -(2.0**20)]) for name in NAMES}
+    assert masked.total(asked, sites.send(asked, rows), sites.open(asked)).tolist() == [3 * 2.0**20, -3 * 2.0**20]
+
+
+def test_what_is_sent_looks_uniform_and_so_does_the_sum_before_it_is_opened(sites: Met) -> None:
+    asked, zero = sites.ask(1), torch.zeros(20_000).double()
+    sent = sites.send(asked, dict.fromkeys(NAMES, zero))
+    assert all(uniform(y) for y in sent.values())
+    a, b, c = sent.values()
+    assert uniform(a + b + c)  # their own masks are still in it
+    seeds = sites.open(asked)
+    own = [masked.chacha(seed, asked.label, 20_000) for seed in seeds.values()]
+    assert uniform(a + b - own[0] - own[1])
+    assert not bool((a + b + c - own[0] - own[1] - own[2]).any())  # the tests above can fail
+
+
+def test_a_missing_seed_or_summand_leaves_the_sum_closed(sites: Met) -> None:
+    asked = sites.ask(1)
+    sent, seeds = sites.send(asked, contents()), sites.open(asked)
+    with pytest.raises(KeyError, match="ward-c"):
+        masked.total(asked, sent, {name: seeds[name] for name in NAMES[:2]})
+    with pytest.raises(DropOutError, match="no summand of client 0"):
+        masked.total(asked, {name: sent[name] for name in NAMES[1:]}, seeds)
+
+
+def test_sites_that_are_asked_for_different_sums_do_not_cancel(sites: Met) -> None:
+    """So a server cannot tell one site that two take part, and another that three do."""
+    asked, zero = sites.ask(1), torch.zeros(20_000).double()
+    sent = sites.send(asked, {"ward-a": zero, "ward-b": zero})
+    other = replace(asked, sites=("ward-b", "ward-c"))
+    sent |= {"ward-c": sites.give(other, "ward-c", zero)}
+    own = [sites.opening(other if n == "ward-c" else asked, n) for n in NAMES]
+    assert uniform(sum(sent.values()) - sum(masked.chacha(s, asked.label, 20_000) for s in own))  # type: ignore[arg-type]
+
+
+# labels
+def test_a_number_is_used_once(sites: Met) -> None:
+    rows = contents()
+    first = sites.send(sites.ask(4), rows)
+    for number in (4, 3):
+        with pytest.raises(
+            MaskError, match=rf"asked for sum number {number} and has taken part in number 4: masks are never"
+        ):
+            sites.send(sites.ask(number), rows)
+    again = sites.send(sites.ask(5), rows)
+    assert not any(bool((again[name] == first[name]).any()) for name in NAMES)
+    assert memory_at(sites.paths["ward-a"]).number == 5  # a server that starts again asks, and goes on from there
+
+
+def test_a_refused_sum_uses_no_number_and_a_made_one_is_on_disk(sites: Met) -> None:
+    with pytest.raises(MaskError, match="outside the range"):
+        sites.send(sites.ask(1), {"ward-a": tensor([1.0, 2.0**21])})
+    sent = sites.send(sites.ask(1), {"ward-a": tensor([1.0])})
+    assert json.loads(sites.paths["ward-a"].read_text())["number"] == 1
+    assert sent["ward-a"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("wrong", [3e6, -3e6, math.nan, math.inf])
+def test_an_error_of_range_tells_no_number(sites: Met, wrong: float) -> None:
+    with pytest.raises(MaskError) as caught:
+        sites.send(sites.ask(1), {"ward-b": tensor([0.125, wrong])})
+    assert str(caught.value) == (
+        "ward-b has numbers outside the range [-1.04858e+06, 1.04858e+06] of a masked sum. Its training may have diverged."
+    )
+
+
+# openings
+def test_a_late_summand_shows_nothing(sites: Met) -> None:
+    """Site c's summand of an aborted sum comes after the sum of the others was opened: the first stays closed."""
+    rows = {name: torch.zeros(20_000).double() for name in NAMES}
+    late = sites.send(sites.ask(1), rows)
+    two = sites.ask(2, names=NAMES[:2])
+    sent = sites.send(two, {name: rows[name] for name in two.sites})
+    opened = masked.total(two, sent, sites.open(two))
+    assert not bool(opened.any())
+    assert uniform(sum(late.values()))  # type: ignore[arg-type]
+    for name in NAMES[:2]:
+        with pytest.raises(MaskError, match="Sum number 1 cannot be opened: the last one here is number 2"):
+            sites.opening(sites.ask(1), name)
+
+
+def test_an_opened_round_is_given_to_the_same_sites_only(sites: Met) -> None:
+    rows = contents()
+    asked = sites.ask(1, t=3)
+    sites.send(asked, rows)
+    sites.open(asked)
+    assert sites.opening(asked, "ward-a") == sites.opening(asked, "ward-a")  # asked twice
+    with pytest.raises(
+        MaskError, match="asked for round 3 over ward-a, ward-b, and opened round 3 over ward-a, ward-b, ward-c"
+    ):
+        sites.send(sites.ask(2, t=3, names=NAMES[:2]), contents(names=NAMES[:2]))
+    with pytest.raises(MaskError, match="asked for round 2 over"):
+        sites.send(sites.ask(2, t=2), rows)
+    again = sites.ask(2, t=3)  # a server that lost the result
+    found = masked.total(again, sites.send(again, rows), sites.open(again))
+    assert torch.allclose(found, sum(rows.values()), rtol=0, atol=1e-9)  # type: ignore[arg-type]
+    sites.send(sites.ask(3, t=3, phase="values", names=NAMES[:2]), contents(names=NAMES[:2]))  # phases are apart
+    sites.send(sites.ask(4, t=4, names=NAMES[:2]), contents(names=NAMES[:2]))
+
+
+# keys
+def test_secrets_are_those_of_a_pair_and_an_experiment(tmp_path: Path) -> None:
+    key = {name: (tmp_path / name, key_at(tmp_path / name)) for name in NAMES}
+    private = {name: json.loads(path.read_text())["key"] for name, (path, _) in key.items()}
+    a, b, c = (masked.shared_secret(private["ward-a"], key[n][1], "x") for n in ("ward-b", "ward-c", "ward-b"))
+    assert a == c == masked.shared_secret(private["ward-b"], key["ward-a"][1], "x")
+    assert len({a, b, masked.shared_secret(private["ward-a"], key["ward-b"][1], "y")}) == 3
+    for wrong in ("00" * 32, "12", "xy"):
+        with pytest.raises(MaskError, match="is not the public key of a site"):
+            masked.shared_secret(private["ward-a"], wrong, "x")
+
+
+def test_a_changed_key_is_refused(sites: Met, tmp_path: Path) -> None:
+    stranger = key_at(tmp_path / "stranger")
+    before = sites.paths["ward-a"].read_bytes()
+    with pytest.raises(MaskError, match=r"The key of ward-b has changed since ward-a first saw it.*Nothing was sent"):
+        sites.pin("ward-a", sites.keys | {"ward-b": stranger})
+    with pytest.raises(MaskError, match=r"shown to the others as ward-a's is not its own"):
+        sites.pin("ward-a", sites.keys | {"ward-a": stranger})
+    assert sites.paths["ward-a"].read_bytes() == before
+
+
+def test_a_site_that_is_not_known_is_not_masked_for(sites: Met) -> None:
+    names = ("ward-a", "ward-x")
+    with pytest.raises(MaskError, match="ward-a does not know the key of ward-x"):
+        sites.send(sites.ask(1, names=names), {"ward-a": tensor([1.0])})
+
+
+def test_peers_from_elsewhere(sites: Met, tmp_path: Path) -> None:
+    known = tmp_path / "peers.json"
+    fresh = Met(tmp_path / "fresh")
+    known.write_text(json.dumps({n: fresh.keys[n] for n in NAMES}))
+    fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
+    known.write_text(json.dumps({"ward-a": fresh.keys["ward-a"], "ward-b": sites.keys["ward-b"]}))
+    with pytest.raises(MaskError, match="The key of ward-b is another one there, in the file of peers of ward-a"):
+        fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
+    known.write_text(json.dumps({"ward-b": fresh.keys["ward-b"]}))
+    with pytest.raises(MaskError, match="The key of ward-c is not there, in the file of peers"):
+        fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
+    known.write_text("[1]")
+    with pytest.raises(MaskError, match=r"peers\.json, is not there or not of the form"):
+        fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
+
+
+def test_a_fingerprint_depends_on_every_key(sites: Met, tmp_path: Path) -> None:
+    one = masked.fingerprint(sites.keys)
+    assert one == masked.fingerprint(dict(reversed(sites.keys.items())))
+    assert one != masked.fingerprint(sites.keys | {"ward-b": key_at(tmp_path / "other")})
+    assert len(one) == 39
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_the_key_is_its_owner_s_alone(sites: Met) -> None:
+    path = sites.paths["ward-a"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    with pytest.raises(MaskError, match=r"masks\.json with this site's key can be read by others"):
+        memory_at(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": "00", "opened": {}, "more": 1}'])
+def test_a_damaged_memory_is_an_error_and_no_new_key(sites: Met, text: str) -> None:
+    path = sites.paths["ward-a"]
+    path.write_text(text)
+    with pytest.raises(MaskError, match=r"masks\.json with this site's key is damaged"):
+        memory_at(path)
+    assert path.read_text() == text
+
+
+# who takes part
+@pytest.mark.parametrize("names", [(), ("a",), ("b", "a"), ("a", "a")])
+def test_a_sum_is_over_two_sites_at_least(names: tuple[str, ...]) -> None:
+    with pytest.raises(MaskError, match="at least two sites, sorted, each named once"):
+        Sum("trial", 1, 0, "model", names)
+
+
+def test_a_site_may_want_more(sites: Met) -> None:
+    asked = sites.ask(1, names=NAMES[:2])
+    with pytest.raises(
+        MaskError, match="A sum over 2 sites was asked for, and ward-a takes part in sums over 3 at least"
+    ):
+        sites.give(asked, "ward-a", tensor([1.0]), least=3)
+
+
+# streams
+def test_the_stream() -> None:
+    """Of its own for every secret and label; a longer one begins as a shorter does."""
+    one, two = masked.chacha(b"s" * 32, "x", 1000), masked.chacha(b"s" * 32, "y", 1000)
+    assert not bool((one == two).any())
+    assert not bool((one == masked.chacha(b"t" * 32, "x", 1000)).any())
+    assert uniform(masked.chacha(b"s" * 32, "x", 20_000))
+    assert torch.equal(one[:10], masked.chacha(b"s" * 32, "x", 10))
+    assert not torch.equal(one, shake(b"s" * 32, "x", 1000))
+    assert len(masked.chacha(b"s" * 32, "x", 0)) == 0
+
+
+# whole runs
+def both(method: str, participation: float = 0.7, states: Path | None = None) -> tuple[eq.Federation, Consortium]:
+    """A simulation, and the same by masked sums."""
+    kind = "batchnorm" if "fedbn" in method else "mlp"
+    given: dict[str, Any] = {"epochs": 2, "batch_size": 8, "participation": participation, "seed": 3, "quorum": 0.5}
+    simulated = eq.Federation(network(kind), clients(), method, SOLVER, engine="sequential", **given)
+    return simulated, in_process(network(kind), clients(), method, SOLVER, secure=True, states=states, **given)
+
+
+SOLVER = eq.SGD(0.05, 0.9, 1e-4)
+SUMMED = [name for name, entry in METHODS.items() if not any(masked_sites.problem(rule()) for rule in entry.rules)]
+
+
+def distance(a: eq.Federation, b: eq.Federation) -> float:
+    return float((a.progress.vector - b.progress.vector).abs().max())
+
+
+class Wire:
+    """What goes over the wire, and a way to cut it: ``cut(kind, site, n)`` says what becomes of the n-th such message."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up: list[tuple[str, str, Parcel]] = []
+        self.down: list[tuple[str, str, Parcel]] = []
+        self.cut: Callable[[str, str, int], str] = lambda kind, site, n: ""
+        self.change: Callable[[str, str, Parcel], Parcel] = lambda kind, site, parcel: parcel
+        answered = InProcessGrid._answered
+
+        def watched(grid: InProcessGrid, message: Message) -> Message:
+            kind = message.metadata.message_type
+            site = str(grid.contexts[message.metadata.dst_node_id].node_config["site"])
+            n = sum((kind, site) == (k, s) for k, s, _ in self.down)
+            asked = self.change(kind, site, Parcel.of(message.content))
+            self.down.append((kind, site, asked))
+            message.content = asked.records()
+            what = self.cut(kind, site, n)
+            reply = None if what == "down" else answered(grid, message)
+            if what or reply is None:
+                return Message(Error(5, "gone"), reply_to=message)
+            self.up.append((kind, site, Parcel.of(reply.content)))
+            return reply
+
+        monkeypatch.setattr(InProcessGrid, "_answered", watched)
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _, _ in self.down]
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    return Wire(monkeypatch)
+
+
+def without(lost: Mapping[int, int]) -> Callable[[Job], Iterator[Answer]]:
+    """The sequential engine, in which client ``lost[t]`` fails in round t."""
+
+    def engine(job: Job) -> Iterator[Answer]:
+        rest = [row for row, m in enumerate(job.ids) if m != lost.get(job.t)]
+        for answer in sequential(job.part(rest)):
+            yield answer.within(rest)
+
+    return engine
+
+
+def test_which_methods_need_only_sums() -> None:
+    assert {"fedavg", "fedprox", "moon", "ditto", "fedbn", "margin", "sam", "gsam", "logit-adjust", "finetune"} < {
+        *SUMMED
+    }
+    assert {"saga", "fedism", "fedism+"} < {*SUMMED}
+    assert not {"scaffold", "fedproto", "afl", "qffl", "fedheal", "fedsac", "standalone"} & {*SUMMED}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [*SUMMED, "fedavg:uniform", "fedavg(weights=population)", "fedism+:L", "saga(q=0)", "saga(q=9,beta=0.3)+fedprox"],
+)
+def test_a_masked_run_is_the_simulated_one(method: str) -> None:
+    simulated, fed = both(method)
+    simulated.fit(3, progress=False)
+    fed.fit(3, progress=False)
+    assert distance(simulated, fed) < 1e-10
+    assert distance(simulated, both(method)[0]) > 1e-2  # it has moved
+    assert all(record["secure"] and "quarantined" not in record for record in fed.records)
+    if require(fed.method) is None:
+        assert [r["weights"] for r in fed.records] == [r["weights"] for r in simulated.records]
+
+
+def test_the_weights_of_saga_are_known_to_the_sites_alone(tmp_path: Path) -> None:
+    simulated, fed = both("fedism+(beta=0.4)", states=tmp_path)
+    simulated.fit(4, progress=False)
+    fed.fit(4, progress=False)
+    known = {path.parent.name: json.loads(path.read_text())["weights"] for path in tmp_path.rglob("masks.json")}
+    last = [list(known[name].values())[-1] if name in known else 0.0 for name in fed.experiment.names]
+    k = [rule.power is not None for rule in fed.method.rules].index(True)
+    assert last == pytest.approx(simulated.progress.server[k]["w"].tolist(), abs=1e-9)
+    assert len(set(last)) == 5
+    assert all("weights" not in record for record in fed.records)
+    n = len(fed.progress.vector)
+    assert fed.records[1]["bytes"]["up"] == [8 * (n + 3)] * 4
+    assert "secure" not in simulated.records[0]
+
+
+def test_a_run_whose_weights_nobody_knows_has_a_report(tmp_path: Path) -> None:
+    tests = {"a": samples(30, 1), "b": samples(30, 4)}
+    fed = in_process(network(), clients(), "saga", SOLVER, secure=True, tests=tests)
+    history = fed.fit(2, directory=tmp_path, progress=False)
+    assert history.summary()
+    assert "Weight of every client" not in history.report(tmp_path / "report.html").read_text()
+    assert eq.History.from_run(tmp_path).records[1]["secure"]
+
+
+def test_a_network_of_float32() -> None:
+    """The step is exact to the resolution of the model's own numbers."""
+    data = [(x.float(), y) for x, y in clients()]
+    given = {"epochs": 2, "batch_size": 8, "seed": 3}
+    simulated = eq.Federation(network().float(), data, "fedavg", SOLVER, engine="sequential", **given)
+    fed = in_process(network().float(), data, "fedavg", SOLVER, secure=True, **given)
+    simulated.fit(1, progress=False)
+    fed.fit(1, progress=False)
+    assert distance(simulated, fed) <= 2.0**-22
+
+
+def holds(parcel: Parcel, x: Tensor) -> bool:
+    """Whether any four numbers that follow one another in ``x`` are in a message, bit for bit or nearly."""
+    for sent in parcel.tensors.values():
+        if sent.dtype == torch.int64:
+            sent = sent.double() * 2.0 ** -masked.Sum("", 1, 0, "", ("a", "b", "c", "d")).secure.bits
+        flat = sent.double().flatten()
+        if len(flat) >= len(x) and any(
+            torch.allclose(flat[k : k + len(x)], x.double(), rtol=1e-6, atol=1e-9)
+            for k in range(len(flat) - len(x) + 1)
+        ):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("method", ["fedavg", "saga", "fedbn"])
+def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path) -> None:
+    fed = both(method, states=tmp_path, participation=1.0)[1]
+    fed.fit(1, progress=False)
+    start, word = fed.experiment.setup.initial, fed.experiment.names
+    private = fed.experiment.private
+    start = start if private is None else start[~private]
+    for name in word:
+        (path,) = tmp_path.rglob(f"{name}/update.safetensors")
+        kept = load_file(path)
+        update = kept["0/update"]
+        assert float(update.norm()) > 0.1
+        memory = json.loads(path.with_name("masks.json").read_text())
+        w = memory["weights"].get("0") or fed.records[0]["weights"][word.index(name)]
+        secret = [update, start + update, w * update]
+        for kind, site, parcel in wire.up:
+            assert not any(holds(parcel, x[:4]) for x in secret), (kind, site)
+            assert memory["key"] not in json.dumps(parcel.told)
+            if method == "saga":
+                (value,) = (x for key, x in kept.items() if key.endswith("/value"))
+                assert not any(f"{float(v):.6g}"[:7] in json.dumps(parcel.told) for v in (value, w))
+    wire.up.clear()
+    given = {"epochs": 2, "batch_size": 8, "seed": 3}
+    in_process(network(), clients(), "fedavg", SOLVER, **given).fit(1, progress=False)
+    assert any(holds(parcel, (start + update)[:4]) for _, _, parcel in wire.up) or method != "fedavg"  # it can fail
+
+
+# sites that vanish
+@pytest.mark.parametrize("how", ["down", "up"])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "saga"])
+def test_who_drops_out_while_it_trains_is_left_out(method: str, how: str, wire: Wire) -> None:
+    """Whether it never trained, or its summand is lost (or late): the others are asked for another sum."""
+    simulated, fed = both(method)
+    gone = fed.experiment.names[4]
+    wire.cut = lambda kind, site, n: how if (kind, site, n) == ("train.masked", gone, 1) else ""
+    fed.fit(4, progress=False)
+    (t,) = [record["round"] for record in fed.records if "quarantined" in record]
+    assert fed.records[t]["quarantined"] == [{"client": 4, "name": gone, "reason": "is not reachable any more"}]
+    simulated.experiment = replace(simulated.experiment, engine=without({t: 4}))
+    simulated.fit(4, progress=False)
+    assert distance(simulated, fed) < 1e-10
+    first, again = (wire.kinds().count(kind) for kind in ("train.masked", "train.again"))
+    assert first == 16  # nobody trained twice
+    assert again == (3 if method != "saga" else 3 + 15)
+
+
+def test_who_drops_out_once_the_weights_are_known_is_divided_out(wire: Wire, tmp_path: Path) -> None:
+    """Its share of the sum A stays in the others' weights, which are divided by their sum."""
+    simulated, fed = both("saga(beta=1)", states=tmp_path, participation=1.0)
+    gone = fed.experiment.names[2]
+    wire.cut = lambda kind, site, n: "up" if kind == "train.again" and site == gone else ""
+    fed.fit(1, progress=False)
+    simulated.fit(1, progress=False)
+    assert [q["name"] for q in fed.records[0]["quarantined"]] == [gone]
+    w = tensor(simulated.records[0]["weights"])
+    there = [0, 1, 3, 4]
+    updates = torch.stack(
+        [load_file(next(tmp_path.rglob(f"client-{m}/update.safetensors")))["0/update"] for m in range(5)]
+    )
+    expected = simulated.experiment.setup.initial + (w[there, None] * updates[there]).sum(0) / w[there].sum()
+    assert torch.allclose(fed.progress.vector, expected, rtol=0, atol=1e-9)
+
+
+def test_an_opening_that_is_lost_is_asked_for_again(wire: Wire) -> None:
+    simulated, fed = both("fedavg")
+    fed.sites.poll = 0.001
+    wire.cut = lambda kind, site, n: ["down", "up", ""][min(n, 2)] if (kind, site) == ("query.open", "client-4") else ""
+    fed.fit(2, progress=False)
+    simulated.fit(2, progress=False)
+    assert distance(simulated, fed) < 1e-10
+    assert all("quarantined" not in record for record in fed.records)
+
+
+def test_who_vanishes_before_the_opening_is_waited_for(wire: Wire) -> None:
+    """A sum without it could be compared with the one that its seed would open; so the round waits for the same sites."""
+    simulated, fed = both("fedavg", participation=1.0)
+    fed.sites.deadline = fed.sites.poll = 0.001
+    simulated.fit(2, progress=False)
+    fed.fit(1, progress=False)
+    before = fed.progress
+    vanished = True
+    wire.cut = lambda kind, site, n: "down" if vanished and (kind, site) == ("query.open", "client-4") else ""
+    with pytest.raises(
+        eq.QuorumError, match=r"never opened: client-4 is not reachable any more\. Run again when it is back"
+    ):
+        fed.fit(1, progress=False)
+    assert fed.progress is before
+    wire.cut = lambda kind, site, n: "down" if vanished and site == "client-4" else ""
+    with pytest.raises(eq.QuorumError, match=r"and opened round 1 over .*client-4.*Resume with the same sites"):
+        fed.fit(1, progress=False)
+    vanished = False
+    fed.fit(1, progress=False)
+    assert distance(simulated, fed) < 1e-10
+
+
+def test_too_few_are_left(wire: Wire) -> None:
+    fed = both("fedavg", participation=1.0)[1]
+    wire.cut = lambda kind, site, n: (
+        "down" if kind == "train.masked" and site in ("client-0", "client-1", "client-2") else ""
+    )
+    with pytest.raises(eq.QuorumError, match=r"because 2 sites are left for a masked sum, and it takes 2\.5"):
+        fed.fit(1, progress=False)
+    assert "query.open" not in wire.kinds()  # what nobody uses stays closed
+
+
+def test_a_server_that_starts_again_goes_on(wire: Wire, tmp_path: Path) -> None:
+    """It asks for the last number that was used, and nothing else is lost with it."""
+    first = both("saga", states=tmp_path / "sites")[1]
+    first.fit(2, directory=tmp_path / "run", progress=False)
+    second = both("saga", states=tmp_path / "sites")[1]
+    second.resume(tmp_path / "run")
+    second.fit(2, progress=False)
+    numbers = [parcel.told["sum"]["number"] for kind, _, parcel in wire.down if kind.startswith("train")]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) >= 8
+    simulated = both("saga")[0]
+    for _ in range(2):
+        simulated.fit(2, progress=False)
+    assert distance(second, simulated) < 1e-10
+
+
+# servers and sites that misbehave
+def test_a_server_that_swaps_keys_is_found_out(wire: Wire, tmp_path: Path) -> None:
+    stranger = key_at(tmp_path / "stranger")
+    fed = both("fedavg", participation=1.0)[1]
+    fed.fit(1, progress=False)
+
+    def swapped(kind: str, site: str, parcel: Parcel) -> Parcel:
+        if kind != "train.masked" or site != "client-1":
+            return parcel
+        return replace(parcel, told={**parcel.told, "keys": {**parcel.told["keys"], "client-2": stranger}})
+
+    wire.change = swapped
+    fed.fit(1, progress=False)
+    (found,) = fed.records[1]["quarantined"]
+    assert found["name"] == "client-1"
+    assert found["reason"].startswith("refuses: The key of client-2 has changed since client-1 first saw it")
+
+
+def test_a_server_that_uses_a_number_twice_gets_nothing(wire: Wire) -> None:
+    fed = both("fedavg", participation=1.0)[1]
+    fed.fit(1, progress=False)
+    assert isinstance(fed.experiment.engine, masked_sites.MaskedSites)
+    fed.experiment.engine.number = 0
+    before = len(wire.up)
+    with pytest.raises(
+        eq.QuorumError, match="was asked for sum number 1 and has taken part in number 1: masks are never"
+    ):
+        fed.fit(1, progress=False)
+    assert not any(parcel.tensors for _, _, parcel in wire.up[before:])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "saga"])
+def test_a_server_that_wants_one_site_alone_gets_nothing(method: str, wire: Wire) -> None:
+    """It tells client 2 that it counts most, and the others that they count little."""
+    fed = both(method, participation=1.0)[1]
+
+    def weighed(kind: str, site: str, parcel: Parcel) -> Parcel:
+        asked = dict(parcel.told.get("sum", {}))
+        if asked.get("phase") != "model":
+            return parcel
+        if method == "saga":
+            asked["told"] = {**asked["told"], "sum": asked["told"]["sum"] * (1 if site == "client-2" else 1e6)}
+        else:
+            big = "client-2" if site == "client-2" else "client-0"
+            asked["told"] = {"weights": {name: 0.8 if name == big else 0.05 for name in asked["told"]["weights"]}}
+        return replace(parcel, told={**parcel.told, "sum": asked})
+
+    wire.change = weighed
+    with pytest.raises(eq.QuorumError, match="the sum is out of range: masks do not fit each other"):
+        fed.fit(1, progress=False)
+
+
+def told_weights(weights: Sequence[float]) -> Callable[[str, str, Parcel], Parcel]:
+    def weighed(kind: str, site: str, parcel: Parcel) -> Parcel:
+        told = {"weights": {f"client-{k}": w for k, w in enumerate(weights)}}
+        asked = parcel.told.get("sum")
+        return replace(parcel, told={**parcel.told, "sum": {**asked, "told": told}}) if asked else parcel
+
+    return weighed
+
+
+def test_a_site_that_the_sum_would_show_stays_away() -> None:
+    """The sum is then nearly its own update; the others do the round without it."""
+    fed = in_process(network(), clients((400, 4, 6, 5)), "fedavg", SOLVER, secure=True)
+    fed.fit(1, progress=False)
+    (lost,) = fed.records[0]["quarantined"]
+    assert lost["name"] == "client-0"
+    assert "The update of client-0 would be 96% of the sum, which would show it; 95% is the most" in lost["reason"]
+    assert fed.records[0]["weights"] == pytest.approx([4 / 15, 6 / 15, 5 / 15])
+
+
+@pytest.mark.parametrize("weights", [[0.9, 0.0, 0.0, 0.0, 0.0], [0.9, 0.3, -0.2, 0.0, 0.0]])
+def test_weights_that_are_none(weights: list[float], wire: Wire) -> None:
+    wire.change = told_weights(weights)
+    with pytest.raises(eq.QuorumError, match="The weights of the sites must be >= 0 and sum to 1"):
+        both("fedavg", participation=1.0)[1].fit(1, progress=False)
+
+
+def test_the_update_of_a_round_goes_into_sums_of_that_round(wire: Wire) -> None:
+    """Otherwise a server could have the same update in two open sums."""
+
+    def later(kind: str, site: str, parcel: Parcel) -> Parcel:
+        asked = parcel.told.get("sum")
+        return replace(parcel, told={**parcel.told, "sum": {**asked, "round": 7}}) if asked else parcel
+
+    wire.change = later
+    with pytest.raises(eq.QuorumError, match="A sum of round 7 was asked for with the update of round 0"):
+        both("fedavg")[1].fit(1, progress=False)
+
+
+def test_only_what_the_method_sums_is_summed(wire: Wire) -> None:
+    def renamed(kind: str, site: str, parcel: Parcel) -> Parcel:
+        asked = parcel.told.get("sum")
+        return replace(parcel, told={**parcel.told, "sum": {**asked, "phase": "values"}}) if asked else parcel
+
+    wire.change = renamed
+    with pytest.raises(eq.QuorumError, match="Something is to be summed that is not part of the method: 'values'"):
+        both("fedavg")[1].fit(1, progress=False)
+
+
+@pytest.mark.parametrize(("wrong", "reason"), [
+    ({"summand": torch.zeros(3, dtype=torch.int64)}, "there is no summand of the right size"),
+    ({"summand": torch.zeros(73).double()}, "there is no summand of the right size"),
+    ({}, "there is no summand of the right size"),
+])  # fmt: skip
+def test_a_summand_that_is_none(wrong: dict[str, Tensor], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = both("fedavg", participation=1.0)[1]
+    right = masked_site.KINDS["train.masked"]
+
+    def train(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+        found = right(site, asked, node)
+        return replace(found, tensors=wrong) if site.experiment.names == ("client-3",) else found
+
+    monkeypatch.setitem(masked_site.KINDS, "train.masked", train)
+    fed.fit(1, progress=False)
+    assert [q["reason"] for q in fed.records[0]["quarantined"]] == [f"sent what cannot be used: {reason}"]
+
+
+def test_masks_that_do_not_fit_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = both("fedavg", participation=1.0)[1]
+    real = masked.opening
+    monkeypatch.setattr(
+        masked, "opening", lambda memory, asked: (memory, bytes(32)) if memory.number % 2 else real(memory, asked)
+    )
+    with pytest.raises(eq.QuorumError, match="the sum is out of range: masks do not fit each other"):
+        fed.fit(1, progress=False)
+    assert fed.progress.t == 0
+
+
+def test_updates_out_of_range_stay_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masked_sites, "LIMIT", 1e-9)
+    with pytest.raises(
+        eq.QuorumError, match=r"refuses: client-0 has numbers outside the range \[-1e-09, 1e-09\] of a masked sum"
+    ):
+        both("fedavg")[1].fit(1, progress=False)
+
+
+# what is refused
+@pytest.mark.parametrize(("method", "reason"), [
+    ("fedheal", "fedheal cannot be used, because the server must see what single sites send"),
+    ("fedprox+afl", "afl cannot be used, because the server must see what single sites send"),
+    ("scaffold", "scaffold cannot be used, because every site reports control variate to the server"),
+    ("fedproto", "fedproto cannot be used, because every site reports class prototypes to the server"),
+    ("saga:released", "saga cannot be used, because the server must see what single sites send"),
+    ("standalone", "standalone cannot be used, because nothing is summed in it"),
+])  # fmt: skip
+def test_other_methods_are_refused_before_anything_is_sent(method: str, reason: str, tmp_path: Path) -> None:
+    class Deaf:
+        """Whoever asks it anything fails."""
+
+    settings = Settings.of({"method": method, "secure": True, "run-dir": str(tmp_path / "run")})
+    with pytest.raises(eq.MethodError) as caught:
+        serve(cast(Grid, Deaf()), Task(network()), settings)
+    assert str(caught.value).startswith(
+        f"secure=true: {reason}, and the server sees sums only. Methods that can be used"
+    )
+    assert "fedprox" in str(caught.value)
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_a_rule_that_does_more_than_weigh_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Sly(Rule):
+        sees = "sum"
+
+        def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+            return state, replace(cohort, coefficients=cohort.uniform)
+
+    with pytest.raises(eq.MethodError, match="does more than to weigh the updates"):
+        in_process(network(), clients(), Sly(), SOLVER, secure=True)
+
+
+def test_what_clients_reach_alone_is_not_asked() -> None:
+    with pytest.raises(ValueError, match="what each site reaches alone is not found out"):
+        in_process(network(), clients(), "fedavg", SOLVER, secure=True, collaborative=True, tests={"a": samples(9, 1)})
+
+
+def test_the_keys_are_shown_once_to_be_compared(caplog: pytest.LogCaptureFixture) -> None:
+    fed = in_process(network(), clients()[:3], "fedavg", SOLVER, secure=True)
+    fed.fit(2, progress=False)
+    found = re.findall("fingerprint ([0-9a-f-]{39})", caplog.text)
+    assert len(found) == 4  # the server and three sites
+    assert len(set(found)) == 1
+    assert len(set(re.findall("(client-[012]): its public key for masked sums is [0-9a-f]{64}", caplog.text))) == 3
+
+
+def test_two_sites_are_warned(caplog: pytest.LogCaptureFixture) -> None:
+    fed = in_process(network(), clients()[:2], "fedavg", SOLVER, secure=True)
+    with caplog.at_level("WARNING"):
+        fed.fit(1, progress=False)
+    assert "a masked sum over two sites hides neither from the other: each can subtract itself" in caplog.text
+
+
+def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
+    """Masked sums only, over four sites at least, with those whose keys it was told."""
+    data = dict(zip(("a", "b", "c"), clients(), strict=False))
+    told = description(Method.of("fedavg"), SOLVER, 0, 1, None, 8, "full", ("accuracy",), "trial")
+
+    def trained(node: dict[str, Any], secure: bool) -> str:
+        app = make_client_app(lambda n, _: Task(network(), data.get(str(n["site"]))))
+        nodes = [{"site": name, "state-dir": str(tmp_path / name), **(node if name == "b" else {})} for name in data]
+        told["name"] += "."  # another experiment, with new keys
+        sites = Sites(InProcessGrid(app, nodes, {}), dict(told), deadline=5.0, poll=0.001)
+        sites.gather(3, [], 0.0)
+        fed = Consortium(Task(network()), sites, "fedavg", SOLVER, seed=0, batch_size=8, secure=secure)
+        fed.fit(1, progress=False)
+        (lost,) = fed.records[0].get("quarantined", [{"name": "b", "reason": ""}])
+        assert lost["name"] == "b"
+        return str(lost["reason"])
+
+    assert (
+        trained({"secure": True}, False)
+        == "refuses: it takes part in masked sums only (secure=true in its node-config)"
+    )
+    assert trained({"least-sites": 4}, True).startswith("refuses: A sum over 3 sites was asked for, and b takes part")
+    peers = tmp_path / "peers.json"
+    peers.write_text("{}")
+    assert trained({"secure": True, "peers": str(peers)}, True).startswith("refuses: The key of a is not there")
+    assert trained({"secure": True, "least-sites": 3}, True) == ""
+
+
+def test_a_round_that_was_opened_without_a_site_is_done_again_without_it(wire: Wire, tmp_path: Path) -> None:
+    """The server stopped after the opening and before its checkpoint; the site is back, and has to wait for the next round."""
+    for t, lost in enumerate(("client-3", "")):
+        fed = both("fedavg", participation=1.0, states=tmp_path)[1]
+        wire.cut = lambda kind, site, n, lost=lost: "down" if kind == "train.masked" and site == lost else ""  # type: ignore[misc]
+        fed.fit(1 + t, progress=False)
+        (found,) = fed.records[0]["quarantined"]
+        assert found["name"] == "client-3"
+    assert found["reason"] == "was not there when a sum of this round was opened"
+    assert "quarantined" not in fed.records[1]
+
+
+def test_long_vectors() -> None:
+    """An update of a hundred thousand numbers, and the sum of three, is exact."""
+    names = ("a", "b", "c")
+    keys = {n: "".join(f"{(7 * k + i) % 256:02x}" for i in range(32)) for k, n in enumerate(names, start=1)}
+    public = {n: masked.public(key) for n, key in keys.items()}
+    asked = Sum("x", 1, 0, "model", names)
+    memories = {n: masked.Memory(key, public) for n, key in keys.items()}
+    rows = {n: normal(100_000, seed=k) for k, n in enumerate(names)}
+    made = {n: masked.summand(memories[n], asked, n, rows[n]) for n in names}
+    seeds = {n: bytes.fromhex(after.seed) for n, (after, _) in made.items()}
+    total = masked.total(asked, {n: y for n, (_, y) in made.items()}, seeds)
+    assert float((total - sum(rows.values())).abs().max()) <= 3 * 2.0 ** -(asked.secure.bits + 1) + 1e-15
+
+
+def test_peers_are_written_after_the_first_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The run stops at once, prints the keys, and goes on with them when the file has them."""
+    names, peers = ("a", "b", "c"), tmp_path / "peers.json"
+    peers.write_text("{}")
+    data = dict(zip(names, clients(), strict=False))
+    app = make_client_app(lambda node, _: Task(network(), data[str(node["site"])]))
+    nodes = [{"site": name, "state-dir": str(tmp_path / name), "peers": str(peers)} for name in names]
+    told = {"method": "fedavg", "secure": True, "rounds": 2, "min-sites": 3, "run-dir": str(tmp_path / "run")}
+
+    def run() -> eq.History:
+        return serve(InProcessGrid(app, nodes, {}), Task(network()), Settings.of(told))
+
+    with pytest.raises(eq.QuorumError, match="refuses: The key of b is not there, in the file of peers of a"):
+        run()
+    keys = dict(re.findall("([abc]): its public key for masked sums is ([0-9a-f]{64})", caplog.text))
+    peers.write_text(json.dumps(keys))
+    assert [record["ids"] for record in run().records] == [[0, 1, 2]] * 2
