@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SITES := $(VENV)/.sites
 JOBS ?= 2
 
-.PHONY: help run test test-all check docs bench bench-peers bench-gpu clean
+.PHONY: help run test test-all check docs bench bench-peers bench-gpu bench-flower clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make check     formatter, linter, type checker, documentation"
 	@echo "make bench     speed, as ratios      make docs      the documentation in site/"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
+	@echo "make bench-flower  through Flower: in one process, on Ray"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
@@ -51,6 +52,9 @@ bench: $(STAMP)
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers/run.py --write
+
+bench-flower: $(SITES)
+	$(BIN)/python benchmarks/flower.py --threads 1 --alternations 3 --write
 
 bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py --write

@@ -43,6 +43,7 @@ from golden_gradient_rewards import ADAPTERS as GRADIENT_REWARDS
 from golden_metrics import ADAPTERS as METRICS
 from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
+from golden_privacy import ADAPTERS as PRIVACY
 from golden_weights import ADAPTERS as WEIGHTS
 from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
 
@@ -662,3 +663,4 @@ ADAPTERS |= COLLABORATORS
 ADAPTERS |= FEDSAC
 ADAPTERS |= GRADIENT_REWARDS
 ADAPTERS |= NEURONS
+ADAPTERS |= PRIVACY

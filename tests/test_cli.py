@@ -19,7 +19,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, checkpoint, cli, guard, runs
+from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, checkpoint, cli, guard, parse, runs
+from equipoise.cli import SIGHTS
 from run_helpers import (
     TINY,
     Zygote,
@@ -88,7 +89,9 @@ def test_the_methods(equipoise: Call) -> None:
             "presets",
             "preset_in_a_sum",
             "needs",
+            "sees",
         }
+        assert entry["sees"] in SIGHTS
         assert all(p.keys() == {"name", "default", "values", "part", "main"} for p in entry["hyper_parameters"])
 
 
@@ -101,6 +104,7 @@ def test_a_method_in_full(equipoise: Call, name: str) -> None:
     assert all(field.name in ended.out for rule in METHODS[name].rules for field in fields(rule))
     for preset in ("paper", *METHODS[name].presets):
         assert f"{name}:{preset}" in ended.out
+    assert f"the server must see: {SIGHTS[parse(name).sees]}\n" in ended.out
     assert list(json.loads(equipoise("methods", name, "--json").out)) == [name]
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 import equipoise as eq
-from equipoise import federation, rows
+from equipoise import frame, rows
 from equipoise.method import METHODS
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -137,7 +137,7 @@ class Pretend(TorchFunctionMode):
 
 @pytest.fixture
 def pretend(monkeypatch):
-    monkeypatch.setattr(federation, "_device", torch.device)
+    monkeypatch.setattr(frame, "_device", torch.device)
     places, real = Places(), torch.from_numpy
 
     def from_numpy(array: Any) -> Tensor:  # the one maker that modes do not see

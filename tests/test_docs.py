@@ -144,7 +144,9 @@ def test_every_option_is_described() -> None:
     group: Any = typer.main.get_command(cli.app)
     text = (ROOT / "docs/command-line.md").read_text()
     assert set(group.commands) == set(re.findall(r"^\| `(\w+)` \|", text, flags=re.M))
-    for name, command in group.commands.items():
+    nested = {f"flower {name}": command for name, command in group.commands["flower"].commands.items()}
+    assert all(f"| `{name} DIR" in text for name in nested)
+    for name, command in {**group.commands, **nested}.items():
         for parameter in command.params:
             for option in (*parameter.opts, *parameter.secondary_opts):
                 if option.startswith("-") and option != "--help":
@@ -186,6 +188,7 @@ def test_method_is_described(name: str) -> None:
         assert set(re.findall(r"`([^`]+=[^`]+)`", after)) == {f"{k}={v}" for k, v in values.items()}
     for word in ("State", "raffic", "Differs:"):
         assert word in text
+    assert f"\nThe server must see: `{parse(name).sees}`" in text
 
 
 def test_no_section_without_a_method() -> None:

@@ -299,7 +299,7 @@ def marked() -> list[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", "scaffold+fedheal", "moon", "fedproto+fedheal", "fedbn", "fedsac", "cgsv"]
+    "method", ["fedavg", "scaffold+fedheal", "moon", "fedproto+fedheal", "fedbn", "fedsac", "cgsv", "dp"]
 )
 @pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
 def test_processes_give_the_same_bits(method: str, kind: str, pool: Processes) -> None:

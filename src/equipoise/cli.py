@@ -29,12 +29,15 @@ from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
 from equipoise.compare import fitting, members
 from equipoise.files import write_atomically
+from equipoise.flower_cli import app as flower
 from equipoise.forecasts import Forecast, ForecastError
 from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
 from equipoise.method import ALIASES, METHODS, MethodError, parse, read_value
+from equipoise.privacy_cli import privacy
 from equipoise.report.html import write as write_report
 from equipoise.report.table import comparison, rich_table
+from equipoise.rule import Sees
 
 app = typer.Typer(
     name="equipoise",
@@ -46,11 +49,19 @@ app = typer.Typer(
     epilog="Start with `equipoise compare fedavg fedheal`. Add `--debug` to any command for a traceback.",
 )
 app.add_typer(analyse)
+app.add_typer(flower)
+app.command(epilog="Example: `equipoise privacy --noise 20 --rounds 40`")(privacy)
 NEEDS = {
     "contribution": "what each client reaches alone, on the server's validation data (found out by itself)",
     "contribution_on_test": "what each client reaches alone, on the test data (found out by itself)",
     "neurons": "a network whose hidden units can be removed one by one",
     "validation": "validation data of the server's own (scenarios digits-pow, digits-cla, digits-dir)",
+}
+SIGHTS: dict[Sees, str] = {
+    "nothing": "nothing",
+    "sum": "sums over the clients, with weights known before the round",
+    "scalars+sum": "a few numbers of each client, then sums over the clients",
+    "matrix": "what each client sends",
 }
 out = Console()
 err = Console(stderr=True)
@@ -99,7 +110,8 @@ Participation = Annotated[
     float | None, typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: the scenario's].")
 ]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="auto, sequential, workers, processes or stacked [default: auto].")
+    str | None,
+    typer.Option("--engine", help="auto, sequential, workers, processes, stacked or flower-inproc [default: auto]."),
 ]
 Workers = Annotated[
     int | None,
@@ -350,8 +362,8 @@ def methods_(
         _show_method(name)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("method", "what it does", "hyper-parameters", "from"):
-        table.add_column(column, overflow="fold", no_wrap=column == "method")
+    for column in ("method", "what it does", "hyper-parameters", "server sees", "from"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("method", "server sees"))
     for n in METHODS:
         d = _described(n)
         main = [p for p in d["hyper_parameters"] if p["main"]]
@@ -359,6 +371,7 @@ def methods_(
             f"[bold]{n}[/]",
             d["summary"],
             " ".join(f"{p['name']}={p['default']}" for p in main),
+            d["sees"],
             d["citation"].split(":")[0],
         )
     out.print(table)
@@ -379,6 +392,7 @@ def _show_method(name: str) -> None:
     for preset, values in d["presets"].items():
         shown = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"
         out.print(f"{name}:{preset}  {shown}", highlight=False)
+    out.print(f"the server must see: {SIGHTS[parse(name).sees]}", highlight=False)
     if d["needs"]:
         out.print(f"needs: {'; '.join(d['needs'])}", highlight=False)
     if d["preset_in_a_sum"]:
@@ -425,6 +439,7 @@ def _described(name: str) -> dict[str, Any]:
         "presets": {"paper": {}, **{k: dict(v) for k, v in entry.presets.items()}},
         "preset_in_a_sum": entry.summed,
         "needs": [NEEDS[need] for need in sorted(parse(name).needs)],
+        "sees": parse(name).sees,
     }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add, and_
 
 import torch
 from torch import Tensor
 
+from equipoise import draws
 from equipoise.oracle import Oracle
 from equipoise.rule import Gradient, Out, Rule, State, Visit, overrides
 
@@ -24,6 +25,7 @@ def visit_client(
     messages: Sequence[State],
     private: Tensor | None = None,
     held: Tensor | None = None,
+    keys: Sequence[bytes] = (),
 ) -> tuple[Tensor, list[State], list[State]]:
     """Train from the received model and report: the client side of every method.
 
@@ -35,6 +37,7 @@ def visit_client(
     received : whole model handed out [..., G].
     private : coordinates [G] that never leave the client, or None.
     held : coordinates [..., G] of the client's submodel, or None; the others do not train.
+    keys : what each client draws its noise from; without them a rule that adds noise raises ``ValueError``.
 
     Returns
     -------
@@ -46,6 +49,9 @@ def visit_client(
         Visit(received, oracle.n_params, s, m, oracle, t, rounds, own, shared)
         for s, m in zip(states, messages, strict=True)
     ]
+    if keys:
+        like = received[..., : oracle.n_params]
+        visits = [replace(v, normal=partial(_normal, keys, r, like)) for r, v in zip(rules, visits, strict=True)]
     paired = list(zip(rules, visits, strict=True))
     start = received
     for rule, visit in paired:
@@ -92,6 +98,9 @@ def visit_client(
     theta = trained[..., : oracle.n_params]
     visits = [replace(v, trained=trained, begun=start[..., : oracle.n_params]) for v in visits]
     done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
+    for rule, (report, _) in zip(rules, done, strict=True):
+        if report and not rule.reports:  # what protects clients relies on it
+            raise ValueError(f"{type(rule).__name__} says that it reports nothing, and reports {', '.join(report)}.")
     sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
     return sent, [report for report, _ in done], [state for _, state in done]
 
@@ -109,6 +118,12 @@ def _sent(
         update = r.upload(update, v)
     sent = start + update if shared is None else torch.where(shared, start + update, trained[..., :P])
     return torch.cat([sent, trained[..., P:]], -1)
+
+
+def _normal(keys: Sequence[bytes], rule: Rule, like: Tensor) -> Tensor:
+    """Standard normal numbers [..., P] of each client, drawn on the CPU whatever the device."""
+    drawn = [draws.normal(key, type(rule).__name__, like.shape[-1], like.dtype) for key in keys]
+    return torch.stack(drawn).view(like.shape).to(like.device)
 
 
 def _wrapped(rule: Rule, visit: Visit, grad: Gradient) -> Gradient:

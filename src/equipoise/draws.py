@@ -3,11 +3,14 @@
 Every number is a hash of ``(seed, round, client, purpose, position)``. So the batches of a client are the same whether
 it runs alone, in a stack or on another machine, and one call draws for thousands of clients.
 
-The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), chained over the parts of the key.
+The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), chained over the parts of the key. It can be
+undone, so what must stay hidden (:func:`normal`) is drawn from SHAKE-256.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +23,7 @@ from torch import Tensor
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 PARTICIPANTS, ORDER, SHIFT, NOISE = range(4)  # what a number is for: no two purposes share numbers
+PAIRS = 1 << 14  # of normal numbers drawn at a time: stays in the cache, and torch does not split it over threads
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -42,6 +46,35 @@ def bits(seed: int, t: int, clients: Sequence[int], purpose: int, positions: NDA
 def noise(seed: int, t: int, client: int) -> int:
     """Seed of the global generators for one client's visit, for networks and data sets that draw random numbers."""
     return int(bits(seed, t, [client], NOISE, np.zeros((1, 1), np.int64))[0, 0] >> np.uint64(1))
+
+
+def key(seed: int, t: int, client: int, secret: bytes | None = None) -> bytes:
+    """What the normal numbers of one client's visit are drawn from: 32 bytes, from ``secret`` if there is one, else from ``seed``.
+
+    Raises
+    ------
+    ValueError : a secret so short that it could be guessed.
+    """
+    if secret is not None and len(secret) < 32:
+        raise ValueError(f"A secret has at least 32 random bytes, as of secrets.token_bytes(32); found {len(secret)}.")
+    return hashlib.sha256(repr((int(seed) if secret is None else secret, t, client)).encode()).digest()
+
+
+def normal(key: bytes, purpose: str, n: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    r"""Independent standard normal numbers [n], for whoever knows the ``key``; one ``purpose`` tells nothing of another.
+
+    .. math:: \sqrt{-2 \ln u}\,(\cos 2 \pi v, \sin 2 \pi v)
+
+    Box and Muller, Annals of Mathematical Statistics 1958, in float64, of u in (0, 1] and v in [0, 1) with 53 bits each
+    from SHAKE-256. No number is beyond 8.6.
+    """
+    drawn = torch.empty(n, dtype=dtype)
+    for block, at in enumerate(range(0, n, 2 * PAIRS)):
+        stream = hashlib.shake_256(key + block.to_bytes(8, "little") + purpose.encode()).digest(16 * PAIRS)
+        lots = torch.from_numpy((np.frombuffer(stream, "<u8") >> np.uint64(11)) * 2.0**-53)
+        radius, angle = (1 - lots[:PAIRS]).log_().mul_(-2).sqrt_(), lots[PAIRS:] * (2 * math.pi)
+        drawn[at : at + 2 * PAIRS] = torch.cat([radius * angle.cos(), radius * angle.sin()])[: n - at]
+    return drawn
 
 
 def cohort_size(n_clients: int, share: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from equipoise.methods.afl import AFL
 from equipoise.methods.cffl import CFFL
 from equipoise.methods.cgsv import CGSV
 from equipoise.methods.ditto import Ditto, DittoPersonal
+from equipoise.methods.dp import DP
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fael_exact import FAELExact
 from equipoise.methods.fairfed import FairFed
@@ -43,7 +45,7 @@ from equipoise.methods.sam import SAM
 from equipoise.methods.scaffold import Scaffold
 from equipoise.methods.standalone import Standalone
 from equipoise.model import Model
-from equipoise.rule import Rule, overrides
+from equipoise.rule import SEES, Rule, Sees, overrides
 from equipoise.solver import Solver
 from equipoise.words import near
 
@@ -309,6 +311,12 @@ METHODS: dict[str, Entry] = {
         SAC,
         {"fedrac": {"form": "every_round", "weights": "uniform"}},
     ),
+    "dp": Entry(
+        (DP,),
+        "clip every update and add noise to it: differential privacy of a client's data",
+        "McMahan et al., ICLR 2018; Geyer, Klein, Nabi 2017",
+        {"clip": {"noise": 0.0}},
+    ),
 }
 ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance
 TRAVEL: frozenset[type[Rule]] = frozenset({Scaffold})  # rules that ask how far the solver's steps lead
@@ -372,6 +380,23 @@ class Method:
                         "use": "what a client does to its model before it predicts",
                     }
                     raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
+        for rule, part in paired:
+            if rule.seals:
+                self._sealed(part)
+
+    def _sealed(self, by: str) -> None:
+        """Refuse a rule that lets something of the data past the rule ``by``, which protects nothing but the update."""
+        for rule, part in zip(self.rules, self.parts, strict=True):
+            told = rule.reports
+            if any(need.startswith("contribution") for need in rule.needs):
+                told = told or "what it reaches alone"
+            if overrides(rule, "upload") and not rule.seals:
+                told = told or "something in place of its update"
+            if told:
+                raise MethodError(
+                    f"{part!r} has each client tell {told}, which {by!r} does not protect: it clips and hides the update only. "
+                    f"Leave out {part!r}, or take {by!r} without noise, which promises nothing: {by}(noise=0)."
+                )
 
     def __str__(self) -> str:
         return self.text
@@ -389,6 +414,11 @@ class Method:
     def needs(self) -> frozenset[str]:
         """What the federation must have, by any of the rules."""
         return frozenset().union(*(rule.needs for rule in self.rules))
+
+    @property
+    def sees(self) -> Sees:
+        """What the server must see of what single clients send: the most that any of the rules must."""
+        return max((rule.sees for rule in self.rules), key=SEES.index, default="sum")
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that cannot answer what a rule asks.
@@ -545,8 +575,9 @@ def _values(text: str, name: str) -> dict[str, Any]:
 def read_value(text: str) -> Any:
     """Read a hyper-parameter's value: number, true or false, none, or a word."""
     word = text.strip()
-    if word.lower() in ("true", "false", "none"):
-        return {"true": True, "false": False, "none": None}[word.lower()]
+    known = {"true": True, "false": False, "none": None, "inf": math.inf}
+    if word.lower() in known:
+        return known[word.lower()]
     try:
         return ast.literal_eval(word)
     except (ValueError, SyntaxError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 State = dict[str, Tensor]
 Needed = TypeVar("Needed")
 Gradient = Callable[[Tensor], Tensor]
+Sees = Literal["nothing", "sum", "scalars+sum", "matrix"]
+SEES: tuple[Sees, ...] = get_args(Sees)  # from least to most, see Rule.sees
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -116,6 +118,10 @@ class Out:
         return self.mean(cross_entropy(self.logits, self.y))
 
 
+def _no_noise() -> Tensor:
+    raise ValueError("This visit has nothing to draw noise from: give visit_client the keys of its clients.")
+
+
 @dataclass(frozen=True)
 class Visit:
     """What one client (or a stack of clients) knows in round ``t``, as one rule sees it.
@@ -125,7 +131,8 @@ class Visit:
     submodel, if it has one: nothing else is there to be trained. ``shared`` [P] marks what leaves the client, if not all
     does. ``trained`` [..., G] is the model
     after local training and ``begun`` [..., P] the parameters it started from; both are there in ``upload`` and
-    ``finish`` only.
+    ``finish`` only. ``normal()`` gives the client's own standard normal numbers [..., P] for this rule and round, the same
+    at every call.
     """
 
     received: Tensor
@@ -139,6 +146,7 @@ class Visit:
     shared: Tensor | None = None
     trained: Tensor = field(default_factory=lambda: torch.empty(0))
     begun: Tensor = field(default_factory=lambda: torch.empty(0))
+    normal: Callable[[], Tensor] = field(default_factory=lambda: _no_noise)
 
     @property
     def start(self) -> Tensor:
@@ -251,6 +259,23 @@ class Cohort:
 
 
 @dataclass(frozen=True)
+class Power:
+    r"""Weights in proportion to a power of one number of each client, which need only sums: see :mod:`equipoise.secure`.
+
+    .. math:: w_m = \beta \frac{a_m}{\sum_j a_j} + (1 - \beta) \frac{u_m}{\sum_j u_j}, \qquad a_m = \max(v_m, \epsilon)^q
+
+    ``report`` is the name under which clients report v, u_m is the weight that a client had last (0 before its first), and
+    ``floor`` is epsilon. ``typical`` is a guess of v > 0 before anything is known.
+    """
+
+    report: str
+    q: float
+    beta: float = 1.0
+    floor: float = 1e-10
+    typical: float = 1.0
+
+
+@dataclass(frozen=True)
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
@@ -270,6 +295,31 @@ class Rule:
     def needs(self) -> frozenset[str]:
         """What the federation must have."""
         return frozenset()
+
+    @property
+    def sees(self) -> Sees:
+        """What the server must see of what single clients send, the least of :data:`SEES` that is enough.
+
+        ``"nothing"``; ``"sum"``, sums over the clients with weights known before the round, of updates and of what is reported;
+        ``"scalars+sum"``, before the sums also a few numbers of each client, on which their weights may depend; ``"matrix"``, what each client sends:
+        updates, their inner products or signs, a model to be judged. A rule that overrides what the server does and says nothing here sees all.
+        """
+        return "matrix" if any(overrides(self, hook) for hook in ("prepare", "aggregate", "reward")) else "sum"
+
+    @property
+    def reports(self) -> str:
+        """What a client tells the server of its data besides its update, in words; empty for nothing."""
+        return "a report" if overrides(self, "finish") else ""
+
+    @property
+    def seals(self) -> bool:
+        """Whether nothing but the update may leave a client, because this rule protects that and nothing else."""
+        return False
+
+    @property
+    def power(self) -> Power | None:
+        """How the rule's weights follow from sums, where what it reports has no other use; None if they do not."""
+        return None
 
     def __post_init__(self) -> None:
         hyper.check(self)

@@ -61,6 +61,8 @@ MORE = [
     "fedprox+cffl(theta_u=0.4)",
     "qffl+finetune",
     "finetune(form=every_round)",
+    "fedprox+dp+fedheal",
+    "moon+dp(clip=0.05, noise=0.1)+cgsv",
 ]
 NAMES = [*METHODS, *SUMS, *MORE]
 FEWER = [*METHODS, *MORE, "scaffold+qffl", "feddyn+fedheal"]
@@ -95,6 +97,8 @@ BATCH_NORM = [
     "cffl(theta_u=0.4)+finetune",
     "standalone",
     "fedavg-finetune:fedrac",
+    "dp",
+    "ditto+dp+fedheal",
 ]
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
 ROUNDS = 4
@@ -296,7 +300,14 @@ def test_the_supervision_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # (d) renumbering
-IN_ORDER = {"fedgh": "fedgh(form=accumulate)"}  # as published it projects pair after pair, in the order of the clients
+IN_ORDER = {
+    "fedgh": "fedgh(form=accumulate)",  # as published it projects pair after pair, in the order of the clients
+    # the noise is each client's own, by its number
+    "dp": "dp(clip=0.05, noise=0)",
+    "fedprox+dp+fedheal": "fedprox+dp(clip=0.05, noise=0)+fedheal",
+    "moon+dp(clip=0.05, noise=0.1)+cgsv": "moon+dp(clip=0.05, noise=0)+cgsv",
+    "ditto+dp+fedheal": "ditto+dp(clip=0.05, noise=0)+fedheal",
+}
 
 
 @every_case
@@ -425,6 +436,7 @@ NEUTRAL: dict[str, Neutral] = {
         "fedave:contribution(beta=1e7)",
         why="as for cgsv, without the divergence of losses",
     ),
+    "dp": Neutral("dp(clip=inf, noise=0)", "fedavg", within=0),
     "fedpac": Neutral("fedpac(lam=0)", "fedpac", 1, why="head and features train apart; the first round has no pull"),
 }
 MORE_NEUTRAL = [
@@ -438,6 +450,7 @@ MORE_NEUTRAL = [
     Neutral("fedproto(lam=0)+afl(gamma=0)", "fedavg:uniform"),
     Neutral("gsam(rho=0)", "fedavg", within=1e-9, why="lengths are divided by 1e-12 more than they are"),
     Neutral("gsam(alpha=0)", "sam", within=0),
+    Neutral("dp(clip=1e9, noise=0)", "fedavg", why="trained less received, and received again: rounding"),
     Neutral("logit-adjust(tau=0)+fedism+(rho=0, alpha=0, q=0)", "fedavg:uniform"),
 ]
 
@@ -495,6 +508,7 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
         "fedpac",
         "cffl",
         "finetune(form=every_round)",
+        "dp:clip(clip=0.05)",
     ],
 )
 def test_without_the_neutral_value_it_is_another_method(name: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.data.samples import Samples, Stream
-from equipoise.draws import Plan, plan
+from equipoise.draws import Plan, key, plan
 from equipoise.model import Model
 from equipoise.rule import Rule, State
 from equipoise.solver import Solver
@@ -29,7 +29,8 @@ class Job:
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
     what never leaves a client. ``steps`` are taken instead of ``epochs`` if told. Where clients get submodels, ``units``
     [M, K] are the hidden units of each and ``held`` [M, G] the coordinates; ``neurons`` are there if a smaller network may be
-    trained in place of the masked one.
+    trained in place of the masked one. ``secret`` is what clients draw the noise of this visit from that protects them, at
+    least 32 bytes that nobody else knows and that are never used again; None draws it from the seed, which protects nobody: simulation.
     """
 
     model: Model
@@ -51,6 +52,7 @@ class Job:
     units: Tensor | None = None
     held: Tensor | None = None
     neurons: Neurons | None = None
+    secret: bytes | None = None
 
     def plan(self, rows: Sequence[int]) -> Plan:
         """The batches of the clients that stand at ``rows`` of this job."""
@@ -66,6 +68,10 @@ class Job:
             steps=self.steps,
         )
         return drawn.to(self.received.device)
+
+    def keys(self, rows: Sequence[int]) -> tuple[bytes, ...]:
+        """What the clients at ``rows`` draw their noise from."""
+        return tuple(key(self.seed, self.t, self.ids[r], self.secret) for r in rows)
 
     @cached_property
     def plans(self) -> Plan:

@@ -56,6 +56,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             job.take(job.messages, row),
             job.private,
             None if job.held is None else job.held[row],
+            job.keys([row]),
         )
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
     return Answer((row,), trained[None], reports, states)

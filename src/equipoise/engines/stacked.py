@@ -102,5 +102,6 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         job.take(job.messages, index),
         job.private,
         None if job.held is None else job.held[index],
+        job.keys(rows),
     )
     return Answer(rows, trained, reports, states)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from typing import Any, cast
 
-from flwr.app import Context, Error, Message, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -63,10 +67,16 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take messages to be answered; their numbers."""
-        numbers = []
+        numbers: list[str] = []
+        shared: dict[int, tuple[RecordDict, RecordDict]] = {}  # what goes to many is converted once
         for message in messages:
             number = str(next(self._numbers))
             message.metadata.__dict__.update(_message_id=number, _run_id=1, _src_node_id=0)
+            if message.has_content():
+                sent = message.content
+                if id(sent) not in shared:
+                    shared[id(sent)] = sent, quick(sent)
+                message.content = shared[id(sent)][1]
             self._queue[number] = message
             numbers.append(number)
         return numbers
@@ -80,7 +90,10 @@ class InProcessGrid(Grid):
 
     def _answered(self, message: Message) -> Message:
         try:
-            return self.client_app(message, self.contexts[message.metadata.dst_node_id])
+            reply = self.client_app(message, self.contexts[message.metadata.dst_node_id])
+            if reply.has_content():
+                reply.content = quick(reply.content)
+            return reply
         except Exception as error:  # as in a process of its own
             log.exception("node %d failed", message.metadata.dst_node_id)
             return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
@@ -88,3 +101,48 @@ class InProcessGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Let the nodes answer, one after another."""
         return [reply for number in self.push_messages(messages) for reply in self.pull_messages([number])]
+
+
+class QuickArray(Array):
+    """Flower's array, but read in a tenth of the time: the header that ``numpy.save`` wrote is compared, and not parsed."""
+
+    __qualname__ = "Array"  # Flower's name for it in its own bytes and hashes
+
+    def __eq__(self, other: object) -> bool:
+        mine, others = self.__dict__, getattr(other, "__dict__", {})
+        return isinstance(other, Array) and all(mine[x] == others[x] for x in ("dtype", "shape", "stype", "data"))
+
+    __hash__ = None  # type: ignore[assignment]  # as Flower's
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy, as an array of NumPy."""
+        header = _header(self.dtype, self.shape)
+        if header and self.stype == "numpy.ndarray" and self.data.startswith(header):
+            return np.frombuffer(self.data, self.dtype, math.prod(self.shape), len(header)).reshape(self.shape).copy()
+        return super().numpy()
+
+
+@functools.lru_cache(maxsize=4096)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What ``numpy.save`` puts before the numbers of an array; empty where that is not known."""
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:  # one with fields
+        return b""
+    about = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    file = BytesIO()
+    np.lib.format.write_array_header_1_0(file, about)
+    return file.getvalue()
+
+
+def quick(content: RecordDict) -> RecordDict:
+    """The same records with arrays that are quick to read."""
+    made = RecordDict()
+    for key, record in content.items():
+        made[key] = record
+        if isinstance(record, ArrayRecord):
+            made[key] = arrays = ArrayRecord()
+            for name, array in record.items():
+                arrays[name] = QuickArray.__new__(QuickArray)
+                arrays[name].__dict__.update(array.__dict__)
+    return made

@@ -14,7 +14,7 @@ from torch import Tensor
 from equipoise import guard, wire
 from equipoise.data.samples import LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
-from equipoise.engines.sequential import OneByOne, sequential
+from equipoise.engines.sequential import sequential, visit
 from equipoise.evaluation import Handed, Tests, used
 from equipoise.federation import structure
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
@@ -174,6 +174,8 @@ class Site:
 
     def _alone(self, asked: Parcel) -> Parcel:
         """Train on the site's own data alone, for as many rounds; what goes wrong costs a round, and no more."""
+        if any(rule.seals for rule in self.experiment.method.rules):
+            raise SiteError("does not send a model that nothing protects")
         method = Method.of("standalone")
         e = replace(self.experiment, method=method, private=method.private(self.experiment.model), neurons=None)
         site = replace(self, experiment=e)
@@ -267,9 +269,7 @@ class Site:
         ------
         SiteError : it is not finite, or has changed its shape. Whatever the visit raised is raised.
         """
-        (answer,) = OneByOne(job.model)(job, [0])
-        if answer.cause is not None:
-            raise answer.cause
+        answer = visit(job, self.experiment.bound, 0)
         before = tree_map(lambda x: x[0], job.states)
         if problems := guard.inspect(answer, job.received[0], before):
             raise SiteError(problems[0])

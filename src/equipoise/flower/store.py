@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from equipoise.files import write_atomically
 
+SALT = "salt"
 NOTHING = bytes(32)  # the hash of a state in which there is nothing
 
 
@@ -79,13 +81,16 @@ class Store:
         for old in self.directory.glob("state-*.safetensors"):
             if old.name != name or receipt.sha256 == NOTHING:
                 old.unlink(missing_ok=True)
-        return load(content) if content else None
+        return {name: x for name, x in load(content).items() if name != SALT} if content else None
 
     def keep(self, t: int, state: Mapping[str, Tensor]) -> Receipt:
         """Write the state after round ``t`` beside the one before it."""
         if not state:
             return Receipt(t)
-        content = save({name: x.detach().cpu().contiguous().clone() for name, x in state.items()})
+        salt = torch.frombuffer(
+            bytearray(secrets.token_bytes(32)), dtype=torch.uint8
+        )  # the hash tells nothing of the state
+        content = save({SALT: salt, **{name: x.detach().cpu().contiguous().clone() for name, x in state.items()}})
         write_atomically(self.directory / f"state-{t:06d}.safetensors", content)
         return Receipt(t, hashlib.sha256(content).digest())
 

@@ -36,6 +36,8 @@ class AFL(Rule):
     """
 
     owns = frozenset({"weights"})
+    sees = "scalars+sum"
+    reports = "the loss of its data"
     gamma: float = number(0.01, low=0)
     averaged: bool = False
     importance: bool = False

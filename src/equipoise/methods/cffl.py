@@ -93,6 +93,7 @@ class CFFL(Rule):
     Differs: who is to get no entry gets none (released: all of them), and the smallest entry of a layer is not lost.
     """
 
+    reports = "its number of classes"
     theta_u: float = number(1.0, low=0, high=1, above=True)
     clip: float = number(0.01, low=0, above=True)
     alpha: float = number(5.0, low=0, high=300, above=True)

@@ -29,6 +29,7 @@ class Ditto(Rule):
     """
 
     owns = frozenset({"start"})
+    reports = ""
     lam: float = number(1.0, low=0)
 
     def client_state(self, setup: Setup) -> State:
@@ -62,6 +63,7 @@ class DittoPersonal(Rule):
     Client state: ``v`` [G].
     """
 
+    reports = ""
     lam: float = number(1.0, low=0)
 
     def client_state(self, setup: Setup) -> State:

@@ -36,6 +36,7 @@ class FAEL(Rule):
     """
 
     owns = frozenset({"weights"})
+    sees = "scalars+sum"  # length of the update
     beta: float = number(0.4, low=0, high=1)
     distance: Literal["squared", "norms"] = choice("squared", "norms")
     init: Literal["samples", "uniform"] = choice("samples", "uniform")

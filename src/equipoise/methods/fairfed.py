@@ -47,6 +47,8 @@ class FairFed(Rule):
     clients keep their weight, and means are over those present; if those present have no weight, they start anew.
     """
 
+    sees = "scalars+sum"
+    reports = "its accuracy"
     beta: float = number(0.5, low=0)
     clip: bool = True
     balanced: bool = False

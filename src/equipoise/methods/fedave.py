@@ -76,6 +76,7 @@ class FedAVE(Rule):
     """
 
     owns = frozenset({"weights", "direction", "reward"})
+    reports = "the divergence of its losses"
     alpha: float = number(0.95, low=0, high=1)
     beta: float = number(2.0, low=0)
     gamma: float = number(0.5, low=0, above=True)

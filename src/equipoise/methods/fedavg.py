@@ -23,6 +23,7 @@ class FedAvg(Rule):
         clients, present or not, so that a small cohort makes a small step.
     """
 
+    sees = "sum"
     weights: Literal["samples", "uniform", "population"] = choice("samples", "uniform", "population")
 
     def server_state(self, setup: Setup) -> State:

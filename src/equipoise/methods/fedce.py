@@ -62,6 +62,7 @@ class FedCE(Rule):
     owns = frozenset(
         {"weights", "mask", "direction"}
     )  # the model of the others is known if weights alone made the step
+    reports = "its accuracy without its own last update"
     mode: Literal["times", "plus"] = choice("times", "plus")
     coef_average: bool = True
     prior: Literal["last", "uniform"] = choice("last", "uniform")

@@ -33,6 +33,8 @@ class FedDyn(Rule):
     Client state: ``g`` [P]. Server state: ``u`` = h / alpha [P], which does not depend on alpha.
     """
 
+    sees = "sum"
+    reports = ""
     alpha: float = number(0.01, low=0, above=True)
     evaluate: Literal["cloud", "mean_active"] = choice("cloud", "mean_active")
     server: bool = True

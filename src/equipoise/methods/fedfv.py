@@ -35,6 +35,7 @@ class FedFV(Rule):
     """
 
     owns = frozenset({"weights", "mask", "direction"})
+    reports = "the loss of its data"
     alpha: float = number(0.1, low=0, high=1)
     tau: int = number(1, low=0)
     lags: Literal["paper", "released"] = choice("paper", "released")

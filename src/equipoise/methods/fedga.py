@@ -39,6 +39,8 @@ class FedGA(Rule):
     """
 
     owns = frozenset({"weights"})
+    sees = "scalars+sum"
+    reports = "how its loss changed by averaging"
     d: float = number(0.2, low=0)
     relative: bool = True
     metric: Literal["loss", "accuracy"] = choice("loss", "accuracy")

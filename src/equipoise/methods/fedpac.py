@@ -39,6 +39,7 @@ class FedPAC(Rule):
     """
 
     owns = frozenset({"start"})
+    reports = "its class means and variances"
     lam: float = number(1.0, low=0)
     head_lr: float = number(0.1, low=0, above=True)
     threshold: float = number(0.001, low=0, high=1)

@@ -33,6 +33,8 @@ class FedProc(Rule):
     Server state: ``proto`` [C, D], ``known`` [C, 1].
     """
 
+    sees = "sum"
+    reports = "its class prototypes"
     temperature: float = number(1.0, low=0, above=True)
     strict: bool = False
 

@@ -52,6 +52,8 @@ class FedProto(Rule):
     per sample and the mean plain, as in the released code (Eq. 6 as printed divides by the number of holders twice).
     """
 
+    sees = "sum"
+    reports = "its class prototypes"
     lam: float = number(1.0, low=0)
     weighted: bool = False
 

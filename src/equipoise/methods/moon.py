@@ -40,6 +40,7 @@ class Moon(Rule):
     Client state: ``previous`` [G], its own model at the end of its last visit, and ``seen`` [1].
     """
 
+    reports = ""
     mu: float = number(1.0, low=0)
     temperature: float = number(0.5, low=0, above=True)
 

@@ -34,6 +34,8 @@ class QFFL(Rule):
     eps : added to every loss, >= 0.
     """
 
+    sees = "scalars+sum"  # loss and length of the update
+    reports = "the loss of its data"
     q: float = number(1.0, low=0)
     form: Literal["full", "weights", "losses"] = choice("full", "weights", "losses")
     lipschitz: float | None = number(None, low=0, above=True)

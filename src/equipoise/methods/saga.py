@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from equipoise.hyper import choice, number
 from equipoise.maths import simplex
 from equipoise.methods.sam import perturbation, radius
-from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.rule import Cohort, Power, Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class SAGA(Rule):
     """
 
     owns = frozenset({"weights"})
+    sees = "scalars+sum"
+    reports = "its sharpness or perturbed loss"
     variant: Literal["S", "L"] = choice("S", "L")
     rho: float = number(0.1, low=0)
     tau: float = number(0.5, low=0)
@@ -48,6 +50,12 @@ class SAGA(Rule):
     beta: float = number(0.5, low=0, high=1, above=True)
     floor: float = number(1e-10, low=0, above=True)
     offset: float = number(0.0, low=0)
+
+    @property
+    def power(self) -> Power | None:
+        if self.offset:
+            return None
+        return Power("value", self.q, self.beta, self.floor, (self.rho if self.variant == "S" else 0) or 1.0)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         e = perturbation(visit.oracle.gradient(visit.received), radius(self.rho, self.tau, visit))

@@ -35,6 +35,8 @@ class Scaffold(Rule):
     are equal. Preset ``marsfl``: eta 0.25 and ``absent=False``.
     """
 
+    sees = "sum"
+    reports = "its control variate"
     eta: float = number(1.0, low=0, above=True)
     option: Literal[1, 2] = choice(2, 1)
     absent: bool = True

@@ -28,5 +28,7 @@ class Standalone(Rule):
     absent does not train, so compare at full participation.
     """
 
+    sees = "nothing"
+
     def private(self, model: Model) -> Tensor:
         return torch.ones(model.size, dtype=torch.bool)

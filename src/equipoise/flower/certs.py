@@ -1,0 +1,315 @@
+"""Certificates of a federation: who the server is, and which sites may join.
+
+A directory holds ``ca.crt`` (every site needs it), ``ca.key`` (signs server certificates; keep it offline), ``server.pem``
+and ``server.key`` (the server's), and for every site ``NAME`` (its private key, which stays there) and ``NAME.pub`` (what
+the server registers).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+try:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "Certificates need the package cryptography, which is not installed: pip install 'equipoise[flower]'.",
+        name="cryptography",
+    ) from None
+
+
+CA_DAYS = 3650  # an authority outlives the server certificates it signs
+HOSTS = ("localhost", "127.0.0.1")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+TAKEN = ("superlink", "server", "run", "ca")  # names of files and services beside those of sites
+
+
+class CertificateError(ValueError):
+    """A certificate or key that cannot be made, read or used."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a reader wants to know of a certificate.
+
+    ``hosts`` are the names and addresses it stands for; ``begins`` and ``ends`` bound its life; ``authority`` says
+    whether it may sign others.
+    """
+
+    subject: str
+    hosts: tuple[str, ...]
+    begins: datetime
+    ends: datetime
+    authority: bool
+
+    def days_left(self, now: datetime | None = None) -> int:
+        """Whole days until it ends, negative once it has ended."""
+        return (self.ends - (now or datetime.now(UTC))).days
+
+
+def site_names(sites: int | Sequence[str]) -> tuple[str, ...]:
+    """Names of sites: those that are given, or ``site-0``, ``site-1``, ... for a number of them.
+
+    Raises
+    ------
+    CertificateError : a name that is no plain file name, taken, or there twice.
+    """
+    names = tuple(f"site-{k}" for k in range(sites)) if isinstance(sites, int) else tuple(sites)
+    for name in names:
+        if not NAME.fullmatch(name) or name in TAKEN or name.endswith((".pub", ".crt", ".key", ".pem")):
+            raise CertificateError(
+                f"{name!r} cannot name a site: use letters, digits and . _ - only, at most 64, and not {', '.join(TAKEN)}."
+            )
+    if len(set(names)) < len(names):
+        raise CertificateError(f"Every site needs a name of its own; found {', '.join(names)}.")
+    return names
+
+
+def make_certificates(
+    directory: str | Path, hosts: Sequence[str] = HOSTS, sites: Sequence[str] = (), days: int = 365
+) -> list[Path]:
+    """Make what is missing: an authority and a server certificate for ``hosts``, and a key pair per site.
+
+    Parameters
+    ----------
+    directory : where the files go; it is made if missing.
+    hosts : names and IP addresses by which sites reach the server; empty: no server certificate is made. The server's own
+        processes use ``localhost`` and 127.0.0.1, which are always added. An authority that is there signs the new
+        certificate too, so a server certificate is renewed by deleting it first.
+    sites : their names, see :func:`site_names`.
+    days : >= 1, life of the server certificate, at most that of the authority (3650).
+
+    Returns
+    -------
+    The files made; private ones can be read by their owner only.
+
+    Raises
+    ------
+    CertificateError : a file is there already (nothing is ever overwritten), or a name, host or number is out of range.
+    """
+    base = Path(directory)
+    if not 1 <= days <= CA_DAYS:
+        raise CertificateError(f"days must be in 1..{CA_DAYS}; found {days}.")
+    if not hosts and not sites:
+        raise CertificateError("There is nothing to make: give hosts of the server, or names of sites.")
+    if sites:
+        site_names(sites)
+    for host in hosts:
+        _general_name(host)
+    wanted = [base / name for site in sites for name in (site, f"{site}.pub")]
+    wanted += [base / "server.pem", base / "server.key"] if hosts else []
+    if there := [str(path) for path in wanted if path.exists()]:
+        raise CertificateError(
+            f"{', '.join(there)} exists already and is not overwritten. Delete it if it is to be made anew; sites that use it stop working then."
+        )
+    base.mkdir(parents=True, exist_ok=True)
+    made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days) if hosts else []
+    for site in sites:
+        made += _site(base, site)
+    return made
+
+
+def inspect(path: str | Path) -> Certificate:
+    """Read the first certificate of a PEM file.
+
+    Raises
+    ------
+    CertificateError : no file, or no certificate in it.
+    """
+    found = _load(Path(path))
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+    except x509.ExtensionNotFound:
+        hosts = []
+    try:
+        authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        authority = False
+    return Certificate(
+        found.subject.rfc4514_string(), tuple(hosts), found.not_valid_before_utc, found.not_valid_after_utc, authority
+    )
+
+
+def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None = None) -> list[str]:
+    """Why sites could not trust a server certificate, one sentence each; empty if they can.
+
+    ``server`` and ``ca`` are PEM files, ``host`` is the name or address by which sites reach the server.
+
+    Raises
+    ------
+    CertificateError : a file that cannot be read.
+    """
+    moment = now or datetime.now(UTC)
+    one, authority = inspect(server), inspect(ca)
+    found = []
+    for path, each in ((server, one), (ca, authority)):
+        if moment >= each.ends:
+            found.append(f"{path} ended on {each.ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
+        if moment < each.begins:
+            found.append(f"{path} begins on {each.begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
+    if not authority.authority:
+        found.append(f"{ca} is not the certificate of an authority. Give the ca.crt that signed {server}.")
+    try:
+        _load(Path(server)).verify_directly_issued_by(_load(Path(ca)))
+    except (InvalidSignature, ValueError, TypeError):
+        found.append(f"{server} was not signed by {ca}. Use the two files of one directory.")
+    if host not in one.hosts:
+        found.append(
+            f"{server} does not stand for {host}, only for {', '.join(one.hosts) or 'no host'}. "
+            f"Make one that does: equipoise flower certs DIR --host {host}."
+        )
+    return found
+
+
+def key_problems(private: str | Path) -> list[str]:
+    """Why a site could not log in with a private key, one sentence each; empty if it can."""
+    path = Path(private)
+    try:
+        key = load_ssh_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        return [f"{path}: {error.strerror}."]
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return [f"{path} is not an unprotected private key in OpenSSH format. Make one: equipoise flower certs."]
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        return [
+            f"{path} is not an elliptic-curve (ECDSA) key, which Flower asks for. Make one: equipoise flower certs."
+        ]
+    found = []
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        found.append(f"{path} can be read by others. Let only its owner read it: chmod 600 {path}.")
+    public = path.with_name(path.name + ".pub")
+    if public.exists():
+        try:
+            fits = load_ssh_public_key(public.read_bytes()) == key.public_key()
+        except (ValueError, UnsupportedAlgorithm):
+            fits = False
+        if not fits:
+            found.append(f"{public} is not the public half of {path}. Make a new pair: equipoise flower certs.")
+    return found
+
+
+def _server(base: Path, hosts: Sequence[str], days: int) -> list[Path]:
+    """Sign a certificate for ``hosts``, with an authority that is made if there is none."""
+    made = []
+    if (base / "ca.crt").exists() != (base / "ca.key").exists():
+        raise CertificateError(
+            f"{base} holds one of ca.crt and ca.key, and signing needs both. Put the other one there, or choose an empty directory."
+        )
+    if (base / "ca.crt").exists():
+        authority = _load(base / "ca.crt")
+        loaded = serialization.load_pem_private_key((base / "ca.key").read_bytes(), password=None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise CertificateError(f"{base / 'ca.key'} was not made by equipoise flower certs, which signs with ECDSA.")
+        ca = loaded
+    else:
+        ca = ec.generate_private_key(ec.SECP384R1())
+        public = ca.public_key()
+        name = f"Equipoise federation {x509.random_serial_number():x}"[:36]  # two authorities can be told apart
+        authority = (
+            _builder(name, name, public, CA_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+            .sign(ca, hashes.SHA384())
+        )
+        made += [
+            _write(base / "ca.crt", authority.public_bytes(serialization.Encoding.PEM)),
+            _write(base / "ca.key", _pem(ca), private=True),
+        ]
+    key = ec.generate_private_key(ec.SECP384R1())
+    above = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    issuer = authority.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
+    days = min(days, (authority.not_valid_after_utc - datetime.now(UTC)).days)
+    server = (
+        _builder(hosts[0][:64], str(issuer), key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(above), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(ca, hashes.SHA384())
+    )
+    return [
+        *made,
+        _write(base / "server.pem", server.public_bytes(serialization.Encoding.PEM)),
+        _write(base / "server.key", _pem(key), private=True),
+    ]
+
+
+def _site(base: Path, site: str) -> list[Path]:
+    """A key pair in the form that Flower's nodes read: ECDSA on P-384, OpenSSH."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return [_write(base / site, private, private=True), _write(base / f"{site}.pub", public + f" {site}\n".encode())]
+
+
+def _builder(subject: str, issuer: str, public: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    named = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
+    return (
+        x509.CertificateBuilder()
+        .subject_name(named[0])
+        .issuer_name(named[1])
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # clocks of machines differ
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _usage(**allowed: bool) -> x509.KeyUsage:
+    names = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?", host):
+        raise CertificateError(
+            f"{host!r} is neither a host name nor an IP address. Give what sites connect to, without scheme and port, for example fl.example.org."
+        )
+    return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _load(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise CertificateError(f"{path}: {error.strerror}. Make certificates: equipoise flower certs.") from None
+    except ValueError:
+        raise CertificateError(f"{path} holds no certificate in PEM form. Make one: equipoise flower certs.") from None
+
+
+def _write(path: Path, content: bytes, private: bool = False) -> Path:
+    """Write a new file, which nobody else could read for a moment if it is private."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644), "wb") as file:  # noqa: PTH123
+        file.write(content)
+    return path

@@ -1,0 +1,171 @@
+"""Runs on a SuperLink, through Flower's own command ``flwr``: submit, watch, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+FLWR = ("1.41", "1.42")  # tested from the first on, and before the second
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200", "NO_COLOR": "1"}
+PATIENCE = 120.0  # seconds for one call of flwr, which takes some just to begin
+
+
+class FlowerError(RuntimeError):
+    """Flower, or a process of it, did not do what it was asked for."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its number on the SuperLink, Flower's words for its status, and the reason if it failed."""
+
+    run: int
+    status: str
+    reason: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended, in whatever way."""
+        return self.status.startswith("finished")
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ended well."""
+        return self.status == "finished:completed"
+
+
+def program(name: str) -> str:
+    """The path of one of Flower's programs, of the environment this Python belongs to if it is there.
+
+    Raises
+    ------
+    FlowerError : Flower is not installed.
+    """
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None or find_spec("flwr") is None:
+        raise FlowerError("Flower is not installed. Install it: pip install 'equipoise[flower]'.")
+    return found
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment for Flower's programs: they find each other, are quiet, and send nothing about you."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **QUIET, "PATH": path, **more}
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A SuperLink as a connection in Flower's ``config.toml`` names it.
+
+    ``variables`` is the environment of the calls (``FLWR_HOME`` says where that file is).
+    """
+
+    connection: str
+    variables: Mapping[str, str]
+
+    def call(self, *words: str, patience: float = PATIENCE) -> dict[str, Any]:
+        """What ``flwr`` answers as JSON.
+
+        Raises
+        ------
+        FlowerError : with Flower's own words, or because no answer came in ``patience`` seconds.
+        """
+        command = [program("flwr"), *words, "--format", "json"]
+        try:
+            done = subprocess.run(
+                command, env=self.variables, capture_output=True, text=True, timeout=patience, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise FlowerError(f"flwr {words[0]} gave no answer in {patience:g} s. Is the SuperLink there?") from None
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            answer = {}
+        if not answer or answer.get("success") is False:
+            said = answer.get("error-message") or last_words(done.stdout + done.stderr)
+            raise FlowerError(f"flwr {' '.join(words[:2])} failed: {str(said).strip()}")
+        return answer
+
+    def submit(self, app: Path, config: Mapping[str, Any] | None = None) -> int:
+        """Start a run of an app with some values of its run configuration changed; return the run's number."""
+        with tempfile.NamedTemporaryFile("wb", suffix=".toml") as file:  # values of any kind, with no rules of quoting
+            tomli_w.dump(dict(config or {}), file)
+            file.flush()
+            changes = ("--run-config", file.name) if config else ()
+            return int(self.call("run", str(app), self.connection, *changes)["run-id"])
+
+    def outcome(self, run: int) -> Outcome:
+        """How a run stands."""
+        answer = self.call("ls", self.connection, "--run-id", str(run))
+        found = answer.get("runs") or [{}]
+        return Outcome(run, str(found[0].get("status", "unknown")), str(found[0].get("status-details") or ""))
+
+    def stop(self, run: int) -> None:
+        """Stop a run."""
+        self.call("stop", str(run), self.connection)
+
+    def follow(
+        self,
+        run: int,
+        log: Path,
+        *,
+        limit: float | None = None,
+        watch: Callable[[], None] | None = None,
+        pause: float = 0.2,
+    ) -> Outcome:
+        """Wait until a run has ended; what its server prints goes to the file ``log``.
+
+        Parameters
+        ----------
+        limit : seconds after which the run is stopped, or None to wait as long as it takes.
+        watch : called every ``pause`` seconds; what it raises ends the waiting, not the run.
+
+        Raises
+        ------
+        FlowerError : the limit was reached, or the SuperLink answers no more.
+        """
+        began = time.monotonic()
+        # One program that prints until the run ends: asking again and again would start a program each time.
+        with log.open("wb") as file:
+            words = [program("flwr"), "log", str(run), self.connection, "--stream"]
+            stream = subprocess.Popen(words, env=self.variables, stdout=file, stderr=subprocess.STDOUT)
+            try:
+                while True:
+                    if watch is not None:
+                        watch()
+                    if stream.poll() is not None and (found := self.outcome(run)).finished:
+                        return found
+                    if limit is not None and time.monotonic() - began > limit:
+                        self.stop(run)
+                        raise FlowerError(
+                            f"Run {run} was stopped: it took more than {limit:g} s. The log of its server: {log}."
+                        )
+                    time.sleep(pause if stream.poll() is None else 2.0)
+            finally:
+                stream.kill()
+                stream.wait()
+
+
+def last_words(text: str, lines: int = 12) -> str:
+    """What a log says at its end, or from where Flower gives up, without the colours of a terminal and empty lines."""
+    said = [line.rstrip() for line in plain(text).splitlines() if line.strip()]
+    gave_up = [k for k, line in enumerate(said) if "Exit Code:" in line]
+    return "\n".join(said[gave_up[-1] :][:lines] if gave_up else said[-lines:])
+
+
+def plain(text: str) -> str:
+    """A text without the colours of a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -1,0 +1,68 @@
+"""DP: clip the update and add noise to it before it leaves the client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from equipoise import hyper
+from equipoise.hyper import INF, number
+from equipoise.rule import Rule, Visit
+
+if TYPE_CHECKING:
+    from equipoise.model import Model
+
+
+@dataclass(frozen=True)
+class DP(Rule):
+    r"""Send the update at length C or less, with noise in every coordinate: differential privacy of a client's data.
+
+    .. math:: u_m \gets u_m \min\Big(1, \frac{C}{\lVert u_m \rVert}\Big) + \mathcal{N}(0, z^2 C^2 I)
+
+    The norm is over all that leaves the client. The clipping of McMahan, Ramage, Talwar, Zhang, ICLR 2018, Algorithm 1, and Geyer,
+    Klein, Nabi, 2017, with the noise added by each client, so that the server need not be trusted. What it is worth:
+    :func:`equipoise.privacy.spent`.
+
+    Parameters
+    ----------
+    clip : C > 0, the largest length of an update; inf does not clip.
+    noise : z >= 0, the noise in each coordinate as a multiple of C. 0 promises nothing, and allows everything.
+
+    With noise, rules that report something of the data are refused (:attr:`equipoise.Rule.seals`), and the running statistics of
+    BatchNorm stay with the client, as in Andreux et al., DCL at MICCAI 2020. An update that is not finite is sent as zero: it
+    would tell that training diverged.
+
+    Raises
+    ------
+    ValueError : noise without a finite C.
+    """
+
+    owns = frozenset({"upload"})
+    sees = "sum"
+    clip: float = number(1.0, low=0, above=True)
+    noise: float = number(1.0, low=0)
+
+    def __post_init__(self) -> None:
+        hyper.check(self)
+        if self.noise and self.clip == INF:
+            raise ValueError(f"DP: noise={self.noise:g} is a multiple of clip, which must be finite then; found inf.")
+
+    @property
+    def seals(self) -> bool:
+        return self.noise > 0
+
+    def private(self, model: Model) -> Tensor | None:
+        buffers = torch.arange(model.size) >= model.n_params
+        return buffers if self.seals and buffers.any() else None
+
+    def upload(self, update: Tensor, visit: Visit) -> Tensor:
+        if self.clip == INF:
+            return update
+        update = update if visit.shared is None else update * visit.shared
+        length = torch.linalg.vector_norm(update, dim=-1, keepdim=True, dtype=torch.float64)
+        factor = (self.clip / length).clamp(max=1).to(update.dtype)
+        update = torch.where(length.isfinite(), update * factor, 0)
+        return update + self.noise * self.clip * visit.normal() if self.seals else update

@@ -1,0 +1,618 @@
+"""A new project, its certificates, and what a check finds wrong with them; the processes are in test_flower_loopback.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import shlex
+import socket
+import stat
+import sys
+import threading
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import load_and_validate
+
+from equipoise import cli, flower_cli, runs
+from equipoise.flower import certs, checks, local, project, superlink
+from equipoise.flower.certs import CertificateError, make_certificates
+from equipoise.flower.superlink import FlowerError
+from run_helpers import equipoise
+
+__all__ = ["equipoise"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # of Flower
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates for one host and two sites; nobody changes them."""
+    directory = tmp_path_factory.mktemp("certs")
+    make_certificates(directory, ["fl.example.org", "10.1.2.3"], ["hospital-0", "hospital-1"], days=90)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new project; nobody changes it."""
+    directory = tmp_path_factory.mktemp("projects") / "my-app"
+    project.init(directory, 3)
+    return directory
+
+
+def wrong(findings: list[checks.Finding]) -> dict[str, str]:
+    return {each.what: each.text for each in findings if not each.ok}
+
+
+# certificates
+def test_certificates_are_what_tls_asks_for(made: Path) -> None:
+    ca, server = (x509.load_pem_x509_certificate((made / name).read_bytes()) for name in ("ca.crt", "server.pem"))
+    server.verify_directly_issued_by(ca)
+    basic = x509.BasicConstraints
+    assert ca.extensions.get_extension_for_class(basic).value == basic(ca=True, path_length=0)
+    assert not server.extensions.get_extension_for_class(basic).value.ca
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.1.2.3", "127.0.0.1"]
+    above = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+    issuer = server.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    assert issuer.key_identifier == above
+    purposes = server.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert [purpose.dotted_string for purpose in purposes] == ["1.3.6.1.5.5.7.3.1"]  # serverAuth
+    assert 88 <= (server.not_valid_after_utc - datetime.now(UTC)).days <= 90
+
+
+def test_keys_are_what_flower_asks_for(made: Path) -> None:
+    key = serialization.load_ssh_private_key((made / "hospital-0").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert isinstance(key.curve, ec.SECP384R1)
+    assert serialization.load_ssh_public_key((made / "hospital-0.pub").read_bytes()) == key.public_key()
+    private = {"ca.key", "server.key", "hospital-0", "hospital-1"}
+    assert {path.name for path in made.iterdir() if stat.S_IMODE(path.stat().st_mode) == 0o600} == private
+    assert {path.name for path in made.iterdir()} == private | {
+        "ca.crt",
+        "server.pem",
+        "hospital-0.pub",
+        "hospital-1.pub",
+    }
+
+
+def test_certificates_can_be_read(made: Path) -> None:
+    found = certs.inspect(made / "server.pem")
+    assert found.hosts == ("fl.example.org", "localhost", "10.1.2.3", "127.0.0.1")
+    assert found.days_left() in (89, 90)
+    assert not found.authority
+    assert certs.inspect(made / "ca.crt").authority
+    for host in found.hosts:
+        assert certs.problems(made / "server.pem", made / "ca.crt", host) == []
+
+
+def test_what_is_wrong_with_certificates_is_told(made: Path, tmp_path: Path) -> None:
+    server, ca = made / "server.pem", made / "ca.crt"
+    (text,) = certs.problems(server, ca, "other.example.org")
+    assert "does not stand for other.example.org" in text
+    (late,) = certs.problems(server, ca, "10.1.2.3", now=datetime.now(UTC) + timedelta(days=91))
+    assert "server.pem ended on" in late
+    early = certs.problems(server, ca, "10.1.2.3", now=datetime.now(UTC) - timedelta(days=1))
+    assert len(early) == 2
+    assert all("clock" in text for text in early)
+    make_certificates(tmp_path, ["10.1.2.3"])
+    (foreign,) = certs.problems(server, tmp_path / "ca.crt", "10.1.2.3")
+    assert "was not signed by" in foreign
+    assert any("not the certificate of an authority" in text for text in certs.problems(server, server, "10.1.2.3"))
+    for bad, words in (("missing", "No such file"), ("README", "no certificate")):
+        (tmp_path / "README").write_text("hello")
+        with pytest.raises(CertificateError, match=words):
+            certs.inspect(tmp_path / bad)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["a.example.org"], ["one"])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for hosts, sites in ((["a.example.org"], []), ([], ["two", "one"])):
+        with pytest.raises(CertificateError, match="exists already"):
+            make_certificates(tmp_path, hosts, sites)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_server_certificate_is_renewed_by_the_same_authority(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["a.example.org"])
+    old, authority = (tmp_path / "server.pem").read_bytes(), (tmp_path / "ca.crt").read_bytes()
+    for name in ("server.pem", "server.key"):
+        (tmp_path / name).unlink()
+    assert make_certificates(tmp_path, ["b.example.org"]) == [tmp_path / "server.pem", tmp_path / "server.key"]
+    assert (tmp_path / "ca.crt").read_bytes() == authority
+    assert (tmp_path / "server.pem").read_bytes() != old
+    assert certs.problems(tmp_path / "server.pem", tmp_path / "ca.crt", "b.example.org") == []
+    for name in ("server.pem", "server.key", "ca.key"):
+        (tmp_path / name).unlink()
+    with pytest.raises(CertificateError, match="signing needs both"):
+        make_certificates(tmp_path, ["b.example.org"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"hosts": ["https://fl.example.org"]}, "neither a host name nor an IP address"),
+        ({"hosts": [], "sites": ["../evil"]}, "cannot name a site"),
+        ({"hosts": [], "sites": ["a.pub"]}, "cannot name a site"),
+        ({"hosts": [], "sites": ["a", "a"]}, "name of its own"),
+        ({"hosts": [], "sites": []}, "nothing to make"),
+        ({"days": 0}, "days must be in 1..3650"),
+    ],
+)
+def test_bad_names_make_nothing(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=words):
+        make_certificates(tmp_path / "new", **arguments)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_wrong_with_keys_is_told(tmp_path: Path) -> None:
+    make_certificates(tmp_path, (), ["one", "two"])
+    assert certs.key_problems(tmp_path / "one") == []
+    (tmp_path / "one").chmod(0o644)
+    assert "chmod 600" in certs.key_problems(tmp_path / "one")[0]
+    (tmp_path / "one").chmod(0o600)
+    (tmp_path / "one.pub").write_bytes((tmp_path / "two.pub").read_bytes())
+    assert "not the public half" in certs.key_problems(tmp_path / "one")[0]
+    other = ed25519.Ed25519PrivateKey.generate()
+    ssh = serialization.PrivateFormat.OpenSSH
+    (tmp_path / "three").write_bytes(other.private_bytes(serialization.Encoding.PEM, ssh, serialization.NoEncryption()))
+    assert "not an elliptic-curve (ECDSA) key" in certs.key_problems(tmp_path / "three")[0]
+    (tmp_path / "four").write_text("hello")
+    assert "OpenSSH format" in certs.key_problems(tmp_path / "four")[0]
+    assert "No such file" in certs.key_problems(tmp_path / "five")[0]
+
+
+# the project
+def test_flower_takes_a_new_project(app: Path) -> None:
+    config, warnings = load_and_validate(app / "pyproject.toml")
+    assert warnings == []
+    assert config["tool"]["flwr"]["app"]["config"]["min-sites"] == 3
+    assert project.problems(project.settings(app)) == []
+    assert b"mytask.py" in build_fab_from_disk(app)
+
+
+def test_a_site_sends_no_keys_states_or_logs(tmp_path: Path) -> None:
+    """What lies in a project's folder, but is not its code, is not in the bundle."""
+    base = tmp_path / "app"
+    project.init(base)
+    for name in (
+        "certs/notes.md",
+        "local/site-0.toml",
+        "runs/flower/summary.json",
+        "data/a.json",
+        "site.toml",
+        "states/x.json",
+    ):
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).write_text("private 4711")
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(base))) as bundle:
+        sent = set(bundle.namelist())
+        assert not any(b"private 4711" in bundle.read(name) for name in sent)
+    assert sent == {
+        ".info/CONTENT",
+        "LICENSE",
+        "README.md",
+        "certs.py",
+        "compose.yaml",
+        "myapp.py",
+        "mytask.py",
+        "pyproject.toml",
+    }
+
+
+def test_the_task_gives_every_site_its_own_digits(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = importlib.util.spec_from_file_location("mytask", app / "mytask.py")
+    assert where is not None
+    assert where.loader is not None
+    module = importlib.util.module_from_spec(where)
+    where.loader.exec_module(module)
+    server = module.task({}, {"seed": 0})
+    assert server.train is None
+    assert server.test is None
+    tasks = [module.task({"partition-id": k, "site": f"site-{k}"}, {"seed": 0}) for k in range(20)]
+    content = {task.train[0].numpy().tobytes() for task in tasks}
+    assert len(content) == 20, "no two sites share data"
+    tests = [task.test[0].numpy().tobytes() for task in tasks]
+    assert len(set(tests[:4])) == 4, "the first four sites see four domains"
+
+
+def test_compose_and_service_fit_the_project(app: Path) -> None:
+    services = yaml.safe_load((app / "compose.yaml").read_text())["services"]
+    assert list(services) == ["superlink", "site-0", "site-1", "site-2"]
+    for k in range(3):
+        words = shlex.split(services[f"site-{k}"]["command"])
+        told = words[words.index("--node-config") + 1]
+        assert f'site="site-{k}" partition-id={k} num-partitions=3' in told
+        assert words[words.index("--auth-supernode-private-key") + 1] == f"/certs/site-{k}"
+    assert "--enable-supernode-auth" in services["superlink"]["command"]
+    assert "--insecure" not in (app / "compose.yaml").read_text() + (app / "README.md").read_text()
+    assert services["superlink"]["ports"] == ["127.0.0.1:8000:8000"]
+    assert "ca.key" not in (app / "compose.yaml").read_text()
+
+
+def test_commands_of_the_readme_exist(app: Path) -> None:
+    group: Any = typer.main.get_command(cli.app)
+    found = [line.strip() for line in (app / "README.md").read_text().splitlines() if line.startswith("    ")]
+    commands = [shlex.split(line) for line in found if line.startswith("equipoise ")]
+    assert len(commands) >= 6
+    for _, flower, name, *words in commands:
+        group.commands[flower].commands[name].make_context(name, words)
+
+
+def test_the_certificate_script_works(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["certs.py", "--directory", str(tmp_path / "made"), "--host", "fl.example.org", "--site", "site-0"]
+    monkeypatch.setattr(sys, "argv", words)
+    exec(compile((app / "certs.py").read_text(), "certs.py", "exec"), {"__name__": "__main__"})
+    assert (tmp_path / "made" / "server.pem").exists()
+    assert (tmp_path / "made" / "site-0.pub").exists()
+
+
+def test_a_project_is_never_overwritten(app: Path) -> None:
+    before = {path: path.read_bytes() for path in app.iterdir()}
+    with pytest.raises(ValueError, match="nothing is overwritten"):
+        project.init(app)
+    assert {path: path.read_bytes() for path in app.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["my_app", "1app", "a" * 33])
+def test_a_name_that_flower_refuses_is_refused_first(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot name a Flower app"):
+        project.init(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("site", ["superlink", "run", "a b", "../x", ""])
+def test_a_site_needs_a_plain_name(site: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot name a site"):
+        project.init(tmp_path / "app", ["site-0", site])
+    with pytest.raises(ValueError, match="cannot name a site"):
+        local.LocalFederation(tmp_path / "local", tmp_path / "app", ["site-0", site])
+
+
+# settings
+def test_changes_keep_the_types_of_the_settings(app: Path) -> None:
+    known = project.settings(app)
+    texts = ['rounds=40 method="fedheal(tau=0.4)" lr=1', "momentum=0.5 sites='b, a'"]
+    assert project.overrides(texts, known) == {
+        "rounds": 40, "method": "fedheal(tau=0.4)", "lr": 1.0, "momentum": 0.5, "sites": "b, a",
+    }  # fmt: skip
+    assert [type(v) for v in project.overrides(["lr=1 rounds=2"], known).values()] == [float, int]
+    assert project.overrides(["mine=true"], {"mine": False}) == {"mine": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("round=40", "no such key.*Did you mean 'rounds'"),
+        ("rounds=many", "rounds=many: expected a whole number"),
+        ("rounds=2.5", "expected a whole number"),
+        ("lr=fast", "lr=fast: expected a number"),
+        ("rounds", "expected NAME=VALUE"),
+        ("rounds=1 hello", "expected NAME=VALUE"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_told(text: str, words: str, app: Path) -> None:
+    with pytest.raises(ValueError, match=words):
+        project.overrides([text], project.settings(app))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"method": "fedhael"}, "fedheal"),
+        ({"rounds": 0}, "rounds"),
+        ({"lr": 1}, "lr = 1 must be a number"),
+        ({"optimizer": "adma"}, "optimizer"),
+        ({"sites": "a,b"}, "sites names 2 of them, and min-sites is 3"),
+        ({"batchsize": 3}, "batch-size"),
+    ],
+)
+def test_settings_that_cannot_run_are_told(change: dict[str, Any], words: str, app: Path) -> None:
+    (text,) = project.problems({**project.settings(app), **change})
+    assert words in text
+
+
+def test_a_folder_without_an_app_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FlowerError, match="is not a Flower app"):
+        project.settings(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    with pytest.raises(FlowerError, match=r"has no \[tool.flwr.app\]"):
+        project.settings(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project")
+    with pytest.raises(FlowerError, match="cannot be read"):
+        project.settings(tmp_path)
+
+
+# checks
+def test_all_is_well(app: Path, made: Path, tmp_path: Path) -> None:
+    told = {"site-0": {"site": "site-0", "state-dir": str(tmp_path / "new"), "data-path": str(made)}}
+    findings = checks.check(
+        app, certificates=made, hosts=["fl.example.org"], node_configs=told, keys=[made / "hospital-0"]
+    )
+    assert wrong(findings) == {}
+    assert {"flwr", "torch", "settings", "bundle", "apps", "certificates", "key hospital-1"} <= {
+        f.what for f in findings
+    }
+    assert not (tmp_path / "new").exists(), "a check changes nothing"
+
+
+def test_an_untested_flower_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "version", lambda name: "1.42.0")
+    assert "was not tested" in wrong(checks.check())["flwr"]
+
+
+def test_an_app_that_cannot_start_is_told(tmp_path: Path) -> None:
+    base = tmp_path / "app"
+    project.init(base)
+    (base / "mytask.py").write_text("import nothing_of_that_name\n")
+    (base / "LICENSE").unlink()
+    found = wrong(checks.check(base, config={"rounds": 0}))
+    assert "nothing_of_that_name" in found["apps"]
+    assert "icense" in found["bundle"]
+    assert "rounds" in found["settings"]
+
+
+def test_nodes_that_cannot_start_are_told(tmp_path: Path) -> None:
+    told = {"a": {"data-path": str(tmp_path / "nothing"), "state-dir": "states", "list": [1]}, "b": {}}
+    found = wrong(checks.check(node_configs=told))
+    assert "does not exist" in found["a: data-path"]
+    assert "must be a whole path" in found["a: state-dir"]
+    assert "cannot be told to a node" in found["a: list"]
+    assert "is missing" in found["b: state-dir"]
+    (tmp_path / "file").write_text("")
+    assert (
+        "cannot be written"
+        in wrong(checks.check(node_configs={"c": {"state-dir": str(tmp_path / "file")}}))["c: state-dir"]
+    )
+
+
+def test_certificates_that_do_not_fit_are_told(made: Path, tmp_path: Path) -> None:
+    assert "does not stand for 10.9.9.9" in wrong(checks.check(certificates=made, hosts=["10.9.9.9"]))["certificates"]
+    assert "holds no ca.crt" in wrong(checks.check(certificates=tmp_path))["certificates"]
+    make_certificates(tmp_path, ["localhost"], ["one"], days=3)
+    (tmp_path / "one").chmod(0o640)
+    (tmp_path / "server.key").chmod(0o640)
+    findings = checks.check(certificates=tmp_path)
+    assert wrong(findings).keys() == {"key one", "server.key"}
+    assert "It ends in 2 days" in next(f.text for f in findings if f.what == "certificates")
+
+
+def test_a_port_in_use_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert "Stop what listens there" in wrong(checks.check(ports=[port]))[f"port {port}"]
+    assert wrong(checks.check(ports=[port])) == {}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+class Server:
+    """Something on a port: an HTTP server that knows ``/health``, over TLS if it has a certificate."""
+
+    def __init__(self, certificate: Path | None) -> None:
+        import ssl
+        from http.server import BaseHTTPRequestHandler, HTTPServer
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200 if self.path == "/health" else 404)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Quiet(HTTPServer):
+            def handle_error(self, *_: Any) -> None:
+                pass
+
+        self.server = Quiet(("127.0.0.1", 0), Answer)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate / "server.pem", certificate / "server.key")
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def secure(made: Path) -> Iterator[Server]:
+    server = Server(made)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def plain() -> Iterator[Server]:
+    server = Server(None)
+    yield server
+    server.close()
+
+
+def connected(home: Path, **told: Any) -> dict[str, str]:
+    import tomli_w
+
+    (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "it", "it": told}}))
+    return wrong(checks.check(connection="it"))
+
+
+def test_a_server_that_is_there_is_found(home: Path, made: Path, secure: Server, plain: Server) -> None:
+    assert connected(home, address=secure.address, **{"root-certificates": str(made / "ca.crt")}) == {}
+    assert connected(home, address=plain.address, insecure=True) == {}
+
+
+def test_a_server_that_is_not_what_it_should_be_is_told(
+    home: Path, made: Path, secure: Server, plain: Server, tmp_path: Path
+) -> None:
+    make_certificates(tmp_path / "other", ["localhost"])
+    other, ca = {"root-certificates": str(tmp_path / "other" / "ca.crt")}, {"root-certificates": str(made / "ca.crt")}
+    assert "does not prove who it is" in connected(home, address=secure.address, **other)["connection it"]
+    assert "does not speak TLS" in connected(home, address=plain.address, **ca)["connection it"]
+    assert "No SuperLink answers" in connected(home, address=secure.address, insecure=True)["connection it"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        gone = f"127.0.0.1:{free.getsockname()[1]}"
+    assert "Nothing answers" in connected(home, address=gone, **ca)["connection it"]
+    assert "does not exist" in connected(home, address=gone, **{"root-certificates": "nowhere.crt"})["connection it"]
+    assert "Known: it" in wrong(checks.check(connection="else"))["connection else"]
+    (home / "config.toml").write_text("[superlink")
+    assert "cannot be read" in wrong(checks.check(connection="it"))["connection it"]
+
+
+# the programs
+def test_what_flower_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "flwr"
+    answer = {"success": False, "error-message": "[code: 15] Invalid run configuration."}
+    script.write_text(f"#!/bin/sh\necho 'Loading project configuration...'\necho '{json.dumps(answer)}'\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(superlink, "program", lambda name: str(script))
+    link = superlink.SuperLink("it", dict(os.environ))
+    with pytest.raises(FlowerError, match=r"code: 15\] Invalid run configuration"):
+        link.submit(tmp_path)
+    script.write_text("#!/bin/sh\necho oh no >&2\nexit 1\n")
+    with pytest.raises(FlowerError, match="oh no"):
+        link.outcome(1)
+    script.write_text("#!/bin/sh\nexec sleep 5\n")
+    with pytest.raises(FlowerError, match=r"no answer in 0.1 s"):
+        link.call("ls", patience=0.1)
+
+
+def test_flower_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superlink, "find_spec", lambda name: None)
+    with pytest.raises(FlowerError, match=r"pip install 'equipoise\[flower\]'"):
+        superlink.program("flwr")
+
+
+def test_a_directory_has_one_federation_at_a_time(tmp_path: Path) -> None:
+    one = local.LocalFederation(tmp_path, tmp_path)
+    other = local.LocalFederation(tmp_path, tmp_path)
+    with local.held(tmp_path / ".lock"), pytest.raises(FlowerError, match="runs a federation"):
+        other.start()
+    one.stop()  # nothing is running: nothing happens
+
+
+def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "broken"
+    script.write_text("#!/bin/sh\necho the port is taken\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(local, "program", lambda name: str(script))
+    with (
+        pytest.raises(FlowerError, match=r"(?s)superlink ended with status 3.*the port is taken"),
+        local.LocalFederation(tmp_path / "local", tmp_path),
+    ):
+        pass
+
+
+# the command line
+@pytest.fixture
+def swift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing an app takes seconds; what it finds is tested above."""
+    monkeypatch.setattr(checks, "_imports", lambda app, names: checks.Finding("apps", True, ""))
+
+
+@pytest.mark.usefixtures("swift")
+def test_init_and_check_from_the_command_line(equipoise: Any, tmp_path: Path, home: Path) -> None:
+    done = equipoise("flower", "init", tmp_path / "app", "--sites", 2)
+    assert done.status == 0, done.err
+    assert "equipoise flower up" in done.out
+    again = equipoise("flower", "init", tmp_path / "app")
+    assert again.status == 2
+    assert "nothing is overwritten" in again.err
+    checked = equipoise("flower", "check", tmp_path / "app", "--json")
+    assert checked.status == 0, checked.out
+    assert json.loads(checked.out)["ok"] is True
+    bad = equipoise("flower", "check", "--connection", "nowhere")
+    assert bad.status == 1
+    assert "wrong" in bad.out
+
+
+def test_certs_from_the_command_line(equipoise: Any, tmp_path: Path) -> None:
+    assert equipoise("flower", "certs", tmp_path, "--site", "hospital-0").status == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"hospital-0", "hospital-0.pub"}
+    assert equipoise("flower", "certs", tmp_path, "--host", "fl.example.org").status == 0
+    assert equipoise("flower", "certs", tmp_path, "--host", "fl.example.org").status == 2
+    nothing = equipoise("flower", "certs", tmp_path)
+    assert nothing.status == 2
+    assert "--host NAME" in nothing.err
+
+
+@pytest.mark.usefixtures("swift")
+def test_up_checks_before_it_starts(equipoise: Any, app: Path, tmp_path: Path) -> None:
+    told = tmp_path / "nodes.toml"
+    told.write_text('[north]\ndata-path = "/nothing/there"\n[south]\n')
+    done = equipoise("flower", "up", app, "--node-config", told, "--check")
+    assert done.status == 1
+    assert "north: data-path" in done.out
+    started = equipoise("flower", "up", app, "--node-config", told)
+    assert started.status == 1
+    assert "Nothing was started" in started.err
+    assert not (app / "local").exists()
+    assert equipoise("flower", "up", app, "--check", "-c", "rounds=2").status == 0
+    strangers = equipoise("flower", "up", app, "--node-config", told, "--sites", 2)
+    assert strangers.status == 2
+    assert "tells of north, south" in strangers.err
+    told.write_text('site = "north"\n')
+    assert "a table per site" in equipoise("flower", "up", app, "--node-config", told).err
+
+
+def test_run_needs_a_connection(equipoise: Any, app: Path, home: Path) -> None:
+    assert equipoise("flower", "run", app, "nowhere", "-c", "round=1").status == 2
+    failed = equipoise("flower", "run", app, "nowhere")
+    assert failed.status == 1
+    assert "nowhere" in failed.err
+
+
+def test_a_run_that_failed_is_an_error() -> None:
+    flower_cli._ended(superlink.Outcome(1, "finished:completed", "N/A"), None)
+    for outcome, words in (
+        (superlink.Outcome(1, "finished:failed", "no sites"), "The run failed: no sites"),
+        (superlink.Outcome(1, "finished:stopped", "N/A"), "The run failed: finished:stopped"),
+    ):
+        with pytest.raises(runs.RunError, match=words):
+            flower_cli._ended(outcome, Path("run.log"))
+
+
+def test_the_end_of_a_log_is_told_from_where_flower_gives_up() -> None:
+    log = "one\n\n\x1b[92mINFO\x1b[0m two\nERROR : Exit Code: 305\nFailed to activate.\nthree\n"
+    assert superlink.last_words(log).splitlines() == ["ERROR : Exit Code: 305", "Failed to activate.", "three"]
+    assert superlink.last_words("one\n\n\x1b[92mINFO\x1b[0m two\n", 1) == "INFO two"
+
+
+def test_templates_hold_no_paths_of_a_machine() -> None:
+    for path in (Path(project.__file__).parent / "templates").iterdir():
+        assert "/work" not in path.read_text()
+        assert path.suffix == ".j2"
+
+
+def test_the_version_of_flower_is_said_once() -> None:
+    about = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    low, high = superlink.FLWR
+    assert about["project"]["optional-dependencies"]["flower"] == [f"flwr>={low},<{high}"]
