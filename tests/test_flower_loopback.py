@@ -201,7 +201,7 @@ def test_the_command_line_stops_what_it_started(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_line_runs_a_federation(tmp_path: Path) -> None:
-    """Up with TLS from a file of node configurations; the same command again only shows what is there."""
+    """Up with TLS from a file of node configurations; and a run that cannot be in the same place ends with status 1."""
     base = app(tmp_path / "app")
     (tmp_path / "nodes.toml").write_text("[north]\n[south]\nhow = 'well'\n")
     words = [
@@ -221,7 +221,7 @@ def test_the_command_line_runs_a_federation(tmp_path: Path) -> None:
     assert json.loads(done.stdout)
     (record,) = lines(base / "runs" / "flower")
     assert record["groups"].keys() == {"north", "south"}
-    failed = process(*words[:-3], "rounds=2 lr=0.05")
+    failed = process(*words[:-2], "rounds=2 lr=0.05")
     assert failed.returncode == 1
     assert "other settings" in failed.stderr
 

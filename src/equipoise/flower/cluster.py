@@ -25,7 +25,7 @@ from equipoise.flower.superlink import FlowerError
 
 MISSING = "Ray is not installed. Install it: pip install 'equipoise[flower-sim]'."
 NEAR = {"poll": 0.05, "wait": 5.0, "deadline": 1e6}  # no client is far away, and many wait for the same processors
-SILENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+SILENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,8 @@ def _start(cluster: Cluster) -> None:
     import ray
 
     try:
-        ray.init(cluster.address, include_dashboard=None if cluster.address else False, logging_level=logging.ERROR)
+        address = cluster.address or "local"  # without, Ray would join a cluster that it finds
+        ray.init(address, include_dashboard=None if cluster.address else False, logging_level=logging.ERROR)
     except Exception as error:
         where = f"at {cluster.address}" if cluster.address else "on this machine"
         raise FlowerError(f"Ray cannot be used {where}: {error}") from error
