@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -23,10 +24,11 @@ from equipoise.engines.sequential import sequential
 from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.settings import Settings
-from equipoise.flower.sites import SitesError, natural
+from equipoise.flower.sites import Sites, SitesError, description, natural
 from equipoise.flower.store import Receipt, Store, StoreError
 from equipoise.guard import QuorumError
 from equipoise.history import History
+from equipoise.method import Method
 from helpers import (
     UNEQUAL,
     KeepHead,
@@ -314,21 +316,16 @@ def test_a_site_that_goes_away_and_comes_back_takes_part_again(tmp_path: Path) -
     machines = Machines(tmp_path, rounds=4)
     grid = machines.grid()
     away: dict[int, Context] = {}
-    rounds = 0
-
     serve = grid.push_messages
 
     def push(messages: Iterable[Message]) -> list[str]:
-        nonlocal rounds
         pushed = list(messages)
-        if pushed and pushed[0].metadata.message_type == "evaluate":
-            rounds += 1
+        if pushed[0].metadata.message_type == "evaluate":
             node = next(n for n, c in {**grid.contexts, **away}.items() if c.node_config["site"] == "south")
-            if rounds == 1:
+            if pushed[0].metadata.group_id == "1" and pushed[0].metadata.dst_node_id == node:
                 away[node] = grid.contexts.pop(node)
-                pushed = [m for m in pushed if m.metadata.dst_node_id != node]
-                return [*serve(pushed)]
-            if rounds == 2:
+                return []
+            if pushed[0].metadata.group_id == "2" and 99 not in grid.contexts:
                 grid.contexts[99] = Context(
                     99, 99, away[node].node_config, RecordDict(), machines.config
                 )  # a new node id
@@ -365,7 +362,16 @@ TAMPERED: dict[str, tuple[Callable[[Parcel], Parcel], str]] = {
     "no receipt": (lambda p: Parcel({**p.told, "receipt": None}, p.tensors), "there is no receipt"),
     "old receipt": (lambda p: Parcel({**p.told, "receipt": [7, "00" * 32]}, p.tensors), "there is no receipt"),
     "report nan": (with_tensor("reports/0/dc", lambda x: x * float("nan")), "the report 'dc' holds NaN"),
-    "report shape": (with_tensor("reports/0/dc", lambda x: x[:-1]), "another shape than those of other sites"),
+    "report shape": (with_tensor("reports/0/dc", lambda x: x[:-1]), "another shape than those of other clients"),
+    "no names": (lambda p: Parcel({**p.told, "cut": [1]}, p.tensors), "it does not say what was cut out"),
+    "strange rule": (
+        lambda p: Parcel(p.told, {**p.tensors, "reports/\u00b2/x": torch.zeros(1)}),
+        "the method has 1 rules",
+    ),
+    "endless receipt": (
+        lambda p: Parcel({**p.told, "receipt": [float("inf"), "00" * 32]}, p.tensors),
+        "there is no receipt",
+    ),
     "unknown rule": (lambda p: Parcel(p.told, {**p.tensors, "reports/7/x": torch.zeros(1)}), "the method has 1 rules"),
 }
 
@@ -573,6 +579,8 @@ def test_a_vector_survives_as_a_change() -> None:
         {"values": torch.ones(2, dtype=torch.float64), "index": torch.tensor([-1, 2], dtype=torch.int32)},
         {"values": torch.ones(2, dtype=torch.float64), "index": torch.tensor([1], dtype=torch.int32)},
         {"values": torch.ones(1, dtype=torch.float64), "bits": torch.tensor([255], dtype=torch.uint8)},
+        {"values": torch.ones(1, dtype=torch.float64), "bits": torch.tensor([255.0])},
+        {"values": torch.ones(1, dtype=torch.float64), "index": torch.tensor([float("inf")])},
     ],
 )
 def test_a_change_that_does_not_fit_is_refused(parts: dict[str, torch.Tensor]) -> None:
@@ -618,9 +626,13 @@ def test_a_store_keeps_the_state_before_until_the_server_decides(tmp_path: Path)
     assert tmp_path in store.directory.parents
     first = store.keep(0, {"c": torch.ones(3)})
     second = store.keep(1, {"c": torch.zeros(3)})
-    found = store.recall(first)
-    assert found is not None
-    assert found["c"].tolist() == [1, 1, 1]
+    (store.directory / ".state-000002.safetensors.7.part").touch()
+    for receipt, value in ((first, 1), (second, 0), (first, 1)):  # to look changes nothing
+        found = store.recall(receipt)
+        assert found is not None
+        assert found["c"].tolist() == 3 * [value]
+    store.settle({0, -1})
+    assert [path.name for path in store.directory.iterdir()] == ["state-000000.safetensors"]
     with pytest.raises(StoreError, match="round 1 is missing"):
         store.recall(second)  # the server went on from the first, so the second is gone
     path = next(store.directory.glob("state-*"))
@@ -741,7 +753,16 @@ def test_a_site_can_refuse_every_other_method(tmp_path: Path, caplog: pytest.Log
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"scores": {"south": {"accuracy": 2.0, "loss": 1.0}}, "sizes": {"south": 5}}, {"scores": 3}]
+    "told",
+    [
+        {},
+        {"scores": 3},
+        {"scores": {"south": {"accuracy": 2.0, "loss": 1.0}}, "sizes": {"south": 5}, "accuracy": 0.5},
+        {"scores": {"south": {"accuracy": 0.5, "loss": 1.0}}, "sizes": {"south": 5}, "accuracy": float("nan")},
+        {"scores": {"south": {"accuracy": 0.5, "loss": 1.0}}, "sizes": {"south": float("inf")}, "accuracy": 0.5},
+        {"scores": {"east": {"accuracy": 0.0, "loss": 1.0}}, "sizes": {"east": 10**9}, "accuracy": 0.5},
+        {"scores": {"south": {"accuracy": 0.5, "loss": 1.0, "missing": 5}}, "sizes": {"south": 5}, "accuracy": 0.5},
+    ],
 )
 def test_scores_that_cannot_be_used_are_left_out(told: dict[str, Any], tmp_path: Path) -> None:
     machines = Machines(tmp_path, rounds=1)
@@ -752,6 +773,162 @@ def test_scores_that_cannot_be_used_are_left_out(told: dict[str, Any], tmp_path:
     history = machines.serve(Changed(machines, lies))
     assert list(history.records[0]["groups"]) == ["east", "north"]
     assert history.records[0]["clients"]["accuracy"][2] is None
+    assert history.records[0]["groups"]["east"]["accuracy"] > 0
+
+
+def test_sites_that_share_a_test_set_may_find_a_measure_undefined(tmp_path: Path) -> None:
+    """North has one class only, so its area is not defined; that of the others counts, by their samples."""
+
+    def shared(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        mine = task(node, config)
+        x, y = mine.test if mine.test is not None else samples(2, 0)
+        y = y * 0 if node.get("site") == "north" else y
+        return replace(mine, test=None if mine.test is None else {"ward": (x, y)}, measures=("accuracy", "auc"))
+
+    found: dict[str, Any] = {}
+
+    def keeps(kind: str, site: str, reply: Message) -> Message:
+        if kind == "evaluate":
+            found[site] = Parcel.of(reply.content).told["scores"]["ward"]
+        return reply
+
+    machines = Machines(tmp_path, shared, rounds=1)
+    pooled = machines.serve(Changed(machines, keeps)).records[0]["groups"]["ward"]
+    assert found["north"]["auc"] != found["north"]["auc"]
+    assert pooled["auc"] == pytest.approx((found["east"]["auc"] + found["south"]["auc"]) / 2)
+    assert pooled["accuracy"] == pytest.approx(sum(score["accuracy"] for score in found.values()) / 3)
+
+
+def test_a_site_that_describes_itself_as_no_site_could_stays_outside(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, **{"min-sites": 2, "rounds": 1})
+
+    def boasts(kind: str, site: str, reply: Message) -> Message:
+        told = {**Parcel.of(reply.content).told, "size": float("inf")}
+        return instead(reply, Parcel(told).records()) if kind == "query.describe" and site == "north" else reply
+
+    assert machines.serve(Changed(machines, boasts)).meta["client_names"] == ["east", "south"]
+
+
+def test_the_first_report_does_not_decide_what_a_report_is(tmp_path: Path) -> None:
+    """East answers first, with another shape than the two others."""
+    machines = Machines(tmp_path, rounds=1)
+
+    def other(kind: str, site: str, reply: Message) -> Message:
+        change = with_tensor("reports/0/dc", lambda x: x[:-1])
+        return (
+            instead(reply, change(Parcel.of(reply.content)).records()) if (kind, site) == ("train", "east") else reply
+        )
+
+    machines.nodes.reverse()
+    record = machines.serve(Changed(machines, other)).records[0]
+    assert record["ids"] == [1, 2]
+    assert [q["name"] for q in record["quarantined"]] == ["east"]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_server_killed_before_it_saves_finds_the_states_of_its_checkpoint(every: int, tmp_path: Path) -> None:
+    """It has let the sites train and evaluate, for which they make their own models, and has not written that down."""
+
+    def make() -> Any:
+        return consortium("ditto-personal", states=tmp_path / "states", tests={"t": samples(30, 8)}, participation=1.0)
+
+    whole = consortium("ditto-personal", states=tmp_path / "whole", tests={"t": samples(30, 8)}, participation=1.0)
+    whole.fit(6, directory=tmp_path / "one", progress=False)
+    fed = make()
+    examined = fed._examined
+
+    def killed(now: Any, rounds: int) -> Any:
+        examined(now, rounds)
+        if now.t == 5:
+            raise KeyboardInterrupt
+        return examined(now, rounds)
+
+    fed._examined = killed
+    with pytest.raises(KeyboardInterrupt):
+        fed.fit(6, directory=tmp_path / "run", progress=False, checkpoint_every=every)
+    again = make()
+    again.fit(again.resume(tmp_path / "run"), directory=tmp_path / "run", progress=False)
+    one, two = ([{k: v for k, v in r.items() if k != "sent"} for r in told(f)] for f in (whole, again))
+    assert one == two
+
+
+def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path) -> None:
+    """What each site reaches alone is measured where that needs no part of a model that must stay at home."""
+    sent: list[Parcel] = []
+    fed = consortium(
+        "scaffold+fedbn", kind="batchnorm", states=tmp_path, tests={"t": samples(30, 8)}, collaborative=True
+    )
+    answered = fed.sites.grid._answered  # type: ignore[attr-defined]
+
+    def keeps(message: Message) -> Message:
+        reply: Message = answered(message)
+        if message.metadata.message_type == "train.alone":
+            sent.append(Parcel.of(reply.content))
+        return reply
+
+    fed.sites.grid._answered = keeps  # type: ignore[attr-defined]
+    alone = fed.standalone(1)
+    assert len(sent) == len(UNEQUAL)
+    assert not any(parcel.tensors for parcel in sent)
+    assert alone["standalone_val"] is None
+    assert all(0 <= x <= 1 for x in alone["standalone_test"])
+    with pytest.raises(SitesError, match="has no model to measure"):
+        consortium("fedsac+fedbn", kind="batchnorm", states=tmp_path / "b").standalone(1)
+
+
+def test_an_accuracy_that_is_none_is_told_by_its_site(tmp_path: Path) -> None:
+    fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, validation=None)
+    answered = fed.sites.grid._answered  # type: ignore[attr-defined]
+    fed.sites.grid._answered = lambda message: instead(  # type: ignore[attr-defined]
+        answered(message), Parcel({"accuracy": float("nan")}).records()
+    )
+    with pytest.raises(SitesError, match=r"client-0 reaches alone is not known: .*no accuracy in \[0, 1\]"):
+        fed.standalone(1)
+
+
+def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody waits for it each time."""
+    machines = Machines(tmp_path, deadline=0.01, **{"min-sites": 2})
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += max(seconds, 1e-3)
+
+    monkeypatch.setattr("equipoise.flower.sites.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("equipoise.flower.sites.time.sleep", sleep)
+    asked: list[float] = []
+
+    def hangs(kind: str, site: str, reply: Message) -> Message:
+        if kind == "query.describe" and site == "south":
+            asked.append(clock[0])
+            return lost(reply)
+        return reply
+
+    fed = Sites(Changed(machines, hangs), description(Method.of("fedavg"), eq.SGD(), 0, 1, None, 8, "full", (), "x"))
+    fed.deadline = 0.01
+    fed.gather(2, (), 1.0)
+    while clock[0] < 3600:
+        fed._meet()
+        clock[0] += 10
+    gaps = [round(b - a) for a, b in itertools.pairwise(asked)]
+    assert 60 <= gaps[0] < gaps[1] < gaps[2]
+    assert max(gaps) <= 620
+
+
+def test_what_waited_in_vain_may_be_started_with_other_settings(tmp_path: Path) -> None:
+    with pytest.raises(SitesError, match="at least 4"):
+        Machines(tmp_path, method="fedavg", **{"min-sites": 4}).serve()
+    Machines(tmp_path, rounds=1).serve()
+    with pytest.raises(SitesError, match=r"other settings: rounds is 1 there and 2 here\. Choose another run-dir"):
+        Machines(tmp_path, rounds=2).serve()
+
+
+def test_the_threads_of_a_notebook_are_as_they_were(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    Machines(tmp_path, rounds=1, threads=before + 1).serve()
+    assert torch.get_num_threads() == before
 
 
 def test_a_site_that_was_killed_and_is_back_is_known_at_once(tmp_path: Path) -> None:

@@ -690,6 +690,29 @@ def test_a_summand_that_is_none(wrong: dict[str, Tensor], reason: str, monkeypat
     assert [q["reason"] for q in fed.records[0]["quarantined"]] == [f"sent what cannot be used: {reason}"]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": "00"},
+        {"key": "xy" * 32},
+        {"number": math.inf},
+        {"number": -1},
+        {"number": 10**30},
+        {"opened": {"model": [math.inf, ["ward-a"]]}},
+        {"opened": [1]},
+    ],
+    ids=str,
+)
+def test_what_a_site_says_of_itself_is_checked_before_others_are_told(wrong: dict[str, Any], tmp_path: Path) -> None:
+    """Else a key that is none would make all others refuse, and a number without an end would stop the server."""
+    right = {"key": key_at(tmp_path / "masks.json"), "number": 3, "opened": {"model": [2, ["ward-a", "ward-b"]]}}
+    server = masked_sites.MaskedSites(cast(Sites, None), cast(Any, None))
+    assert not server._learn("ward-a", Parcel(right | wrong))
+    assert (server.keys, server.number, server.opened) == ({}, 0, {})
+    assert server._learn("ward-a", Parcel(right))
+    assert (server.number, server.opened) == (3, {(2, "model"): ("ward-a", "ward-b")})
+
+
 def test_masks_that_do_not_fit_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = both("fedavg", participation=1.0)[1]
     real = masked.opening

@@ -581,13 +581,56 @@ def test_up_checks_before_it_starts(equipoise: Any, app: Path, tmp_path: Path) -
     assert "tells of north, south" in strangers.err
     told.write_text('site = "north"\n')
     assert "a table per site" in equipoise("flower", "up", app, "--node-config", told).err
+    lost = equipoise("flower", "up", app, "--node-config", tmp_path / "none.toml")
+    assert lost.status == 2
+    assert "none.toml cannot be read: No such file" in lost.err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("min-sites=5", "there will be 3 sites only"),
+        ('sites="site-0,site-1,site-7"', "sites names site-7"),
+        ("secure=true", "secure=true: fedheal cannot be used"),
+    ],
+)
+@pytest.mark.usefixtures("swift")
+def test_up_does_not_wait_for_what_cannot_come(change: str, words: str, equipoise: Any, app: Path) -> None:
+    done = equipoise("flower", "up", app, "-c", change)
+    assert done.status == 1
+    assert words in done.err
 
 
 def test_run_needs_a_connection(equipoise: Any, app: Path, home: Path) -> None:
     assert equipoise("flower", "run", app, "nowhere", "-c", "round=1").status == 2
     failed = equipoise("flower", "run", app, "nowhere")
     assert failed.status == 1
-    assert "nowhere" in failed.err
+    assert "has no [superlink.nowhere]" in failed.err or "Put [superlink.nowhere]" in failed.err
+    assert not (home / "config.toml").exists(), "Flower writes one where it finds none"
+    wrong = equipoise("flower", "run", app, "nowhere", "-c", "method='fedhael'")
+    assert "Did you mean 'fedheal'" in wrong.err
+
+
+def test_who_stops_a_command_is_told_what_is_left() -> None:
+    with pytest.raises(KeyboardInterrupt) as stop, flower_cli._stopping("Run 7 goes on."):
+        raise KeyboardInterrupt
+    assert stop.value.__notes__ == ["Run 7 goes on."]
+    with pytest.raises(ValueError, match="bad") as error, flower_cli._stopping("Run 7 goes on."):
+        raise ValueError("bad")
+    assert not hasattr(error.value, "__notes__")
+
+
+def test_what_the_server_says_is_shown_as_it_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "run.log"
+    with flower_cli._progress(tmp_path, log, 3, True) as look:
+        look()
+        log.write_text("Using SuperLink: x\n\x1b[92mINFO \x1b[0m:      Start\nround 1: [a] 3 sites\nround")
+        look()
+        with log.open("a") as file:
+            file.write(" 2: 3 sites\n")
+        look()
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).splitlines() == ["round 1: [a] 3 sites", "round 2: 3 sites"]
 
 
 def test_a_run_that_failed_is_an_error() -> None:
@@ -616,3 +659,18 @@ def test_the_version_of_flower_is_said_once() -> None:
     about = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     low, high = superlink.FLWR
     assert about["project"]["optional-dependencies"]["flower"] == [f"flwr>={low},<{high}"]
+
+
+def test_a_run_between_sites_is_not_taken_for_a_simulation(equipoise: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('method = "fedavg"\nengine = "flower"\nscenario = "sites"\nsteps = 0\n')
+    for command in ("resume", "export"):
+        done = equipoise(command, tmp_path)
+        assert done.status == 1
+        assert "is a run between sites: it goes on by the command that began it" in done.err
+
+
+def test_what_is_foretold_of_messages_is_said(tmp_path: Path) -> None:
+    config = runs.configure("fedavg", "digits", rounds=1, steps=1, participation=0.1, engine=runs.FLOWER)
+    plan = runs.plan(config, tmp_path, progress=False)
+    assert (plan.engine, plan.workers) == (runs.FLOWER, 1)
+    assert "messages" in plan.why

@@ -590,7 +590,7 @@ def main() -> NoReturn:
         _fail(str(error), 2, debug)
     except Stopped as stop:
         message = "Stopped. The same command (or equipoise resume) goes on from the last complete round."
-        _fail(message, 128 + int(stop.args[0]), debug)
+        _fail(" ".join(getattr(stop, "__notes__", ())) or message, 128 + int(stop.args[0]), debug)
     except Exception as error:
         _fail(f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where.", 1, debug)
     finally:

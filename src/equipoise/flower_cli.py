@@ -110,7 +110,7 @@ def up(
         base = directory / "local"
         states = {name: {"state-dir": str(base.resolve() / "sites" / name), **told.get(name, {})} for name in names}
         certificates = base / "certs" if tls and (base / "certs").exists() else None
-        findings = look(directory, certificates=certificates, node_configs=states, config=changes)
+        findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
         if only_check:
             _show(findings, json_)
         if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
@@ -120,11 +120,13 @@ def up(
         say = _silent if json_ else _say
         say(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
         with (
+            _stopping("Stopped. The same command goes on from the last complete round."),
             LocalFederation(base, directory, names, tls=tls, node_config=told) as local,
-            _progress(run, rounds, not json_) as look_again,
+            _progress(run, base / "run.log", rounds, not json_) as look_again,
         ):
             outcome = local.run(changes, limit=limit, watch=look_again)
             log = local.directory / "run.log"
+            look_again()
         _ended(outcome, log)
     _finish(run, json_)
 
@@ -142,14 +144,20 @@ def run(
     """
     with _told():
         from equipoise.flower import project
+        from equipoise.flower.checks import reach
         from equipoise.flower.superlink import SuperLink, environment, plain
 
-        changes = project.overrides(config or (), project.settings(directory))
+        settings = project.settings(directory)
+        changes = project.overrides(config or (), settings)
+        wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
+        if wrong:
+            raise runs.RunError("Nothing was started. " + " ".join(wrong))
         link = SuperLink(connection, environment())
         number = link.submit(directory.resolve(), changes)
         say = _silent if json_ else _say
         say(f"run {number} has begun; to stop it: flwr stop {number} {connection}")
-        with tempfile.TemporaryDirectory() as place:
+        left = f"Run {number} goes on without you. To see it: flwr log {number} {connection}; to stop it: flwr stop {number} {connection}."
+        with _stopping(left), tempfile.TemporaryDirectory() as place:
             log = Path(place) / "run.log"
             with log.open("w+") as file:
 
@@ -279,6 +287,9 @@ def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]
         return {}
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ValueError(f"--node-config {path} cannot be read: {why}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"--node-config {path}: {error}. Write NAME = VALUE, with quotes around text.") from None
     tables = [value for value in told.values() if isinstance(value, dict)]
@@ -306,14 +317,32 @@ def _show(findings: list[Finding], json_: bool) -> None:
 
 
 @contextmanager
-def _progress(directory: Path, rounds: int, wanted: bool) -> Iterator[Callable[[], None]]:
-    """A bar of the rounds that a run directory has, to be drawn anew by the function that is given."""
-    path, last = directory / "metrics.jsonl", [0.0]
+def _stopping(left: str) -> Iterator[None]:
+    """What a user is told who stops the command here."""
+    try:
+        yield
+    except BaseException as stop:
+        if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
+            stop.add_note(left)
+        raise
+
+
+@contextmanager
+def _progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator[Callable[[], None]]:
+    """What the server's log says, and a bar of the rounds that a run directory has; the function that is given goes on with both."""
+    from equipoise.flower.superlink import ours
+
+    path, last, told = directory / "metrics.jsonl", [0.0], [0]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, disable=not wanted or not err.is_terminal) as bar:
         task = bar.add_task("rounds", total=rounds)
 
         def look() -> None:
+            if wanted and log.exists():
+                lines = log.read_bytes().decode(errors="replace").split("\n")[:-1]
+                for line in ours(lines[told[0] :]):
+                    bar.console.print(escape(line), soft_wrap=True, highlight=False)
+                told[0] = len(lines)
             if time.monotonic() - last[0] > 1 and path.exists():
                 last[0] = time.monotonic()
                 bar.update(task, completed=path.read_bytes().count(b"\n"))

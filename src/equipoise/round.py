@@ -413,8 +413,7 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
     ids = asked.tolist()
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
-    rows: list[int] = []
-    sent: list[tuple[list[State], list[State]]] = []
+    sent: list[tuple[list[int], list[State], list[State]]] = []
     bad: list[guard.Quarantined] = []
     cause: Exception | None = None
     for answer in answers:
@@ -426,16 +425,35 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
             continue
         some = slice(None) if len(good) == len(answer.rows) else good  # a slice copies nothing
         trained[span([answer.rows[k] for k in good])] = answer.trained[some]
-        sent.append(tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states)))
-        rows += [answer.rows[k] for k in good]
+        reports, states = tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states))
+        sent.append(([answer.rows[k] for k in good], reports, states))
+    sent, odd = _alike(sent)
+    bad += [guard.Quarantined(ids[row], "its report has another shape than those of other clients") for row in odd]
+    rows = [row for some, _, _ in sent for row in some]
     silent = set(range(len(ids))) - set(rows) - {ids.index(q.client) for q in bad}
     bad += [guard.Quarantined(ids[row], "the client did not answer") for row in sorted(silent)]
     guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in sorted(bad)], cause)
 
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values
-    reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *sent)
+    reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, sorted(bad))
+
+
+def _alike(
+    sent: list[tuple[list[int], list[State], list[State]]],
+) -> tuple[list[tuple[list[int], list[State], list[State]]], list[int]]:
+    """What most clients sent, by the names, shapes and types in their reports; and the rows of the others."""
+    kinds = [
+        sorted((name, tuple(x.shape[1:]), str(x.dtype)) for name, x in flatten(reports).items())
+        for _, reports, _ in sent
+    ]
+    if all(kind == kinds[0] for kind in kinds):
+        return sent, []
+    count = [sum(len(rows) for (rows, _, _), other in zip(sent, kinds, strict=True) if other == kind) for kind in kinds]
+    most = min(range(len(sent)), key=lambda k: (-count[k], min(sent[k][0])))
+    alike = [part for part, kind in zip(sent, kinds, strict=True) if kind == kinds[most]]
+    return alike, [row for (rows, _, _), kind in zip(sent, kinds, strict=True) if kind != kinds[most] for row in rows]
 
 
 def _reward(

@@ -10,6 +10,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -204,11 +205,17 @@ def load(directory: Path) -> RunConfig:
 
     Raises
     ------
-    RunError : no run there, or a configuration that cannot be read.
+    RunError : no run there, one between sites, or a configuration that cannot be read.
     """
     path = directory / "config.toml"
     try:
-        return RunConfig(**tomllib.loads(path.read_bytes().decode()))
+        told = tomllib.loads(path.read_bytes().decode())
+        if told.get("engine") == "flower":
+            raise RunError(
+                f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
+                "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
+            )
+        return RunConfig(**told)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help."
@@ -261,7 +268,9 @@ def federation(
     if config.engine == FLOWER and directory is not None:
         states = directory / "sites"
         return flower.in_process(net, data.clients, config.method, config.solver, states=states, **same), data
-    engine = "auto" if config.engine == FLOWER else config.engine
+    engine = (
+        "sequential" if config.engine == FLOWER else config.engine
+    )  # to look at: it asks one client after the other, too
     built = Federation(net, data.clients, config.method, config.solver, engine=engine, chunk=config.chunk, **same)
     return built, data
 
@@ -273,7 +282,10 @@ def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress:
     if fed.collaborative and (known := _kept(_alone_path(config, fed, data), len(data.clients))):
         fed.alone = known
         fed.prepare(config.rounds, progress=progress)
-    return forecasts.forecast(fed, config.rounds, directory=base, progress=progress)
+    found = forecasts.forecast(fed, config.rounds, directory=base, progress=progress)
+    if config.engine != FLOWER:
+        return found
+    return replace(found, engine=FLOWER, why="one client after the other; what its messages take comes on top")
 
 
 def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: bool = True) -> None:

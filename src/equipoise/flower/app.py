@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import tomllib
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -150,20 +151,22 @@ def serve(grid: Grid, task: Task, settings: Settings, method: str | Rule | Metho
     SitesError : sites are missing, or do not fit together.
     QuorumError, CheckpointError, ValueError : as in a simulation.
     """
-    directory = Path(settings.run_dir).expanduser().absolute()
+    directory, threads = Path(settings.run_dir).expanduser().absolute(), torch.get_num_threads()
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with held(directory / ".lock"):
+            torch.set_num_threads(settings.threads)
             return _serve(grid, task, settings, directory, method)
     except BlockingIOError as error:
         raise SitesError(
             f"Process {error} is at {directory} already. Choose another run-dir, or stop it first."
         ) from None
+    finally:  # the process may be a notebook's
+        torch.set_num_threads(threads)
 
 
 def _serve(grid: Grid, task: Task, settings: Settings, directory: Path, method: Any) -> History:
     sweep(directory)
-    torch.set_num_threads(settings.threads)
     made = Method.of(method if method is not None else settings.method)
     name, known = _settle(directory, settings, made)
     same = settings.federation()
@@ -181,11 +184,6 @@ def _serve(grid: Grid, task: Task, settings: Settings, directory: Path, method: 
     rest = settings.rounds
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)
-        if fed.progress.t + rest != settings.rounds:
-            raise SitesError(
-                f"The run in {directory} was begun with {fed.progress.t + rest} rounds, and rounds is {settings.rounds} now. "
-                "Set it back, or choose another run-dir."
-            )
         checkpoint.tidy(directory / "checkpoint")
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
@@ -216,19 +214,35 @@ def _settle(directory: Path, settings: Settings, method: Method) -> tuple[str, l
     SitesError : the directory holds another run.
     """
     config = {**settings.config(), "method": str(method), "label": settings.method}
-    path = directory / "config.toml"
-    if path.exists():
-        old = path.read_text()
-        if old != tomli_w.dumps(config):
-            raise SitesError(f"{directory} holds a run with other settings. Choose another run-dir, or delete it.")
-    else:
-        if any(not entry.name.startswith(".") for entry in directory.iterdir()):
-            raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
+    path, begun = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
+    old = _table(path) if path.exists() else {}
+    if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
+        raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
+    if not begun and old.get("scenario", "sites") == "sites":  # what waited for sites in vain may be mended
         write_atomically(path, tomli_w.dumps(config))
-    if (directory / "sites.json").exists() and checkpoint.exists(directory / "checkpoint"):
+    elif old != config:
+        key = next(key for key in [*config, *old] if config.get(key) != old.get(key))
+        raise SitesError(
+            f"{directory} holds a run with other settings: {key.replace('_', '-')} is {old.get(key)!r} there and "
+            f"{config.get(key)!r} here. Choose another run-dir, or delete it."
+        )
+    if begun and (directory / "sites.json").exists():
         told = json.loads((directory / "sites.json").read_bytes())
         return str(told["experiment"]), [Known.of(site) for site in told["sites"]]
     return f"{directory.name}-{secrets.token_hex(4)}", []
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """What is in a TOML file.
+
+    Raises
+    ------
+    SitesError : it is damaged.
+    """
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except ValueError:
+        raise SitesError(f"{path} cannot be read. Choose another run-dir, or delete this one.") from None
 
 
 def in_process(

@@ -53,6 +53,7 @@ def check(
     node_configs: Mapping[str, Mapping[str, Any]] | None = None,
     ports: Sequence[int] = (),
     config: Mapping[str, Any] | None = None,
+    present: Sequence[str] = (),
 ) -> list[Finding]:
     """Look at everything that was given; nothing is changed.
 
@@ -66,10 +67,11 @@ def check(
     node_configs : by name, what sites are started with.
     ports : that must be free on this machine.
     config : changes of the app's run configuration.
+    present : names of all sites there will be, if that is known.
     """
     found = [*_versions()]
     if app is not None:
-        found += _project(Path(app), config or {})
+        found += _project(Path(app), config or {}, present)
     for name, told in (node_configs or {}).items():
         found += _node(name, told)
     if certificates is not None:
@@ -77,7 +79,7 @@ def check(
     found += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
     found += [_port(port) for port in ports]
     if connection is not None:
-        found += _connection(connection)
+        found += reach(connection)
     return found
 
 
@@ -99,14 +101,14 @@ def _versions() -> Iterator[Finding]:
     yield Finding("flwr", ok, flower if ok else f"{flower} was not tested with this Equipoise. {fits}")
 
 
-def _project(app: Path, config: Mapping[str, Any]) -> Iterator[Finding]:
+def _project(app: Path, config: Mapping[str, Any], present: Sequence[str]) -> Iterator[Finding]:
     try:
         known = {**settings(app), **config}
         about = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
     except FlowerError as error:
         yield Finding("app", False, str(error))
         return
-    yield _joined("settings", misfits(known), f"{known.get('method')}, {known.get('rounds')} rounds")
+    yield _joined("settings", misfits(known, present), f"{known.get('method')}, {known.get('rounds')} rounds")
     yield _bundle(app)
     parts = about["tool"]["flwr"]["app"].get("components", {})
     names = [parts.get("serverapp"), parts.get("clientapp")]
@@ -205,7 +207,8 @@ def _port(port: int) -> Finding:
     return Finding(f"port {port}", True, "free")
 
 
-def _connection(name: str) -> Iterator[Finding]:
+def reach(name: str) -> Iterator[Finding]:
+    """Whether the SuperLink of a connection of Flower's ``config.toml`` is there, and proves who it is."""
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     path, what = home / "config.toml", f"connection {name}"
     try:

@@ -247,7 +247,7 @@ def run(
     settings = project.settings(directory)
     config = {**settings, **NEAR, "min-sites": clients, **(changes or {})}
     config["run-dir"] = str((directory / str(config.get("run-dir", "runs/flower"))).resolve())
-    if wrong := project.problems(config):
+    if wrong := project.problems(config, list(sites or {})):
         raise FlowerError("Nothing was started. " + " ".join(wrong))
     parts = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"][
         "components"

@@ -17,6 +17,7 @@ from equipoise.rule import State
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
 VERSION = 1  # of these messages: both ends must have the same
+UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
 
 class CodecError(ValueError):
@@ -90,9 +91,11 @@ def unpacked(parcel: Parcel, name: str, n_rules: int, hide: Hide) -> list[State]
     """
     states: list[State] = [{} for _ in range(n_rules)]
     cut = parcel.told.get("cut", {})
+    if not isinstance(cut, dict):
+        raise CodecError("it does not say what was cut out.")
     for key, x in parcel.part(name).items():
         rule, _, own = key.partition("/")
-        if not rule.isdigit() or int(rule) >= n_rules:
+        if rule not in map(str, range(n_rules)):
             raise CodecError(f"{name} of rule {rule!r}, and the method has {n_rules} rules.")
         if (n := cut.get(f"{name}/{key}")) is not None:
             hidden = hide((n,))
@@ -151,5 +154,5 @@ def changed(parts: Mapping[str, Tensor], base: Tensor | None, like: Tensor) -> T
         ):
             raise IndexError
         return wire.unpack_change(dict(parts), base)
-    except (RuntimeError, IndexError, ValueError):
+    except (RuntimeError, IndexError, *UNFIT):
         raise CodecError("a change was sent that does not fit the model.") from None

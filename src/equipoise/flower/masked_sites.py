@@ -16,7 +16,7 @@ from torch import Tensor
 from equipoise import secure
 from equipoise.engines.job import Answer, Job
 from equipoise.flower import masked
-from equipoise.flower.codec import Parcel
+from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.masked import MaskError, Sum
 from equipoise.flower.masked_site import CEILING, MODEL, VALUES
 from equipoise.flower.store import Receipt
@@ -186,9 +186,12 @@ class MaskedSites:
         told = got.told
         try:
             opened = {(int(t), str(phase)): tuple(map(str, sites)) for phase, (t, sites) in told["opened"].items()}
-            self.keys[name], self.number = bytes.fromhex(told["key"]).hex(), max(self.number, int(told["number"]))
-        except (AttributeError, KeyError, TypeError, ValueError):
+            key, number = str(told["key"]), int(told["number"])
+        except UNFIT:
             return False
+        if not re.fullmatch("[0-9a-f]{64}", key) or not 0 <= number < 2**53:
+            return False
+        self.keys[name], self.number = key, max(self.number, number)
         self.opened |= opened
         return True
 
@@ -297,7 +300,7 @@ class Round:
                 self.lost[m] = got
             elif (y := got.tensors.get("summand")) is None or y.dtype != torch.int64 or y.shape != (n,):
                 self.lost[m] = "sent what cannot be used: there is no summand of the right size"
-            elif train and (receipt := _receipt(got, self.job.t)) is None:
+            elif train and (receipt := Receipt.after(self.job.t, got.told)) is None:
                 self.lost[m] = "sent what cannot be used: there is no receipt of its state"
             else:
                 found[sites.known[m].name] = y
@@ -308,7 +311,7 @@ class Round:
         """The state that a client's training built on."""
         row = self.job.ids.index(m)
         receipt = Receipt.of({key: x[row] for key, x in self.job.states[0].items()})
-        return Parcel({"t": self.job.t, "receipt": [receipt.t, receipt.sha256.hex()]})
+        return Parcel({"t": self.job.t, "receipt": receipt.told})
 
     def _seeds(self, asked: Sum, ids: Sequence[int]) -> dict[str, bytes]:
         """The seeds of the sites' own masks, which open the sum.
@@ -342,13 +345,3 @@ class Round:
 def _given(told: Mapping[str, Any], ids: Sequence[int]) -> Mapping[str, Any]:
     """The same, whoever takes part."""
     return told
-
-
-def _receipt(got: Parcel, t: int) -> Receipt | None:
-    """The receipt of a site's state after round ``t``."""
-    try:
-        at, digest = got.told["receipt"]
-        receipt = Receipt(int(at), bytes.fromhex(digest))
-    except (KeyError, TypeError, ValueError):
-        return None
-    return receipt if receipt.t == t and len(receipt.sha256) == 32 else None

@@ -101,14 +101,20 @@ def settings(directory: str | Path) -> dict[str, Any]:
     return dict(found)
 
 
-def problems(config: Mapping[str, Any]) -> list[str]:
+def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str]:
     """Why a run could not begin with a configuration, one sentence each; empty if it can.
 
-    A value must also have the type of its default, as Flower lets a run change it to a value of that type only.
+    A value must also have the type of its default, as Flower lets a run change it to a value of that type only. ``present``
+    are the names of all sites there will be, if that is known.
     """
     try:
         told = Settings.of(config)
-        Method.of(told.method).check(told.solver)
+        method = Method.of(told.method)
+        method.check(told.solver)
+        if told.secure:
+            from equipoise.flower.masked_sites import require  # Flower is not there yet where a project is only written
+
+            require(method)
     except (ValueError, TypeError) as error:
         return [str(error)]
     found = []
@@ -117,7 +123,15 @@ def problems(config: Mapping[str, Any]) -> list[str]:
             found.append(f"{key} = {config[key]!r} must be {KINDS[type(default)]}, such as {default!r}.")
     if told.names and len(told.names) < told.min_sites:
         found.append(f"sites names {len(told.names)} of them, and min-sites is {told.min_sites}.")
+    if present and (strangers := [name for name in told.names if name not in present]):
+        found.append(f"sites names {', '.join(strangers)}; there will be {_some(present)} only.")
+    if present and told.min_sites > len(present):
+        found.append(f"min-sites is {told.min_sites}, and there will be {len(present)} sites only: {_some(present)}.")
     return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]}"
 
 
 def _table(told: Settings) -> dict[str, Any]:

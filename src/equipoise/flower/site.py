@@ -127,7 +127,8 @@ class Site:
         }
         if kind not in kinds:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
-        return kinds[kind](asked)
+        device = self.experiment.setup.initial.device
+        return kinds[kind](replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
 
     def _describe(self, asked: Parcel) -> Parcel:
         """How many samples there are, and of what shape: what the server must know before the first round."""
@@ -147,6 +148,7 @@ class Site:
         e, told = self.experiment, asked.told
         vector, units = self._received(asked)
         states, own = self._remembered(asked, vector)
+        self.store.settle({told["receipt"][0], told["saved"]})
         received = vector if own is None or e.private is None else torch.where(e.private, own, vector)
         held = None
         if units is not None and e.neurons is not None:
@@ -169,13 +171,15 @@ class Site:
         if e.private is not None and own is not None:
             kept["own"] = (trained if held is None else torch.where(held, trained, own))[e.private]
         receipt = self.store.keep(told["t"], kept)
-        back = {"receipt": [receipt.t, receipt.sha256.hex()], "cut": cut}
+        back = {"receipt": receipt.told, "cut": cut}
         return Parcel(back, {f"model/{name}": x for name, x in update.items()} | reports)
 
     def _alone(self, asked: Parcel) -> Parcel:
         """Train on the site's own data alone, for as many rounds; what goes wrong costs a round, and no more."""
         if any(rule.seals for rule in self.experiment.method.rules):
             raise SiteError("does not send a model that nothing protects")
+        if asked.told["model"] and self.experiment.private is not None and self.experiment.private.any():
+            raise SiteError("does not send a whole model, of which a part must not leave it")
         method = Method.of("standalone")
         e = replace(self.experiment, method=method, private=method.private(self.experiment.model), neurons=None)
         site = replace(self, experiment=e)
@@ -210,6 +214,7 @@ class Site:
     def _finish(self, asked: Parcel) -> Parcel:
         """Keep the model that this site predicts with."""
         self.store.keep_model(self.experiment.model.state_dict(self._used(asked)))
+        self.store.settle({asked.told["receipt"][0], asked.told["saved"]})
         return Parcel()
 
     def _used(self, asked: Parcel) -> Tensor:
@@ -303,7 +308,7 @@ class Site:
         found = self.store.base(told["base"])
         if found is None:
             raise CodecError(LOST)
-        return found
+        return found.to(self.experiment.setup.initial.device)
 
     def _received(self, asked: Parcel) -> tuple[Tensor, Tensor | None]:
         """The model that came [G], and the hidden units of the site's submodel [K], if it has one."""
@@ -332,8 +337,7 @@ class Site:
     def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
         """What the site remembers per rule, and a vector [G] with its private coordinates; ``vector`` [G] is what came."""
         e, told = self.experiment, asked.told
-        t, digest = told["receipt"]
-        kept = self.store.recall(Receipt(t, bytes.fromhex(digest)))
+        kept = self.store.recall(Receipt.read(told["receipt"]))
         if kept is None:
             setup = e.setup
             if told.get("first"):
@@ -343,7 +347,8 @@ class Site:
             states = [rule.client_state(setup) for rule in e.method.rules]
             return states, None if e.private is None else setup.initial
         states = [{} for _ in e.method.rules]
-        for name, x in kept.items():
+        for name, value in kept.items():
+            x = value.to(vector.device)
             what, _, rest = name.partition("/")
             if what == "states":
                 rule, _, key = rest.partition("/")
@@ -351,7 +356,7 @@ class Site:
         own = None
         if e.private is not None:
             own = e.setup.initial.clone()
-            own[e.private] = kept["own"]
+            own[e.private] = kept["own"].to(own.device)
         return states, own
 
 

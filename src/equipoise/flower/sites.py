@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from equipoise.engines.choose import Choice
 from equipoise.engines.job import Answer, Job
 from equipoise.evaluation import costly, handed, published
 from equipoise.federation import Alone, Federation, structure
-from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.codec import LOST, UNFIT, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.masked_sites import MaskedSites
 from equipoise.flower.store import Receipt
 from equipoise.flower.task import Blank, Task
@@ -33,7 +35,7 @@ from equipoise.tree import tree_map
 log = logging.getLogger(__name__)
 
 DESCRIBE = 120.0  # seconds a site may take to say what it is, where the deadline is longer
-AGAIN = 60.0  # seconds until a node that could not say is asked again
+AGAIN = 60.0, 600.0  # seconds until a node that could not say is asked again: at first, and at most
 
 
 class SitesError(RuntimeError):
@@ -57,11 +59,15 @@ class Known:
 
         Raises
         ------
-        KeyError, TypeError, ValueError : it says something else.
+        AttributeError, KeyError, OverflowError, TypeError, ValueError : it says something else.
         """
         shape, tests = tuple(int(n) for n in told["shape"]), tuple(str(test) for test in told["tests"])
         known = Known(str(told["name"]), int(told["size"]), shape, str(told["dtype"]), tests, dict(told["structure"]))
-        if known.size < 1 or not isinstance(getattr(torch, known.dtype, None), torch.dtype):
+        if (
+            known.size < 1
+            or min(shape, default=0) < 0
+            or not isinstance(getattr(torch, known.dtype, None), torch.dtype)
+        ):
             raise ValueError(known.dtype)
         return known
 
@@ -94,8 +100,9 @@ class Sites:
     nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
     traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
     structure: dict[str, Any] | None = None  # of the server's network
+    saved: list[int] = field(default_factory=list)  # the round of each site's state in the last checkpoint
     _seen: dict[int, str] = field(default_factory=dict)  # what each node turned out to be
-    _failed: dict[int, float] = field(default_factory=dict)  # when a node did not say what it is
+    _failed: dict[int, tuple[float, float]] = field(default_factory=dict)  # when a node is asked again, and then waits
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0
 
@@ -141,15 +148,17 @@ class Sites:
         online = {node.node_id: node.name for node in self.grid.get_nodes()}
         self.nodes = {name: node for name, node in self.nodes.items() if node in online}
         self._seen = {node: name for node, name in self._seen.items() if node in online}
-        self._failed = {node: t for node, t in self._failed.items() if node in online and time.monotonic() < t + AGAIN}
+        self._failed = {node: again for node, again in self._failed.items() if node in online}
+        resting = {node for node, (until, _) in self._failed.items() if time.monotonic() < until}
         met = []
-        for node, answer in self._describe([node for node in online if node not in self._seen | self._failed]):
+        for node, answer in self._describe([node for node in online if node not in self._seen.keys() | resting]):
             site = None if isinstance(answer, str) else _known(answer, online[node])
             if site is None:
                 log.warning(
                     "node %s %s", node, answer if isinstance(answer, str) else "does not describe itself as a site"
                 )
-                self._failed[node] = time.monotonic()
+                _, rest = self._failed.get(node, (0.0, AGAIN[0]))  # the longer the more often: all wait for it
+                self._failed[node] = time.monotonic() + rest, min(2 * rest, AGAIN[1])
                 continue
             self._seen[node] = site.name
             if (other := self.nodes.get(site.name)) is not None and self._answers(other):
@@ -169,8 +178,7 @@ class Sites:
         return met
 
     def _describe(self, nodes: Sequence[int]) -> Iterator[tuple[int, Parcel | str]]:
-        asked = {node: Parcel({"experiment": self.told}) for node in nodes}
-        yield from self._exchange("query.describe", asked, min(self.deadline, DESCRIBE), "describe")
+        yield from self._exchange("query.describe", nodes, lambda _: Parcel(), min(self.deadline, DESCRIBE), "describe")
 
     def _answers(self, node: int) -> bool:
         """Whether there is somebody at a node: one that was killed is counted as connected for another minute."""
@@ -218,16 +226,19 @@ class Sites:
             nodes = {m: self.nodes.get(self.known[m].name) for m in rest}
             yield from ((m, "is not connected") for m, node in nodes.items() if node is None)
             here = {node: m for m, node in nodes.items() if node is not None}
-            sent = {node: make(m) for node, m in here.items()}
-            asked = {node: replace(x, told={**x.told, "experiment": self.told}) for node, x in sent.items()}
+
+            def part(node: int, here: Mapping[int, int] = here) -> Parcel:
+                parcel = make(here[node])
+                counts.setdefault(here[node], [0, 0])[0] += parcel.nbytes
+                return parcel
+
             rest = []
-            for node, answer in self._exchange(kind, asked, deadline or self.deadline, str(t)):
-                m, got = here[node], answer.nbytes if isinstance(answer, Parcel) else 0
-                counts[m] = [
-                    old + new for old, new in zip(counts.get(m, [0, 0]), [sent[node].nbytes, got], strict=True)
-                ]
+            for node, answer in self._exchange(kind, list(here), part, deadline or self.deadline, str(t)):
+                m = here[node]
                 if isinstance(answer, str):
                     self._bases.pop(m, None)  # nobody knows what it has now: the next model is sent whole
+                else:
+                    counts[m][1] += answer.nbytes
                 if answer == LOST and not last:
                     rest.append(m)
                 else:
@@ -236,31 +247,26 @@ class Sites:
                 break
 
     def _exchange(
-        self, kind: str, parcels: Mapping[int, Parcel], deadline: float, group: str
+        self, kind: str, nodes: Iterable[int], make: Callable[[int], Parcel], deadline: float, group: str
     ) -> Iterator[tuple[int, Parcel | str]]:
-        """The same, by node."""
-        nodes = list(parcels)
-        messages = [
-            Message(
-                content=parcels[node].records(),
-                dst_node_id=node,
-                message_type=kind,
-                ttl=deadline,
-                group_id=group,
-            )
-            for node in nodes
-        ]
-        pushed = list(self.grid.push_messages(messages)) if nodes else []
-        waiting = {number: node for number, node in zip(pushed, nodes, strict=False) if number}
-        yield from ((node, "could not be sent its part") for node in nodes if node not in waiting.values())
-        del messages
+        """The same, by node. Messages are made and sent one by one: together they may not fit into memory."""
+        waiting: dict[str, int] = {}
+        for node in nodes:
+            parcel = make(node)
+            content = replace(parcel, told={**parcel.told, "experiment": self.told}).records()
+            message = Message(content, node, kind, ttl=deadline, group_id=group)
+            number = next(iter(self.grid.push_messages([message])), None)
+            if number:
+                waiting[number] = node
+            else:
+                yield node, "could not be sent its part"
         end = time.monotonic() + deadline
         while waiting:
             replies = list(self.grid.pull_messages(list(waiting)))
             for reply in replies:
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    yield node, _read(reply)
+                number = reply.metadata.reply_to_message_id
+                if number in waiting:
+                    yield waiting.pop(number), _read(reply)
             if waiting and not replies:
                 if time.monotonic() > end:
                     break
@@ -271,21 +277,15 @@ class Sites:
     def __call__(self, job: Job) -> Iterator[Answer]:
         """Let the sites of a job train."""
         rows = {m: row for row, m in enumerate(job.ids)}
-        shapes: dict[str, Any] = {}
         for m, got in self.ask("train", job.t, job.ids, lambda m: self._training(job, rows[m])):
             row = rows[m]
             if isinstance(got, str):
                 yield Answer((row,), torch.empty(0), [], [], got)
                 continue
             try:
-                answer = _answered(job, row, got)
-                kinds = {k: (x.shape, x.dtype) for k, x in got.part("reports").items()}
-                if kinds != shapes.setdefault("reports", kinds):
-                    raise CodecError("its report has another shape than those of other sites.")
+                yield _answered(job, row, got)
             except CodecError as error:
                 yield Answer((row,), torch.empty(0), [], [], f"sent what cannot be used: {error}")
-                continue
-            yield answer
 
     def _training(self, job: Job, row: int) -> Parcel:
         m = job.ids[row]
@@ -294,7 +294,8 @@ class Sites:
             "client": m,
             "t": job.t,
             "rounds": job.rounds,
-            "receipt": [receipt.t, receipt.sha256.hex()],
+            "receipt": receipt.told,
+            "saved": self.saved[m] if self.saved else -1,
         }
         messages, told["cut"] = packed(
             "messages",
@@ -302,7 +303,7 @@ class Sites:
             hiding(job.private, job.model.n_params),
         )
         units = None if job.units is None else job.units[row]
-        model = self._model(m, job.received[row], job.private, units, None if job.held is None else job.held[row], told)
+        model = self.model(m, job.received[row], job.private, units, None if job.held is None else job.held[row], told)
         if receipt.t < 0 and self._stateful(job):
             told["first"] = job.private is None and torch.equal(job.received[row], job.model.initial)
             if not told["first"]:
@@ -315,18 +316,6 @@ class Sites:
         return job.private is not None or any(overrides(rule, "client_state") for rule in job.rules)
 
     def model(
-        self,
-        m: int,
-        vector: Tensor,
-        private: Tensor | None,
-        units: Tensor | None,
-        held: Tensor | None,
-        told: dict[str, Any],
-    ) -> dict[str, Tensor]:
-        """A model [G] for client ``m``: its submodel, or the change of what it keeps; how to read it goes into ``told``."""
-        return self._model(m, vector, private, units, held, told)
-
-    def _model(
         self,
         m: int,
         vector: Tensor,
@@ -395,7 +384,7 @@ def _known(answer: Parcel, registered: str | None) -> Known | None:
     """What a site said of itself; the name it is registered under, if it is, counts more than what it says."""
     try:
         return Known.of({**answer.told, "name": registered or answer.told["name"]})
-    except (KeyError, TypeError, ValueError):
+    except UNFIT:
         return None
 
 
@@ -413,7 +402,7 @@ def _read(reply: Message) -> Parcel | str:
         parcel = Parcel.of(reply.content)
     except CodecError as error:
         return f"sent what cannot be used: {error}"
-    return str(parcel.told["error"])[:500] if "error" in parcel.told else parcel
+    return " ".join(str(parcel.told["error"]).split())[:500] if "error" in parcel.told else parcel
 
 
 CODES = {
@@ -444,13 +433,8 @@ def _answered(job: Job, row: int, got: Parcel) -> Answer:
     trained = values if mask is None else received.masked_scatter(mask, values)
     reports = unpacked(got, "reports", len(job.rules), hiding(job.private, job.model.n_params))
     reports = tree_map(lambda x: x[None].to(received.device), reports)
-    try:
-        t, digest = got.told["receipt"]
-        receipt = Receipt(int(t), bytes.fromhex(digest))
-        if t != job.t or len(receipt.sha256) != 32:
-            raise ValueError
-    except (KeyError, TypeError, ValueError):
-        raise CodecError("there is no receipt of its state.") from None
+    if (receipt := Receipt.after(job.t, got.told)) is None:
+        raise CodecError("there is no receipt of its state.")
     return Answer((row,), trained[None], reports, [{key: x[None] for key, x in receipt.tensors().items()}])
 
 
@@ -508,6 +492,17 @@ class Consortium(Federation):
             self._masked.amend(record)
         return record
 
+    def save(self, directory: str | Path, rounds: int | None = None) -> None:
+        """As :meth:`equipoise.Federation.save`; from then on the sites keep their states of this checkpoint."""
+        super().save(directory, rounds)
+        self.sites.saved = self.progress.clients[0]["round"].tolist()
+
+    def resume(self, directory: str | Path) -> int:
+        """As :meth:`equipoise.Federation.resume`, with the states that the sites have kept."""
+        rest = super().resume(directory)
+        self.sites.saved = self.progress.clients[0]["round"].tolist()
+        return rest
+
     def _can_test(self, sets: Mapping[str, Samples | Stream]) -> bool:
         return bool(sets) or all(site.tests for site in self.sites.known)
 
@@ -543,7 +538,7 @@ class Consortium(Federation):
 
         found: dict[int, Tested] = {}
         for m, answer in sites.ask("evaluate", now.t, asked, make):
-            tested = answer if isinstance(answer, str) else Tested.of(answer.told)
+            tested = answer if isinstance(answer, str) else Tested.of(answer.told, sites.known[m].tests, measures)
             if isinstance(tested, Tested):
                 found[m] = tested
             else:
@@ -570,7 +565,7 @@ class Consortium(Federation):
         e = self.experiment
         given = handed(e, now, m)
         receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
-        told: dict[str, Any] = {"client": m, "t": now.t, "receipt": [receipt.t, receipt.sha256.hex()]}
+        told: dict[str, Any] = {"client": m, "t": now.t, "receipt": receipt.told}
         messages, told["cut"] = packed("messages", given.messages, hiding(e.private, e.model.n_params))
         told["deploys"] = bool(given.messages)
         held = None if given.units is None or e.neurons is None else e.neurons.held(given.units)
@@ -586,11 +581,16 @@ class Consortium(Federation):
 
         Raises
         ------
-        SitesError : a site does not answer.
+        SitesError : a site does not answer; or it keeps a part of every model to itself, which then cannot be measured here.
         """
         e, sites = self.experiment, self.sites
         N = len(sites.known)
-        judged = e.oracle is not None
+        judged = e.oracle is not None and not self._hides
+        if self._hides and "contribution" in self.method.needs:
+            raise SitesError(
+                f"{self.method} measures what each site reaches alone on the server's validation data, and keeps a part of "
+                "every model at its site, so that the server has no model to measure. Leave one of the two out of method."
+            )
 
         def make(m: int) -> Parcel:
             return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": e.setup.initial})
@@ -598,17 +598,23 @@ class Consortium(Federation):
         tested: list[float | None] = [None] * N
         scores: list[float] = [0.0] * N
         for m, answer in sites.ask("train.alone", 0, range(N), make, sites.deadline * rounds):
+            name = sites.known[m].name
             if isinstance(answer, str):
-                raise SitesError(f"What {sites.known[m].name} reaches alone is not known: it {answer}.")
-            name, failed, accuracy = sites.known[m].name, answer.told.get("failed"), answer.told.get("accuracy")
-            if failed:
+                raise SitesError(f"What {name} reaches alone is not known: it {answer}.")
+            if failed := answer.told.get("failed"):
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
-            tested[m] = float(accuracy) if isinstance(accuracy, int | float) else None
-            if e.oracle is not None:
-                try:
-                    vector = changed(answer.part("model"), None, e.setup.initial)
-                except CodecError as error:
-                    raise SitesError(f"What {name} reaches alone is not known: {error}") from None
+            try:
+                tested[m] = _fraction(answer.told["accuracy"]) if sites.known[m].tests else None
+                vector = changed(answer.part("model"), None, e.setup.initial.cpu()) if judged else e.setup.initial
+                if not vector.isfinite().all():
+                    raise CodecError("its model is not finite.")
+            except (CodecError, *UNFIT) as error:
+                why = str(error) if isinstance(error, CodecError) else "there is no accuracy in [0, 1]."
+                raise SitesError(
+                    f"What {name} reaches alone is not known: it sent what cannot be used: {why}"
+                ) from None
+            if judged and e.oracle is not None:
+                vector = vector.to(e.setup.initial.device)
                 with looking(e, 0):
                     scores[m] = float(e.oracle.score(vector)[0])
         complete = tested if all(x is not None for x in tested) else None
@@ -625,7 +631,8 @@ class Consortium(Federation):
         return lost
 
     def _finishing(self, m: int) -> Parcel:
-        return Parcel(*self._handed(self.progress, m))
+        told, tensors = self._handed(self.progress, m)
+        return Parcel({**told, "saved": self.sites.saved[m] if self.sites.saved else -1}, tensors)
 
     def _vector(self, client: int | None) -> Tensor:
         if client is not None and self.personal:
@@ -645,19 +652,36 @@ class Tested:
     accuracy: float
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> Tested | str:
-        """From what a site said; why it cannot be used, if it cannot."""
+    def of(told: Mapping[str, Any], tests: Iterable[str], measures: Iterable[str]) -> Tested | str:
+        """From what a site with these ``tests`` said when it was asked for ``measures``; why it cannot be used, if it cannot."""
         try:
-            scores = {str(name): dict(score) for name, score in told["scores"].items()}
+            scores = {name: _score(told["scores"][name], measures) for name in tests}
             sizes = {name: int(told["sizes"][name]) for name in scores}
-            for name, score in scores.items():
-                for key in ("accuracy", "loss"):
-                    score[key] = float(score[key])
-                if sizes[name] < 1 or not 0 <= score["accuracy"] <= 1:
-                    raise ValueError(name)
-            return Tested(scores, sizes, float(told["accuracy"]))
-        except (KeyError, TypeError, ValueError, AttributeError):
+            if not all(0 < n < 2**53 for n in sizes.values()):
+                raise ValueError("sizes")
+            return Tested(scores, sizes, _fraction(told["accuracy"]))
+        except UNFIT:
             return "sent scores that cannot be used"
+
+
+def _score(told: Mapping[str, Any], measures: Iterable[str]) -> dict[str, Any]:
+    """What a site said of one of its test sets; a measure other than accuracy may be NaN, where it is not defined."""
+    score = {"accuracy": _fraction(told["accuracy"]), "loss": float(told["loss"])}
+    score |= {name: _fraction(told[name], nan=True) for name in measures if name not in score}
+    missing = [int(c) for c in told.get("missing", ())]
+    return {**score, "missing": missing} if missing else dict(score)
+
+
+def _fraction(told: Any, *, nan: bool = False) -> float:
+    """A number in [0, 1].
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError : it is none.
+    """
+    if not (0 <= (x := float(told)) <= 1 or (nan and math.isnan(x))):
+        raise ValueError(told)
+    return x
 
 
 def _pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
@@ -670,8 +694,12 @@ def _pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
 
 
 def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    total = sum(n for n, _ in parts)
-    keys = [key for key, value in parts[0][1].items() if isinstance(value, float)]
-    mean = {key: sum(n * score[key] for n, score in parts) / total for key in keys}
+    """Means by samples; of a measure, over the sites where it is defined."""
+
+    def mean(key: str) -> float:
+        known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]
+        return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
+
+    means = {key: mean(key) for key in parts[0][1] if key != "missing"}
     missing = sorted({x for _, score in parts for x in score.get("missing", [])})
-    return {**mean, "missing": missing} if missing else dict(mean)
+    return {**means, "missing": missing} if missing else dict(means)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -169,3 +169,11 @@ def last_words(text: str, lines: int = 12) -> str:
 def plain(text: str) -> str:
     """A text without the colours of a terminal."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def ours(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of a run's log that Flower did not write."""
+    flowers = re.compile(r"(INFO|DEBUG) +:|Using SuperLink: |Successfully installed ")
+    for line in map(plain, lines):
+        if line.strip() and not flowers.match(line):
+            yield line
