@@ -627,7 +627,7 @@ def test_what_the_server_says_is_shown_as_it_comes(tmp_path: Path, capsys: pytes
         log.write_text("Using SuperLink: x\n\x1b[92mINFO \x1b[0m:      Start\nround 1: [a] 3 sites\nround")
         look()
         with log.open("a") as file:
-            file.write(" 2: 3 sites\n")
+            file.write(" 2: 3 sites\nERROR :     ServerApp raised an exception\nTraceback\n")
         look()
     shown = capsys.readouterr()
     assert (shown.out + shown.err).splitlines() == ["round 1: [a] 3 sites", "round 2: 3 sites"]

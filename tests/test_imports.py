@@ -82,7 +82,7 @@ LAYERS = (
     ("report",),
     ("history",),
     ("metrics",),
-    ("maths", "draws", "hyper", "tree", "rows", "words", "files", "secure", "wire", "watch", "privacy"),
+    ("maths", "draws", "environment", "hyper", "tree", "rows", "words", "files", "secure", "wire", "watch", "privacy"),
     ("threads", "memory"),
 )
 BACK = {("history", "report.html")}  # History.report() is a convenience; it imports inside the call

@@ -340,9 +340,10 @@ def _progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator
         def look() -> None:
             if wanted and log.exists():
                 lines = log.read_bytes().decode(errors="replace").split("\n")[:-1]
-                for line in ours(lines[told[0] :]):
+                said = list(ours(lines))
+                for line in said[told[0] :]:
                     bar.console.print(escape(line), soft_wrap=True, highlight=False)
-                told[0] = len(lines)
+                told[0] = len(said)
             if time.monotonic() - last[0] > 1 and path.exists():
                 last[0] = time.monotonic()
                 bar.update(task, completed=path.read_bytes().count(b"\n"))

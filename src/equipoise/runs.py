@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +19,7 @@ from torch import nn
 
 from equipoise import checkpoint, flower, forecasts, networks, scenarios
 from equipoise.engines import ENGINES
+from equipoise.environment import environment
 from equipoise.federation import Alone, Federation, fingerprint
 from equipoise.files import PART, held, sweep, waited, write_atomically
 from equipoise.history import History
@@ -37,7 +35,6 @@ MEASURED = ("standalone_test", "standalone_val")
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
-PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors")
 
 
 class RunConfig(BaseModel):
@@ -379,7 +376,7 @@ def _execute(
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     manifest = {
-        **_environment(),
+        **environment(),
         "data": data.manifest,
         "client_names": list(fed.experiment.names),
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
@@ -431,24 +428,6 @@ def _check_agreement(config: RunConfig, directory: Path, fed: Federation, rest: 
             f"{directory / 'metrics.jsonl'} lacks round {missing[0]}, and the checkpoint is after round {t - 1}. "
             f"Put the file back, or delete {directory / 'checkpoint'} to start the run again."
         )
-
-
-def _environment() -> dict[str, Any]:
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:  # running from a source tree that was never installed
-            continue
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-    except OSError:  # no git here
-        commit = ""
-    return {
-        "versions": versions,
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        "git": commit.strip() or None,
-    }
 
 
 def slug(text: str) -> str:

@@ -25,6 +25,7 @@ from torch import nn
 
 from equipoise import checkpoint
 from equipoise.data.samples import Transform
+from equipoise.environment import environment
 from equipoise.files import held, sweep, write_atomically
 from equipoise.flower import masked_site
 from equipoise.flower.codec import CodecError, Parcel
@@ -87,18 +88,19 @@ def make_client_app(
 
     def answered(message: Message, context: Context) -> Message:
         kind, name = message.metadata.message_type, _name(context)
+        who = {"name": name} if kind == "query.describe" else {}  # later the server knows
         try:
             asked = Parcel.of(message.content)
             reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
             reply.told["name"] = name
         except (SiteError, StoreError, CodecError) as error:
             log.error("%s, %s: %s", name, kind, error)
-            reply = Parcel({"error": str(error)})
+            reply = Parcel({"error": str(error), **who})
         except Exception as error:  # its words may hold data or paths of this site, and stay in its log
             log.exception("%s, %s", name, kind)
             known = type(error).__module__ in ("builtins", "torch")
             what = type(error).__name__ if known else "an error"
-            reply = Parcel({"error": f"failed with {what}; its own log says more"})
+            reply = Parcel({"error": f"failed with {what}; its own log says more", **who})
         return Message(reply.records(), reply_to=message)
 
     for kind in (*KINDS, *masked_site.KINDS):
@@ -187,7 +189,7 @@ def _serve(grid: Grid, task: Task, settings: Settings, directory: Path, method: 
         checkpoint.tidy(directory / "checkpoint")
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
-    meta = {**fed.history.meta, "rounds": settings.rounds}
+    meta = {**environment(), **fed.history.meta, "rounds": settings.rounds}
     write_atomically(directory / "manifest.json", json.dumps(meta, indent=1))
     if rest > 0:
         fed.fit(rest, directory=directory, progress=False, on_round=lambda record: log.info("%s", told_of(record)))

@@ -102,6 +102,7 @@ class Sites:
     structure: dict[str, Any] | None = None  # of the server's network
     saved: list[int] = field(default_factory=list)  # the round of each site's state in the last checkpoint
     _seen: dict[int, str] = field(default_factory=dict)  # what each node turned out to be
+    _refused: dict[int, str] = field(default_factory=dict)  # why a node that is connected does not take part
     _failed: dict[int, tuple[float, float]] = field(default_factory=dict)  # when a node is asked again, and then waits
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0
@@ -128,8 +129,9 @@ class Sites:
             if time.monotonic() > end:
                 here = ", ".join(sorted(present, key=natural)) or "none"
                 wanted = f"all of {', '.join(names)}" if names else f"at least {least} sites"
+                why = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
                 raise SitesError(
-                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}. Start the missing "
+                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}.{why} Start the missing "
                     "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
                 )
             time.sleep(self.poll)
@@ -150,13 +152,14 @@ class Sites:
         self._seen = {node: name for node, name in self._seen.items() if node in online}
         self._failed = {node: again for node, again in self._failed.items() if node in online}
         resting = {node for node, (until, _) in self._failed.items() if time.monotonic() < until}
+        self._refused = {node: why for node, why in self._refused.items() if node in online}
         met = []
         for node, answer in self._describe([node for node in online if node not in self._seen.keys() | resting]):
             site = None if isinstance(answer, str) else _known(answer, online[node])
             if site is None:
-                log.warning(
-                    "node %s %s", node, answer if isinstance(answer, str) else "does not describe itself as a site"
-                )
+                said = answer if isinstance(answer, str) else "does not describe itself as a site"
+                self._refused[node] = f"{online[node] or f'node {node}'} {said}"
+                log.warning("%s", self._refused[node])
                 _, rest = self._failed.get(node, (0.0, AGAIN[0]))  # the longer the more often: all wait for it
                 self._failed[node] = time.monotonic() + rest, min(2 * rest, AGAIN[1])
                 continue
@@ -171,8 +174,10 @@ class Sites:
                 log.warning("%s The first goes on taking part.", twice)
                 continue
             if problem := self._misfit(site, names):
+                self._refused[node] = f"{site.name} {problem}"
                 log.warning("%s cannot take part: it %s", site.name, problem)
                 continue
+            self._refused.pop(node, None)
             self.nodes[site.name] = node
             met.append(site)
         return met
@@ -402,7 +407,10 @@ def _read(reply: Message) -> Parcel | str:
         parcel = Parcel.of(reply.content)
     except CodecError as error:
         return f"sent what cannot be used: {error}"
-    return " ".join(str(parcel.told["error"]).split())[:500] if "error" in parcel.told else parcel
+    if "error" not in parcel.told:
+        return parcel
+    who = f"({parcel.told['name']}) " if "name" in parcel.told else ""
+    return " ".join(f"{who}{parcel.told['error']}".split())[:500]
 
 
 CODES = {

@@ -172,8 +172,10 @@ def plain(text: str) -> str:
 
 
 def ours(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of a run's log that Flower did not write."""
+    """The lines of a run's log that Flower did not write, up to an error, which the run's outcome tells better."""
     flowers = re.compile(r"(INFO|DEBUG) +:|Using SuperLink: |Successfully installed ")
     for line in map(plain, lines):
+        if re.match(r"ERROR +:", line):
+            return
         if line.strip() and not flowers.match(line):
             yield line
