@@ -122,6 +122,11 @@ def echo(side: str, model: str, clients: int, rounds: int) -> list[float]:
         alone.send_and_receive = lambda messages: [train(message, context) for message in messages]
         server(alone, context)
     else:
+        import ray
+
+        ray.init(
+            "local", include_dashboard=False, logging_level=logging.ERROR
+        )  # and not a cluster that happens to be there
         run_simulation(server, client, clients, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
     return seconds
 

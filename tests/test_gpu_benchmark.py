@@ -27,7 +27,11 @@ def quiet(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "designs"), [(CONVOLUTION, CONVOLUTIONS), (DENSE, MANY)], ids=["convolution", "dense"]
+    ("work", "designs"),
+    [
+        pytest.param(CONVOLUTION, CONVOLUTIONS, marks=pytest.mark.slow, id="convolution"),
+        pytest.param(DENSE, MANY, id="dense"),
+    ],
 )
 def test_every_design_ends_at_the_weights_of_the_librarys_round(work, designs):
     task = work.task(CPU, torch.float64)
@@ -179,6 +183,7 @@ def test_precision_has_a_bound_of_its_own():
         assert (result.rounding > 1e-3) == coarse
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes(monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["gpu.py", "--device", "cpu", "--only", "logistic", "--design", "stack", "--json", "--quick"]

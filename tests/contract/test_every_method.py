@@ -105,7 +105,13 @@ ROUNDS = 4
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
-every_case = pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
+LATER = {
+    name for name in SUMS if name not in FEWER and not name.endswith("+fedheal")
+}  # by `make test-all`: much like others
+every_case = pytest.mark.parametrize(
+    ("name", "kind"),
+    [pytest.param(n, k, id=f"{n}-{k}", marks=[pytest.mark.slow] * (n in LATER)) for n, k in CASES],
+)
 stacked_engine = importlib.import_module("equipoise.engines.stacked")
 
 
