@@ -127,7 +127,7 @@ def image_clients() -> list[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("method", ["scaffold+fedheal", "moon", "fedld"])
-@pytest.mark.parametrize("kind", ["cnn", "resnet10"])
+@pytest.mark.parametrize("kind", ["cnn", pytest.param("resnet10", marks=pytest.mark.slow)])
 def test_number_of_workers_does_not_change_a_bit(method: str, kind: str) -> None:
     """In float32, where the order of sums would show; with one thread inside operations the sequential engine agrees."""
     options: dict[str, Any] = {"width": 8}

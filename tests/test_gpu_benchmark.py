@@ -142,6 +142,7 @@ def late(task, design):
     return counted
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_and_the_others_go_on():
     designs = (
         BASELINE,

@@ -105,9 +105,7 @@ ROUNDS = 4
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
-LATER = {
-    name for name in SUMS if name not in FEWER and not name.endswith("+fedheal")
-}  # by `make test-all`: much like others
+LATER = {name for name in SUMS if name not in FEWER}  # by `make test-all`: much like others
 every_case = pytest.mark.parametrize(
     ("name", "kind"),
     [pytest.param(n, k, id=f"{n}-{k}", marks=[pytest.mark.slow] * (n in LATER)) for n, k in CASES],
