@@ -32,7 +32,7 @@ from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.masked_sites import require
 from equipoise.flower.settings import Settings
-from equipoise.flower.site import Site, SiteError
+from equipoise.flower.site import KINDS, Site, SiteError, harmless
 from equipoise.flower.sites import Consortium, Known, Sites, SitesError, description
 from equipoise.flower.store import Store, StoreError
 from equipoise.flower.task import Task, TaskFunction
@@ -43,7 +43,6 @@ from equipoise.solver import SGD, Solver
 
 log = logging.getLogger(__name__)
 
-KINDS = ("query.describe", "query.finish", "train", "train.alone", "evaluate")
 OPEN = 64  # sites of which a process keeps the data it has read
 
 
@@ -96,11 +95,9 @@ def make_client_app(
         except (SiteError, StoreError, CodecError) as error:
             log.error("%s, %s: %s", name, kind, error)
             reply = Parcel({"error": str(error), **who})
-        except Exception as error:  # its words may hold data or paths of this site, and stay in its log
+        except Exception as error:  # its words stay in the site's log
             log.exception("%s, %s", name, kind)
-            known = type(error).__module__ in ("builtins", "torch")
-            what = type(error).__name__ if known else "an error"
-            reply = Parcel({"error": f"failed with {what}; its own log says more", **who})
+            reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **who})
         return Message(reply.records(), reply_to=message)
 
     for kind in (*KINDS, *masked_site.KINDS):

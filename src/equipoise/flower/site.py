@@ -118,17 +118,10 @@ class Site:
         ------
         SiteError, StoreError, CodecError : in words that may leave the site; whatever else is raised must not.
         """
-        kinds: dict[str, Callable[[Parcel], Parcel]] = {
-            "query.describe": self._describe,
-            "train": self._train,
-            "train.alone": self._alone,
-            "evaluate": self._evaluate,
-            "query.finish": self._finish,
-        }
-        if kind not in kinds:
+        if kind not in KINDS:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
         device = self.experiment.setup.initial.device
-        return kinds[kind](replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
+        return KINDS[kind](self, replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
 
     def _describe(self, asked: Parcel) -> Parcel:
         """How many samples there are, and of what shape: what the server must know before the first round."""
@@ -192,7 +185,7 @@ class Site:
                 failed = str(error)
             except Exception as error:  # whatever a user's data or network raises
                 log.exception("round %d of training alone failed", t)
-                failed = f"failed with {type(error).__name__}"
+                failed = f"failed with {harmless(error)}"
         found: dict[str, Any] = {"failed": failed}
         if self.tests.sets:
             found["accuracy"] = self.tests.accuracy(e, vector, 0)
@@ -358,6 +351,20 @@ class Site:
             own = e.setup.initial.clone()
             own[e.private] = kept["own"].to(own.device)
         return states, own
+
+
+KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
+    "query.describe": Site._describe,
+    "train": Site._train,
+    "train.alone": Site._alone,
+    "evaluate": Site._evaluate,
+    "query.finish": Site._finish,
+}
+
+
+def harmless(error: Exception) -> str:
+    """What may be told of an error: its kind, unless that is the site's own; its words may hold data or paths."""
+    return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
 
 
 def _solver(told: Mapping[str, Any]) -> Solver:

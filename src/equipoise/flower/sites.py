@@ -395,7 +395,7 @@ def _known(answer: Parcel, registered: str | None) -> Known | None:
 
 def _unlike(site: Known, structure: dict[str, Any] | None) -> str:
     """What a site's network differs in; empty if in nothing."""
-    other = [what for what in structure or {} if site.structure.get(what) != (structure or {})[what]]
+    other = [what for what, ours in (structure or {}).items() if site.structure.get(what) != ours]
     return f"has a network with other {other[0]} than the server's. Give the same network everywhere." if other else ""
 
 
@@ -524,16 +524,13 @@ class Consortium(Federation):
         measures = list(self.tests.measures) if counts else []
         if self._has_all and not self.personal:
             return {**self.tests.record(e, now, rounds), **self._measured()}
-        record: Record = {}
-        here = bool(self.tests.sets) and not self._hides
-        if here:
-            record["groups"] = self.tests.scores(e, vector := published(e, now), measures)
-        own = self.personal and (counts or self._hides)
         asked = [m for m, site in enumerate(sites.known) if site.tests]
-        if not asked or (here and not own):
-            last = {"groups": self.tests.scores(e, published(e, now), measures)} if self.tests.sets and not here else {}
-            return {**record, **last, **self._measured()}
+        here = bool(self.tests.sets) and not (self._hides and asked)
         vector = published(e, now)
+        record: Record = {"groups": self.tests.scores(e, vector, measures)} if here else {}
+        own = self.personal and (counts or self._hides)
+        if not asked or (here and not own):
+            return {**record, **self._measured()}
 
         def make(m: int) -> Parcel:
             told: dict[str, Any] = {"measures": measures, "own": own}
