@@ -18,7 +18,7 @@ from equipoise.engines.sequential import sequential, visit
 from equipoise.evaluation import Handed, Tests, used
 from equipoise.federation import structure
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.store import Receipt, Store, StoreError
+from equipoise.flower.store import Receipt, Store
 from equipoise.flower.task import Task
 from equipoise.frame import frame
 from equipoise.method import Method
@@ -369,6 +369,3 @@ def harmless(error: Exception) -> str:
 
 def _solver(told: Mapping[str, Any]) -> Solver:
     return SOLVERS[told["kind"]](**{key: value for key, value in told.items() if key != "kind"})
-
-
-__all__ = ["Site", "SiteError", "StoreError"]
