@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.files import cache_directory
 from equipoise.runs import configure
 from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, digits, load, partition
 
@@ -254,7 +255,7 @@ def test_a_scenario_that_contradicts_itself_is_refused():
     for change, message in [
         ({"client_names": ("a",)}, "client_names must have one entry per client: expected 8, found 1"),
         ({"client_groups": ("mnist",) * 8}, r"test groups \(optdigits, photo, fonts, street\); found \['mnist'\]"),
-        ({"clients": ((x.float(), y), *scenario.clients[1:])}, "'optdigits-1' must have uint8 images"),
+        ({"clients": ((x.int(), y), *scenario.clients[1:])}, "'optdigits-1' must have uint8 images"),
         ({"n_classes": 5}, r"all in 0\.\.4"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -369,10 +370,10 @@ def test_an_interrupted_write_leaves_nothing(fresh, monkeypatch):
 
 def test_the_folder_is_the_chosen_one_or_that_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
-    assert cache.directory() == tmp_path
+    assert cache_directory() == tmp_path
     monkeypatch.delenv("EQUIPOISE_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.directory() == tmp_path / ".cache" / "equipoise"
+    assert cache_directory() == tmp_path / ".cache" / "equipoise"
 
 
 def test_a_scenario_is_generated_once(fresh, monkeypatch):

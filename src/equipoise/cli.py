@@ -67,11 +67,22 @@ out = Console()
 err = Console(stderr=True)
 
 Scenario = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--scenario",
         "-s",
-        help="Data and its partition, with options in brackets: `digits(clients=8)`; see `equipoise scenarios`.",
+        help="Data and its partition, with options in brackets: `digits(clients=8)`; see `equipoise scenarios` "
+        "[default: digits; with --data: own].",
+    ),
+]
+DataPath = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        "-d",
+        metavar="PATH",
+        help="Your files: a folder per client with a folder per class, a CSV, an NPZ, `hub:OWNER/NAME`; or, for a scenario of "
+        "a paper, the folder with its data sets.",
     ),
 ]
 Rounds = Annotated[
@@ -148,7 +159,8 @@ def run(
     method: Annotated[
         str, typer.Option("--method", "-m", help="One method or a sum of parts; see `equipoise methods`.")
     ] = "fedavg",
-    scenario: Scenario = "digits",
+    scenario: Scenario = None,
+    data: DataPath = None,
     rounds: Rounds = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides data, first model and every random choice.")] = 0,
     set_: Set = None,
@@ -184,7 +196,7 @@ def run(
     """Train one method and show how fair it is."""
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
+        scenario, data, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
         optimizer=optimizer, clip=clip, participation=participation, engine=engine, chunk=chunk, precision=precision, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     config = runs.configure(method, overrides=overrides, seed=seed, **choices)
@@ -199,7 +211,8 @@ def run(
 @app.command(epilog="Example: `equipoise compare fedavg afl fedavg+qffl fedheal --seeds 3 --jobs 2`")
 def compare(
     methods: Annotated[list[str], typer.Argument(help="The methods; the others are tested against the first.")],
-    scenario: Scenario = "digits",
+    scenario: Scenario = None,
+    data: DataPath = None,
     rounds: Rounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
     jobs: Annotated[
@@ -237,7 +250,7 @@ def compare(
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
+        scenario, data, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
         optimizer=optimizer, clip=clip, participation=participation, engine=engine, chunk=chunk, precision=precision, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     configs = []
@@ -470,11 +483,14 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-def _choices(scenario: str, options: dict[str, Any], network: str | None, **values: Any) -> dict[str, Any]:
+def _choices(
+    scenario: str | None, data: str | None, options: dict[str, Any], network: str | None, **values: Any
+) -> dict[str, Any]:
+    scenario = scenario or ("own" if data else "digits")
     name, bracketed = _called("--scenario", scenario, "digits(clients=8)")
     for option in options.keys() & bracketed.keys():
         raise ValueError(f"{option} is told twice: in --scenario {scenario} and by --set. Leave one out.")
-    values |= {"scenario": name, "scenario_options": {**bracketed, **options}}
+    values |= {"scenario": name, "scenario_options": {**bracketed, **options}, "data": data and runs.whole(data)}
     if network is not None:
         name, bracketed = _called("--network", network, "resnet10(width=64)")
         values |= {"network": name, "network_options": bracketed}

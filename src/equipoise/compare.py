@@ -72,18 +72,30 @@ def compare(
         runs.start(config, path)
     write_atomically(base / ORDER, json.dumps([path.name for path in paths], indent=1))
     total = sum(c.rounds for c in configs)
-    resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
-    failed = side_by_side(
-        {path: [*resume, str(path)] for path in paths if not runs.finished(path)},
-        jobs,
-        None if on_progress is None else lambda _: on_progress(sum(_rounds(path) for path in paths), total),
-    )
+    failed = complete(paths, jobs, None if on_progress is None else lambda done: on_progress(done, total))
     if failed:
         named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
         raise RunError(
             f"{len(failed)} of {len(paths)} runs failed. {named}. The others are complete; the same command goes on from there."
         )
     return [History.from_run(path) for path in paths]
+
+
+def complete(paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None] | None = None) -> dict[Path, str]:
+    """Run to the end what the directories describe; why those that failed did.
+
+    Parameters
+    ----------
+    paths : directories of runs, each begun by :func:`equipoise.runs.start`; a finished one is left as it is.
+    jobs : processes at a time, >= 1.
+    on_progress : called with the rounds done over all runs.
+    """
+    resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
+    return side_by_side(
+        {path: [*resume, str(path)] for path in paths if not runs.finished(path)},
+        jobs,
+        None if on_progress is None else lambda _: on_progress(sum(_rounds(path) for path in paths)),
+    )
 
 
 def side_by_side(

@@ -12,6 +12,12 @@ from pathlib import Path
 PART = ".part"  # ends the name of a file that is being written
 
 
+def cache_directory() -> Path:
+    """Folder for what can be made again: ``$EQUIPOISE_CACHE``, or ``~/.cache/equipoise``."""
+    chosen = os.environ.get("EQUIPOISE_CACHE")
+    return Path(chosen) if chosen else Path("~/.cache/equipoise").expanduser()
+
+
 def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, private: bool = False) -> Path:
     """Write a file so that a reader, or a crash, sees the old or the new content; return the path.
 

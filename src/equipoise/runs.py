@@ -21,12 +21,12 @@ from equipoise import checkpoint, flower, forecasts, networks, scenarios
 from equipoise.engines import ENGINES
 from equipoise.environment import environment
 from equipoise.federation import Alone, Federation, fingerprint
-from equipoise.files import PART, held, sweep, waited, write_atomically
+from equipoise.files import PART, cache_directory, held, sweep, waited, write_atomically
 from equipoise.history import History
 from equipoise.method import parse
 from equipoise.model import Model
 from equipoise.round import Record
-from equipoise.scenarios import Scenario, cache
+from equipoise.scenarios import Scenario
 from equipoise.solver import SGD, Adam, Solver
 from equipoise.threads import cores
 
@@ -50,6 +50,7 @@ class RunConfig(BaseModel):
     label: str
     scenario: str
     scenario_options: dict[str, Any] = {}
+    data: str | None = None
     network: str
     network_options: dict[str, Any] = {}
     rounds: int = Field(ge=1)
@@ -104,7 +105,7 @@ def configure(
     made = parse(method, overrides)
     options = chosen.get("scenario_options", {})
     try:
-        data = scenarios.load(scenario, int(chosen.get("seed", 0)), **options)
+        data = scenarios.load(scenario, int(chosen.get("seed", 0)), chosen.get("data"), **options)
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
     if chosen.get("engine", "auto") not in ("auto", *ENGINES, FLOWER):
@@ -131,10 +132,9 @@ def configure(
         config = RunConfig(**fields)
     except ValidationError as error:
         raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
-    shape = tuple(data.clients[0][0].shape[1:])
     try:
         net = networks.build(
-            config.network, shape, data.n_classes, **config.network_options
+            config.network, data.shape, data.n_classes, **config.network_options
         )  # or a wrong name or option
     except TypeError as error:
         told = _listed(config.network_options)
@@ -153,8 +153,13 @@ def configure(
 
 
 def _check_memory(config: RunConfig, net: nn.Module, data: Scenario) -> None:
-    sizes = torch.tensor([len(y) for _, y in data.clients])
+    sizes = torch.tensor(data.sizes)
     forecasts.check(Model(net), parse(config.method), config.solver, sizes, config.participation, config.device)
+
+
+def whole(data: str) -> str:
+    """The user's path as it holds in any folder; an address such as ``hub:owner/name`` stays."""
+    return data if data.startswith("hub:") else str(Path(data).expanduser().resolve())
 
 
 def _listed(options: Mapping[str, Any]) -> str:
@@ -239,9 +244,8 @@ def federation(
     ------
     ForecastError : it ``trains``, and what that takes for certain does not fit into the memory that is free.
     """
-    data = scenarios.load(config.scenario, config.seed, **config.scenario_options)
-    shape = tuple(data.clients[0][0].shape[1:])
-    net = networks.build(config.network, shape, data.n_classes, seed=config.seed, **config.network_options)
+    data = scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
+    net = networks.build(config.network, data.shape, data.n_classes, seed=config.seed, **config.network_options)
     if trains:
         _check_memory(config, net, data)
     same: dict[str, Any] = {
@@ -302,7 +306,7 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     recipe = {**about, **made, "labels": fingerprint(fed.experiment)["labels"], **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
-    return cache.directory() / f"alone-{key}.json"
+    return cache_directory() / f"alone-{key}.json"
 
 
 def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Alone:

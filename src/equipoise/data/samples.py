@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from equipoise.data.mapped import Mapped
+
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the machine does not tell what is free
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
@@ -74,17 +76,21 @@ class Stream:
 
     def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs [B, *shape] and labels [B] of the samples ``rows`` [B]."""
-        samples = [_sample(self.dataset, int(row)) for row in rows]
-        x = torch.stack([x for x, _ in samples]).to(self.device)
-        y = torch.tensor([y for _, y in samples], device=self.device)
-        return ready(x, shift, self.transform, self.dtype), y
+        if isinstance(self.dataset, Mapped):
+            x, y = self.dataset.gather(rows)
+        else:
+            samples = [_sample(self.dataset, int(row)) for row in rows]
+            x, y = torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples])
+        return ready(x.to(self.device), shift, self.transform, self.dtype), y.to(self.device)
 
     def labels(self, rows: Tensor) -> Tensor:
-        """Labels [B] of the samples ``rows`` [B]; every sample is read, once."""
+        """Labels [B] of the samples ``rows`` [B]; where the labels are not known apart, every sample is read, once."""
         return self._labels[rows]
 
     @cached_property
     def _labels(self) -> Tensor:
+        if isinstance(self.dataset, Mapped):
+            return self.dataset.targets.to(self.device)
         return torch.tensor([_sample(self.dataset, k)[1] for k in range(self.size)], device=self.device)
 
 
@@ -270,6 +276,8 @@ def read(
         return data
     if isinstance(data, Lazy):
         return Absent(data, who, dtype, device, transform, memory)
+    if isinstance(data, Mapped) and len(data):
+        return Stream(data, len(data), dtype, device, transform)
     if isinstance(data, IterableDataset):
         raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
     if isinstance(data, Dataset):

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from equipoise.scenarios import collaboration, digits, label_skew, quality
@@ -20,11 +21,14 @@ class ScenarioEntry:
     Parameters
     ----------
     summary : one line for the reader.
-    build : takes ``seed`` and the scenario's own options, which are its keyword-only parameters.
+    build : takes ``seed``, the user's folder if the scenario reads files, and the scenario's own options, which are its
+        keyword-only parameters.
+    reads : what the scenario reads from the user's files, for errors and lists; empty if it needs none.
     """
 
     summary: str
     build: Callable[..., Scenario]
+    reads: tuple[str, ...] = ()
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -38,18 +42,19 @@ SCENARIOS: dict[str, ScenarioEntry] = {
 }
 
 
-def load(name: str, seed: int = 0, **options: Any) -> Scenario:
+def load(name: str, seed: int = 0, data: str | Path | None = None, **options: Any) -> Scenario:
     """Build a scenario by name.
 
     Parameters
     ----------
     name : a key of ``SCENARIOS``.
     seed : >= 0; decides every random choice in the data and the partition.
+    data : where the files are, for a scenario that reads some.
     options : the scenario's own options, such as ``clients=8``.
 
     Raises
     ------
-    ValueError if the name or an option is unknown, or an option is out of its range.
+    ValueError if the name or an option is unknown, an option is out of its range, or ``data`` is missing or not needed.
     """
     if name not in SCENARIOS:
         raise ValueError(unknown("scenario", name, SCENARIOS))
@@ -58,4 +63,16 @@ def load(name: str, seed: int = 0, **options: Any) -> Scenario:
     for option in options:
         if option not in known:
             raise ValueError(unknown(f"option of scenario '{name}':", option, known))
-    return build(seed, **options)
+    reads = SCENARIOS[name].reads
+    if not reads:
+        if data is not None:
+            raise ValueError(
+                f"scenario {name} makes its own data, and data={str(data)!r} would not be read. Leave it out."
+            )
+        return build(seed, **options)
+    if data is None:
+        raise ValueError(
+            f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR. "
+            "`equipoise data` tells where to get them, `equipoise data check --data DIR` whether they are complete."
+        )
+    return build(seed, Path(data).expanduser(), **options)

@@ -13,13 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from equipoise.files import cache_directory
+
 log = logging.getLogger(__name__)
-
-
-def directory() -> Path:
-    """Folder of the cache: ``$EQUIPOISE_CACHE``, or ``~/.cache/equipoise``."""
-    chosen = os.environ.get("EQUIPOISE_CACHE")
-    return Path(chosen) if chosen else Path("~/.cache/equipoise").expanduser()
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -47,7 +43,7 @@ def recall(stem: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor
     -------
     Tensors by name, equal to ``make()``.
     """
-    path = directory() / f"{stem}.safetensors"
+    path = cache_directory() / f"{stem}.safetensors"
     kept = _read(path)
     if kept is not None:
         return kept

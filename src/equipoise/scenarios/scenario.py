@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.data.mapped import Data, Mapped, labels, shape
+from equipoise.data.samples import Transform
+
 
 @dataclass(frozen=True)
 class Images:
@@ -141,19 +144,19 @@ class Scenario:
     Parameters
     ----------
     name, summary : the scenario's name, and one line about it.
-    clients : per client, images uint8 [n, C, H, W] and labels int64 [n].
+    clients : per client its samples: uint8 images [n, C, H, W] or numbers [n, ...] with labels int64 [n], or ``Mapped``.
     client_names : one per client, such as ``"photo-2"``.
     client_groups : per client the key of ``tests`` that its own data resemble; ``None`` if the clients are alike, and
         the union of all tests is right for each of them.
-    tests : named evaluation sets in the order of reports, each as images and labels.
-    transform : turns the images into what the network takes.
+    tests : named evaluation sets in the order of reports, of the same kind.
+    transform : turns the samples into what the network takes; ``None`` leaves them as they are.
     n_classes : labels lie in 0..n_classes - 1.
     network : name of the default network.
     protocol : recommended training.
     manifest : JSON-able record of what the data are and where each client's part came from.
     measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
     network_options : options of the default network.
-    validation : images and labels that the server holds, for methods that judge models by them; no client trains on
+    validation : samples that the server holds, for methods that judge models by them; no client trains on
         them. ``None`` if it holds none.
     collaborative : whether what a client gets is to be compared with what it would reach alone.
 
@@ -164,18 +167,18 @@ class Scenario:
 
     name: str
     summary: str
-    clients: tuple[tuple[Tensor, Tensor], ...]
+    clients: tuple[Data, ...]
     client_names: tuple[str, ...]
     client_groups: tuple[str, ...] | None
-    tests: Mapping[str, tuple[Tensor, Tensor]]
-    transform: Images
+    tests: Mapping[str, Data]
+    transform: Transform | None
     n_classes: int
     network: str
     protocol: Protocol
     manifest: dict[str, Any]
     measures: tuple[str, ...] = ("accuracy",)
     network_options: Mapping[str, Any] = field(default_factory=dict)
-    validation: tuple[Tensor, Tensor] | None = None
+    validation: Data | None = None
     collaborative: bool = False
 
     def __post_init__(self) -> None:
@@ -192,13 +195,27 @@ class Scenario:
         named = [*zip(self.client_names, self.clients, strict=True), *self.tests.items()]
         if self.validation is not None:
             named.append(("validation", self.validation))
-        for who, (x, y) in named:
-            if x.dtype != torch.uint8 or y.dtype != torch.int64 or x.dim() != 4 or y.shape != x.shape[:1]:
-                raise ValueError(
-                    f"Scenario {self.name}: '{who}' must have uint8 images [n, C, H, W] and int64 labels [n]; "
-                    f"found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."
-                )
+        for who, data in named:
+            y = labels(data)
+            if not isinstance(data, Mapped):
+                x = data[0]
+                images = x.dtype == torch.uint8 and x.dim() == 4
+                if not (images or x.is_floating_point()) or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+                    raise ValueError(
+                        f"Scenario {self.name}: '{who}' must have uint8 images [n, C, H, W], or numbers [n, ...], and int64 "
+                        f"labels [n]; found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."
+                    )
             if y.numel() == 0 or y.min() < 0 or y.max() >= self.n_classes:
                 raise ValueError(
                     f"Scenario {self.name}: '{who}' must have at least one label, all in 0..{self.n_classes - 1}."
                 )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return shape(self.clients[0])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many samples each client has."""
+        return tuple(len(labels(data)) for data in self.clients)
