@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import os
@@ -37,6 +36,7 @@ from equipoise.method import ALIASES, METHODS, MethodError, parse, read_value
 from equipoise.privacy_cli import privacy
 from equipoise.report.html import write as write_report
 from equipoise.report.table import comparison, rich_table
+from equipoise.reproduce_cli import reproduce
 from equipoise.rule import Sees
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ app = typer.Typer(
 app.add_typer(analyse)
 app.add_typer(flower)
 app.command(epilog="Example: `equipoise privacy --noise 20 --rounds 40`")(privacy)
+app.command(epilog="Example: `equipoise reproduce fedheal/table2 --embedded --seeds 1`")(reproduce)
 NEEDS = {
     "contribution": "what each client reaches alone, on the server's validation data (found out by itself)",
     "contribution_on_test": "what each client reaches alone, on the test data (found out by itself)",
@@ -487,30 +488,14 @@ def _choices(
     scenario: str | None, data: str | None, options: dict[str, Any], network: str | None, **values: Any
 ) -> dict[str, Any]:
     scenario = scenario or ("own" if data else "digits")
-    name, bracketed = _called("--scenario", scenario, "digits(clients=8)")
+    name, bracketed = runs.called("--scenario", scenario, "digits(clients=8)")
     for option in options.keys() & bracketed.keys():
         raise ValueError(f"{option} is told twice: in --scenario {scenario} and by --set. Leave one out.")
     values |= {"scenario": name, "scenario_options": {**bracketed, **options}, "data": data and runs.whole(data)}
     if network is not None:
-        name, bracketed = _called("--network", network, "resnet10(width=64)")
+        name, bracketed = runs.called("--network", network, "resnet10(width=64)")
         values |= {"network": name, "network_options": bracketed}
     return values
-
-
-def _called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
-    """Read ``name`` or ``name(key=value, ...)``."""
-    name, bracket, inside = text.partition("(")
-    if not bracket:
-        return name.strip(), {}
-    try:
-        call = ast.parse(told := f"_({inside}", mode="eval").body
-    except SyntaxError:
-        call = None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-        raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
-    return name.strip(), {
-        str(pair.arg): read_value(ast.get_source_segment(told, pair.value) or "") for pair in call.keywords
-    }
 
 
 def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from equipoise.environment import environment
 from equipoise.federation import Alone, Federation, fingerprint
 from equipoise.files import PART, cache_directory, held, sweep, waited, write_atomically
 from equipoise.history import History
-from equipoise.method import parse
+from equipoise.method import parse, read_value
 from equipoise.model import Model
 from equipoise.round import Record
 from equipoise.scenarios import Scenario
@@ -110,20 +111,18 @@ def configure(
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
     if chosen.get("engine", "auto") not in ("auto", *ENGINES, FLOWER):
         raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
-    protocol = {
-        name: getattr(data.protocol, name)
-        for name in ("rounds", "epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "participation")
-    }
+    protocol = asdict(data.protocol)
     if "chunk" in chosen and chosen.get("engine", "auto") not in ("auto", "stacked"):
         raise ValueError(f"--chunk belongs to the engine stacked; {chosen['engine']} makes no stacks. Leave it out.")
     if "epochs" in chosen and "steps" in chosen:
         raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: tell one of them.")
     if "epochs" in chosen:
         protocol["steps"] = None
-    if chosen.get("optimizer", "sgd") != "sgd":
-        protocol |= {"momentum": 0.0, "lr": 0.001}
-        if chosen.get("momentum"):
-            raise ValueError(f"--momentum belongs to SGD; {chosen['optimizer']} has its own. Leave it out.")
+    optimizer = chosen.get("optimizer", data.protocol.optimizer)
+    if optimizer != data.protocol.optimizer and "sgd" in (optimizer, data.protocol.optimizer):
+        protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}  # a rate of one means nothing to another
+    if optimizer != "sgd" and chosen.get("momentum"):
+        raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
     label = method if not overrides else str(made)
     network = {"network": data.network, "network_options": dict(data.network_options)}
     named = {"method": str(made), "label": label, "scenario": scenario}
@@ -155,6 +154,27 @@ def configure(
 def _check_memory(config: RunConfig, net: nn.Module, data: Scenario) -> None:
     sizes = torch.tensor(data.sizes)
     forecasts.check(Model(net), parse(config.method), config.solver, sizes, config.participation, config.device)
+
+
+def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
+    """Read ``name`` or ``name(key=value, ...)``, as ``option`` was given.
+
+    Raises
+    ------
+    ValueError : brackets that are not such pairs.
+    """
+    name, bracket, inside = text.partition("(")
+    if not bracket:
+        return name.strip(), {}
+    try:
+        call = ast.parse(told := f"_({inside}", mode="eval").body
+    except SyntaxError:
+        call = None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
+    return name.strip(), {
+        str(pair.arg): read_value(ast.get_source_segment(told, pair.value) or "") for pair in call.keywords
+    }
 
 
 def whole(data: str) -> str:

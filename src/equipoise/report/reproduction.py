@@ -1,0 +1,282 @@
+"""A reproduced table: ours beside the paper's, for the terminal, Markdown, LaTeX, CSV and HTML."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Group
+
+UNDEFINED = "–"
+EMBEDDED = (
+    "These runs are on the embedded stand-in data, scaled down, and the paper's numbers are on its own data: compare the order of "
+    "the rows, never the values."
+)
+
+
+class Entry(NamedTuple):
+    """A cell: the values of the seeds, their mean, spread (ddof 1) and 95 % half-width, and what the paper prints."""
+
+    values: tuple[float, ...]
+    mean: float
+    std: float
+    ci95: float
+    paper: float | None = None
+    paper_std: float | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return None if self.paper is None or math.isnan(self.mean) else self.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A block of the table: its columns, its rows and their entries; ``missing`` says why a row has none."""
+
+    name: str
+    title: str
+    scenario: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    entries: Mapping[tuple[str, str], Entry]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    seeds: int = 0
+
+    def agreement(self, column: str) -> tuple[float, int] | None:
+        """Kendall's tau-b between our order of the rows and the paper's, and over how many rows; None below three."""
+        from scipy.stats import kendalltau
+
+        both = [e for row in self.rows if (e := self.entries[row, column]).difference is not None]
+        if len(both) < 3:
+            return None
+        tau = float(kendalltau([e.mean for e in both], [e.paper for e in both]).statistic)
+        return None if math.isnan(tau) else (tau, len(both))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A reproduced table or figure."""
+
+    title: str
+    citation: str
+    about: str
+    note: str
+    embedded: bool
+    parts: tuple[Shown, ...]
+    ours: tuple[tuple[str, str], ...]
+    settings: Mapping[str, str]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether any number of the paper stands beside ours."""
+        return any(e.paper is not None for part in self.parts for e in part.entries.values())
+
+
+def number(value: float | None, sign: bool = False) -> str:
+    """Two digits, with a real minus sign."""
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    return f"{round(value, 2) + 0.0:{'+' if sign else ''}.2f}".replace("-", "−")
+
+
+def ours(entry: Entry) -> str:
+    """Mean and 95 % half-width over seeds."""
+    return number(entry.mean) + ("" if math.isnan(entry.ci95) else f" ±{number(entry.ci95)}")
+
+
+def theirs(entry: Entry, *, embedded: bool) -> str:
+    """What the paper prints, and, on the same data, how far ours is from it."""
+    if entry.paper is None:
+        return ""
+    shown = number(entry.paper) + ("" if entry.paper_std is None else f" ±{number(entry.paper_std)}")
+    return shown if embedded or entry.difference is None else f"{shown} ({number(entry.difference, sign=True)})"
+
+
+def sentences(result: Result, part: Shown) -> list[str]:
+    """What must be said below a block."""
+    interval = (
+        "mean ± half the 95 % interval over seeds (Student's t)" if part.seeds > 1 else "one seed, so no interval"
+    )
+    said = [f"Ours: {interval}, of the last five rounds that were evaluated, in percent."]
+    if any(e.paper is not None for e in part.entries.values()):
+        said.append(
+            "Second line: the paper's number."
+            if result.embedded
+            else "Second line: the paper's number, and in brackets ours less the paper's."
+        )
+    if result.embedded:
+        said.append(EMBEDDED)
+    agreed = [(c, found) for c in part.columns if (found := part.agreement(c))]
+    if agreed:
+        told = ", ".join(f"{c} {number(tau, sign=True)} ({n} rows)" for c, (tau, n) in agreed)
+        said.append(f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {told}.")
+    said += [f"{row}: {why}." for row, why in part.missing.items()]
+    return said
+
+
+def rich_tables(result: Result) -> "Group":
+    """For the terminal."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    shown: list[Table | Text] = []
+    for part in result.parts:
+        table = Table(
+            title=f"{result.title}\n{part.title}", title_justify="left", box=None, pad_edge=False, header_style="bold"
+        )
+        table.add_column("")
+        for column in part.columns:
+            table.add_column(column, justify="right")
+        for row in part.rows:
+            entries = [part.entries[row, column] for column in part.columns]
+            papers = [theirs(e, embedded=result.embedded) for e in entries]
+            table.add_row(
+                escape(row),
+                *(
+                    f"{ours(e)}\n[dim]{paper}[/]" if any(papers) else ours(e)
+                    for e, paper in zip(entries, papers, strict=True)
+                ),
+            )
+        shown += [table, Text(" ".join(sentences(result, part))), Text()]
+    return Group(*shown)
+
+
+def markdown(result: Result) -> str:
+    """For a page or an issue."""
+    lines = [f"## {result.title}", "", result.about, "", f"Published: {result.citation}.", ""]
+    for part in result.parts:
+        lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
+        lines += [f"| | {' | '.join(part.columns)} |", f"|---|{'---:|' * len(part.columns)}"]
+        for row in part.rows:
+            cells = (part.entries[row, column] for column in part.columns)
+            texts = (
+                ours(e) + (f"<br>{paper}" if (paper := theirs(e, embedded=result.embedded)) else "") for e in cells
+            )
+            lines.append(f"| {row} | {' | '.join(texts)} |")
+        lines += ["", " ".join(sentences(result, part)), ""]
+    return "\n".join([*lines, *_choices(result)])
+
+
+def _choices(result: Result) -> list[str]:
+    said = (
+        ["### What the paper left out", "", *(f"- {what} *{why}*" for what, why in result.ours), ""]
+        if result.ours
+        else []
+    )
+    return [*said, result.note, ""] if result.note else said
+
+
+def latex(result: Result) -> str:
+    """For a paper: one booktabs table per block."""
+    from equipoise.report.table import tex
+
+    blocks = []
+    for part in result.parts:
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{tex(f'{result.title}. {part.title}. ' + ' '.join(sentences(result, part)))}}}",
+        ]
+        lines += [rf"\begin{{tabular}}{{l{'r' * len(part.columns)}}}", r"\toprule"]
+        lines += [" & ".join(["", *map(tex, part.columns)]) + r" \\", r"\midrule"]
+        for row in part.rows:
+            entries = [part.entries[row, column] for column in part.columns]
+            lines.append(" & ".join([tex(row), *(tex(ours(e)) for e in entries)]) + r" \\")
+            if any(e.paper is not None for e in entries):
+                papers = (tex(theirs(e, embedded=result.embedded)) for e in entries)
+                lines.append(
+                    " & ".join(["", *(rf"{{\scriptsize {paper}}}" if paper else "" for paper in papers)]) + r" \\"
+                )
+        blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
+    return "% needs the package booktabs\n" + "\n\n".join(blocks) + "\n"
+
+
+def table_csv(result: Result) -> str:
+    """For a program: one line per cell."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        ["part", "row", "column", "mean", "std", "ci95", "seeds", "paper", "paper_std", "difference", "embedded"]
+    )
+    for part in result.parts:
+        for row in part.rows:
+            for column in part.columns:
+                e = part.entries[row, column]
+                numbers = [None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95)]
+                away = None if result.embedded or e.difference is None else round(e.difference, 4)
+                writer.writerow(
+                    [part.name, row, column, *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded)]
+                )
+    return file.getvalue()
+
+
+def as_dict(result: Result) -> dict[str, object]:
+    """Plain JSON types."""
+
+    def plain(value: float | None) -> float | None:
+        return None if value is None or math.isnan(value) else float(value)
+
+    return {
+        "title": result.title,
+        "citation": result.citation,
+        "embedded": result.embedded,
+        "settings": dict(result.settings),
+        "ours": [{"what": what, "why": why} for what, why in result.ours],
+        "cells": [
+            {
+                "part": part.name, "row": row, "column": column, "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std),
+                "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std, "difference": None if result.embedded else plain(e.difference),
+            }
+            for part in result.parts for row in part.rows for column in part.columns for e in [part.entries[row, column]]
+        ],
+        "missing": {f"{part.name}/{row}": why for part in result.parts for row, why in part.missing.items()},
+    }  # fmt: skip
+
+
+def html(
+    result: Result,
+    figures: "Mapping[str, Figure] | None" = None,
+    reports: Mapping[str, str] | None = None,
+    versions: Sequence[tuple[str, str]] = (),
+) -> str:
+    """One page that needs nothing else.
+
+    Parameters
+    ----------
+    figures : by name; a figure's label (``Figure.set_label``) is its caption.
+    reports : by part, the address of the full report of its runs, relative to the page.
+    versions : packages and their versions, for the last line.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    from equipoise.report.html import svg
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = resources.files("equipoise.report").joinpath("reproduction.html.j2").read_text(encoding="utf-8")
+    parts = []
+    for part in result.parts:
+        rows = [
+            (
+                row,
+                [
+                    (ours(e), theirs(e, embedded=result.embedded))
+                    for e in (part.entries[row, column] for column in part.columns)
+                ],
+            )
+            for row in part.rows
+        ]
+        said = [text for text in sentences(result, part) if text != EMBEDDED]  # it stands at the top of the page
+        parts.append((part, rows, said, (reports or {}).get(part.name, "")))
+    drawn = [(name, figure.get_label(), svg(name, figure)) for name, figure in (figures or {}).items()]
+    return environment.from_string(template).render(
+        result=result, embedded=EMBEDDED, parts=parts, figures=drawn, versions=versions, today=date.today().isoformat()
+    )

@@ -1,0 +1,427 @@
+"""The papers' tables and figures: experiments as files, run cell by cell, and set beside the published numbers."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from equipoise import runs
+from equipoise.compare import complete
+from equipoise.files import waited
+from equipoise.history import History
+from equipoise.method import parse
+from equipoise.metrics.statistics import summary_over_seeds
+from equipoise.report.reproduction import Entry, Result, Shown
+from equipoise.report.table import summary_of
+from equipoise.runs import RunConfig
+from equipoise.words import unknown
+
+OF_CLIENTS = ("fairness", "spearman", "max", "min", "mean")  # of what clients get for what they contribute
+OF_GROUPS = ("avg", "std", "worst", "gap", "client_std", "last", "best")
+
+
+class Strict(BaseModel):
+    """A table of an experiment file: no key that is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Condition(Strict):
+    """Data and how to train on them; what is not told is the scenario's own."""
+
+    scenario: str
+    options: dict[str, Any] = {}
+    network: str | None = None
+    network_options: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    columns: list[str] = []
+
+
+class Part(Condition):
+    """A block of columns: one condition, and that to take for ``--embedded``.
+
+    ``set`` are hyper-parameters of the rows that have such a part.
+    """
+
+    name: str
+    title: str = ""
+    set: dict[str, Any] = {}
+    embedded: Condition | None = None
+
+    def condition(self, *, embedded: bool) -> Condition:
+        """The real data, or their stand-in."""
+        if not embedded:
+            return self
+        assert self.embedded is not None
+        return self.embedded.model_copy(update={"columns": self.embedded.columns or self.columns})
+
+
+class Row(Strict):
+    """A method with its hyper-parameters; ``parts`` are those it is run on (none: all), ``skip`` says why it cannot be run.
+
+    ``series`` and ``x`` place it in a figure, ``train`` and ``options`` go before the part's.
+    """
+
+    name: str
+    method: str = "fedavg"
+    set: dict[str, Any] = {}
+    parts: list[str] = []
+    series: str = ""
+    x: float | None = None
+    train: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    skip: str = ""
+
+
+class Choice(Strict):
+    """What a paper left out: what was taken, and why."""
+
+    what: str
+    why: str
+
+
+class Experiment(Strict):
+    """A table or figure of a paper, as a file tells it."""
+
+    title: str
+    paper: str
+    citation: str
+    kind: Literal["table", "figure"] = "table"
+    about: str
+    seeds: int = Field(ge=1, default=3)
+    note: str = ""
+    columns: dict[str, str]
+    part: list[Part] = Field(min_length=1)
+    row: list[Row] = Field(min_length=1)
+    figure: dict[str, Any] = {}
+    ours: list[Choice] = []
+
+    def of(self, part: Part) -> list[Row]:
+        """The rows that are run on a part."""
+        return [row for row in self.row if not row.parts or part.name in row.parts]
+
+
+class ExperimentError(ValueError):
+    """An experiment that is not there, or whose file is not right."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of an experiment and where it is kept."""
+
+    part: str
+    row: str
+    seed: int
+    config: RunConfig
+    path: Path
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of an experiment, and the cells that cannot be run, with the reason."""
+
+    experiment: Experiment
+    cells: tuple[Cell, ...]
+    skipped: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    embedded: bool = False
+    published: Mapping[tuple[str, str, str], tuple[float, float | None]] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all runs together."""
+        return sum(cell.config.rounds for cell in self.cells)
+
+
+def known() -> list[str]:
+    """The experiments that come with the library, such as ``fedheal/table2``."""
+    root = resources.files("equipoise") / "experiments"
+    papers = sorted((p for p in root.iterdir() if p.is_dir()), key=lambda p: p.name)
+    return [
+        f"{paper.name}/{name.removesuffix('.toml')}"
+        for paper in papers
+        for name in sorted(f.name for f in paper.iterdir())
+        if name.endswith(".toml")
+    ]
+
+
+def find(name: str) -> Traversable:
+    """The file of an experiment: one of ``known()``, or a path that ends in ``.toml``.
+
+    Raises
+    ------
+    ExperimentError : there is none of that name.
+    """
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise ExperimentError(
+                f"{name}: there is no such file. Give an experiment's name ({', '.join(known()[:3])}, ...) or its file."
+            )
+        return Path(name)
+    if name not in known():
+        raise ExperimentError(unknown("experiment", name, known()))
+    paper, item = name.split("/")
+    return resources.files("equipoise") / "experiments" / paper / f"{item}.toml"
+
+
+def read(name: str) -> Experiment:
+    """Read an experiment by name or file.
+
+    Raises
+    ------
+    ExperimentError : naming the file, the entry, what was expected and what was found.
+    """
+    file = find(name)
+    try:
+        experiment = Experiment(**tomllib.loads(file.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{file.name}: {error}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+        raise ExperimentError(f"{name}: {where}: {first['msg']}; found {first['input']!r}.") from None
+    _check(name, experiment)
+    return experiment
+
+
+def _check(name: str, experiment: Experiment) -> None:
+    """Require names of their own, and columns and parts that exist."""
+    for what, names in (("row", [r.name for r in experiment.row]), ("part", [p.name for p in experiment.part])):
+        for k, one in enumerate(names):
+            if one in names[:k]:
+                raise ExperimentError(
+                    f"{name}: two entries [[{what}]] are called {one!r}. Give each a name of its own."
+                )
+    parts = [part.name for part in experiment.part]
+    for row in experiment.row:
+        for part_name in row.parts:
+            if part_name not in parts:
+                raise ExperimentError(f"{name}: row {row.name}: {unknown('part', part_name, parts)}")
+    for part in experiment.part:
+        for column in [*part.columns, *(part.embedded.columns if part.embedded else ())]:
+            if column not in experiment.columns:
+                raise ExperimentError(
+                    f"{name}: part {part.name}: {unknown('column', column, list(experiment.columns))}"
+                )
+    for column, spec in experiment.columns.items():
+        statistic = spec.split(" ")[0]
+        if not statistic.startswith("group:") and statistic not in (*OF_GROUPS, *OF_CLIENTS):
+            raise ExperimentError(
+                f"{name}: column {column}: {unknown('statistic', statistic, [*OF_GROUPS, *OF_CLIENTS, 'group:NAME'])}"
+            )
+
+
+def published(name: str) -> dict[tuple[str, str, str], tuple[float, float | None]]:
+    """The paper's numbers, mean and spread, by row, part and column; empty if the paper prints none."""
+    file = find(name)
+    path: Any = (
+        file.with_suffix(".csv")
+        if isinstance(file, Path)
+        else resources.files("equipoise") / "experiments" / f"{name}.csv"
+    )
+    if not path.is_file():
+        return {}
+    lines = [text for text in path.read_text(encoding="utf-8").splitlines() if text and not text.startswith("#")]
+    return {
+        (line["row"], line["part"], line["column"]): (float(line["mean"]), float(line["std"]) if line["std"] else None)
+        for line in csv.DictReader(lines)
+    }
+
+
+def plan(
+    name: str,
+    base: Path,
+    *,
+    data: str | None = None,
+    embedded: bool = False,
+    seeds: int | None = None,
+    parts: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    **choices: Any,
+) -> Plan:
+    """Say which runs an experiment takes, and where each is kept.
+
+    Parameters
+    ----------
+    name : as in ``known()``, or a file.
+    base : the directory of the experiment's runs.
+    data : the folder with the real data sets.
+    embedded : take the stand-ins that need no files.
+    seeds : how many, 0, 1, ...; None for as many as the file says.
+    parts, rows : names of those to run; empty for all.
+    choices : fields of :class:`equipoise.runs.RunConfig` that win over the file's, such as ``rounds=2``.
+
+    Raises
+    ------
+    ExperimentError : an unknown part or row, or nothing to run.
+    ValueError : a setting that does not fit.
+    """
+    experiment = read(name)
+    if not embedded and data is None:
+        reads = dict.fromkeys(part.scenario for part in experiment.part)
+        raise ExperimentError(
+            f"{name} trains on the data of the paper ({', '.join(reads)}): say where they are, with --data DIR, or take the "
+            "stand-ins that need no download, with --embedded."
+        )
+    for what, asked, there in (
+        ("part", parts, [part.name for part in experiment.part]),
+        ("row", rows, [row.name for row in experiment.row]),
+    ):
+        for one in asked:
+            if one not in there:
+                raise ExperimentError(f"{name}: {unknown(what, one, there)}")
+    cells: list[Cell] = []
+    skipped: dict[tuple[str, str], str] = {}
+    for part in experiment.part:
+        if parts and part.name not in parts:
+            continue
+        if embedded and part.embedded is None:
+            skipped |= {
+                (part.name, row.name): "there is no embedded stand-in for these data" for row in experiment.of(part)
+            }
+            continue
+        condition = part.condition(embedded=embedded)
+        for row in experiment.of(part):
+            if rows and row.name not in rows:
+                continue
+            if row.skip:
+                skipped[part.name, row.name] = row.skip
+                continue
+            for seed in range(seeds or experiment.seeds):
+                config = _config(part, condition, row, seed, None if embedded else data, choices)
+                path = base / part.name / f"{runs.slug(row.name)}-seed{seed}"
+                cells.append(Cell(part.name, row.name, seed, config, path))
+    if not cells:
+        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
+    return Plan(experiment, tuple(cells), skipped, embedded, published(name))
+
+
+def _config(
+    part: Part, condition: Condition, row: Row, seed: int, data: str | None, choices: Mapping[str, Any]
+) -> RunConfig:
+    has = parse(row.method).parts
+    overrides = {key: value for key, value in part.set.items() if key.split(".", 1)[0] in has} | row.set
+    told: dict[str, Any] = {**condition.train, **row.train, **{k: v for k, v in choices.items() if v is not None}}
+    if condition.network is not None:
+        network, options = runs.called("network", condition.network, "resnet10(width=64)")
+        told |= {"network": network, "network_options": {**options, **condition.network_options}}
+    options = {**condition.options, **row.options}
+    config = runs.configure(
+        row.method, condition.scenario, overrides=overrides, seed=seed, scenario_options=options, data=data, **told
+    )
+    return config.model_copy(update={"label": row.name})
+
+
+def run(
+    planned: Plan, *, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
+) -> dict[tuple[str, str], str]:
+    """Run what is missing, every cell in a process of its own; why those that failed did, by part and row.
+
+    A finished run of the same settings is taken as it is, a killed one goes on from its last complete round.
+
+    Raises
+    ------
+    RunError : a directory that holds a run with other settings.
+    """
+    for cell in planned.cells:
+        cell.path.parent.mkdir(parents=True, exist_ok=True)
+        with waited(cell.path.parent / f".{cell.path.name}.lock"):
+            runs.start(cell.config, cell.path)
+    of = {cell.path: cell for cell in planned.cells}
+    total = planned.rounds
+    failed = complete(list(of), jobs, None if on_progress is None else lambda done: on_progress(done, total))
+    reasons: dict[tuple[str, str], str] = {}
+    for path, reason in failed.items():
+        reasons.setdefault((of[path].part, of[path].row), f"seed {of[path].seed}: {reason}")
+    return reasons
+
+
+def histories(planned: Plan) -> dict[tuple[str, str], list[History]]:
+    """The finished runs, by part and row, in the order of the seeds."""
+    found: dict[tuple[str, str], list[History]] = {}
+    for cell in planned.cells:
+        if runs.finished(cell.path):
+            found.setdefault((cell.part, cell.row), []).append(History.from_run(cell.path))
+    return found
+
+
+def value(history: History, spec: str, last: int = 5) -> float:
+    """The number of one run that a column shows, in percent; NaN where it is not defined.
+
+    Parameters
+    ----------
+    spec : ``"STATISTIC [MEASURE]"``: avg, std, worst, gap, client_std or group:NAME of a measure (accuracy); or fairness,
+        spearman, max, mean or min, of what clients get for what they contribute.
+    last : rounds that make the number.
+    """
+    statistic, _, measure = spec.partition(" ")
+    if statistic in OF_CLIENTS:
+        found = (history.summary(last)["collaboration"] or {}).get(statistic)
+    elif (measure or "accuracy") not in history.measures:
+        found = None
+    else:
+        summary = summary_of(history, last, measure or "accuracy")
+        found = summary["groups"].get(statistic.removeprefix("group:")) if ":" in statistic else summary[statistic]
+    return math.nan if found is None else float(found)
+
+
+def collect(planned: Plan, failed: Mapping[tuple[str, str], str] | None = None) -> Result:
+    """Ours beside the paper's: every cell with its mean, its spread over seeds and the published number."""
+    found, experiment = histories(planned), planned.experiment
+    reasons = {**planned.skipped, **(failed or {})}
+    shown = []
+    for part in experiment.part:
+        if not any(cell.part == part.name for cell in planned.cells):
+            continue
+        condition = part.condition(embedded=planned.embedded)
+        theirs = {column for row, where, column in planned.published if where == part.name}
+        columns = [*condition.columns, *(c for c in part.columns if c in theirs and c not in condition.columns)]
+        entries: dict[tuple[str, str], Entry] = {}
+        rows = [
+            row
+            for row in experiment.of(part)
+            if (part.name, row.name) in {(c.part, c.row) for c in planned.cells} or (part.name, row.name) in reasons
+        ]
+        for row in rows:
+            for column in columns:
+                ours = [value(h, experiment.columns[column]) for h in found.get((part.name, row.name), [])]
+                seen = [v for v in ours if not math.isnan(v)] if column in condition.columns else []
+                over = summary_over_seeds(seen) if seen else None
+                mean, std = planned.published.get((row.name, part.name, column), (None, None))
+                entries[row.name, column] = Entry(
+                    tuple(seen), over.mean if over else math.nan, over.std if over else math.nan,
+                    over.ci95 if over else math.nan, mean, std,
+                )  # fmt: skip
+        shown.append(
+            Shown(
+                part.name, part.title or part.name, condition.scenario, tuple(columns), tuple(row.name for row in rows), entries,
+                {row.name: reasons[part.name, row.name] for row in rows if (part.name, row.name) in reasons},
+                max((len(found.get((part.name, row.name), [])) for row in rows), default=0),
+            )
+        )  # fmt: skip
+    return Result(
+        title=f"{experiment.paper}: {experiment.title}", citation=experiment.citation, about=" ".join(experiment.about.split()),
+        note=" ".join(experiment.note.split()), embedded=planned.embedded, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
+        settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.cells)},
+    )  # fmt: skip
+
+
+def _settings(planned: Plan, part: str) -> str:
+    """How the runs of a part were trained, in one line: of the first of its cells."""
+    c = next(cell.config for cell in planned.cells if cell.part == part)
+    work = f"{c.steps} local steps" if c.steps else f"{c.epochs} local epoch{'s' * (c.epochs != 1)}"
+    momentum = f", momentum {c.momentum:g}" if c.optimizer == "sgd" else ""
+    options = f"({', '.join(f'{k}={v}' for k, v in c.network_options.items())})" if c.network_options else ""
+    return (
+        f"{c.scenario}, {c.network}{options}: {c.rounds} rounds, {work} of batch {c.batch_size}, {c.optimizer} with learning rate "
+        f"{c.lr:g}{momentum}, weight decay {c.weight_decay:g}"
+    )
