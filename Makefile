@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(SITES): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-sim,privacy]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-sim,privacy,medical]'
 	@touch $@
 
 run: $(STAMP)
@@ -49,6 +49,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/kernels.py --write
 	$(BIN)/python benchmarks/scale.py --write
 	$(BIN)/python benchmarks/importance.py --write
+	$(BIN)/python benchmarks/images.py --write
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers/run.py --write

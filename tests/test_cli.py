@@ -224,10 +224,12 @@ def test_hyper_parameters_network_and_scenario_are_as_given(equipoise: Call, tmp
         ("mlp(hidden=(64,))", ("mlp", {"hidden": (64,)})),
         ("x(a=motion-blur)", ("x", {"a": "motion-blur"})),
         ("x(a=-1e-3, b=true, c='d e')", ("x", {"a": -0.001, "b": True, "c": "d e"})),
+        ("x(a=~/my net-1.pth, b=2)", ("x", {"a": "~/my net-1.pth", "b": 2})),
+        ("x(a=/data/net (1).pth)", ("x", {"a": "/data/net (1).pth"})),
     ],
 )
 def test_options_in_brackets(text: str, expected: tuple[str, dict[str, Any]]) -> None:
-    assert cli._called("--network", text, "") == expected
+    assert runs.called("--network", text, "") == expected
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_options_in_brackets(text: str, expected: tuple[str, dict[str, Any]]) ->
 )
 def test_brackets_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ValueError, match="write NAME=VALUE in the brackets and close them, for example"):
-        cli._called("--network", text, "resnet10(width=64)")
+        runs.called("--network", text, "resnet10(width=64)")
 
 
 def test_an_option_of_the_scenario_can_be_set(equipoise: Call, tmp_path: Path) -> None:
@@ -313,7 +315,7 @@ WRONG: list[tuple[list[Any], str]] = [
     (["-s", "digits(cleints=4)"], "'cleints'. Did you mean 'clients'?"),
     (["-s", "digits(clients=5)"], "clients must be a multiple of 4, the domains; found 5"),
     (["-s", "digits(clients=many)"], "scenario digits cannot be made with clients=many"),
-    (["--network", "resnet11"], "Unknown network 'resnet11'. Did you mean 'resnet10'?"),
+    (["--network", "resnet11"], "Unknown network 'resnet11'. Did you mean 'resnet18'?"),
     (["--network", "cnn(wdith=4)"], "'wdith'. Did you mean 'width'?"),
     (["--network", "cnn(width=3)"], "width must be >= 1, and a multiple of 4"),
     (["--network", "mlp(hidden=64)"], "network mlp cannot be made with hidden=64"),

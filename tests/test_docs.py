@@ -114,20 +114,21 @@ def test_command_is_understood(line: str) -> None:
     if words[1:] == ["--help"]:
         return
     given = command.make_context(words[0], [word for word in words[1:] if word != "--debug"]).params
-    texts = given.get("methods") or [given["method"]] if words[0] in ("run", "compare") else []
+    texts = given.get("methods") or [given["method"] or "fedavg"] if words[0] in ("run", "compare") else []
     pairs = dict(pair.split("=", 1) for pair in given.get("set_") or ())
     used: set[str] = set()
     for text in texts:
         own = {k: read_value(v) for k, v in pairs.items() if k.split(".")[0] in parse(text).parts}
         parse(text, own)
         used |= own.keys()
-    assert used == set(pairs)
+    bare = {key for key in pairs if "." not in key}  # options of the scenario
+    assert used == set(pairs) - bare
     if words[0] == "methods" and given["name"]:
         assert given["name"] in METHODS
-    if "scenario" in given:
-        name, options = called(given["scenario"])
+    if "scenario" in given or words[0] == "init":
+        name, options = called(given.get("scenario") or ("own" if given.get("data") else "digits"))
         assert name in scenarios.SCENARIOS
-        assert options.keys() <= set(inspect.signature(scenarios.SCENARIOS[name].build).parameters)
+        assert options.keys() | bare <= set(inspect.signature(scenarios.SCENARIOS[name].build).parameters)
     if given.get("network"):
         name, options = called(given["network"])
         networks.build(name, **options)

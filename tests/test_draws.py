@@ -22,7 +22,9 @@ def plan(
     crop: int = 0,
     single: bool = False,
 ) -> draws.Plan:
-    return draws.plan(seed, t, ids, sizes, epochs, batch, crop=crop, drop_single=single)
+    return draws.plan(
+        seed, t, ids, sizes, epochs, batch, chances=(2 * crop + 1,) * 2 if crop else (), drop_single=single
+    )
 
 
 def splitmix(z: int) -> int:
@@ -141,7 +143,8 @@ def test_a_last_batch_of_one_is_left_out_for_batchnorm(n: int, batch: int, left:
 # steps in place of epochs
 def in_steps(sizes: list[int], steps: int, batch: int = 8, *, drop_single: bool = False, crop: int = 0) -> draws.Plan:
     ids = list(range(len(sizes)))
-    return draws.plan(3, 1, ids, sizes, 99, batch, crop=crop, drop_single=drop_single, steps=steps)
+    chances = (2 * crop + 1,) * 2 if crop else ()
+    return draws.plan(3, 1, ids, sizes, 99, batch, chances=chances, drop_single=drop_single, steps=steps)
 
 
 def test_every_client_takes_as_many_steps() -> None:
@@ -158,14 +161,14 @@ def test_steps_are_epochs_one_after_another() -> None:
     for epoch in range(2):
         seen = drawn.index[0, 3 * epoch : 3 * epoch + 3].flatten()
         assert sorted(seen[seen >= 0].tolist()) == list(range(20))
-    whole = draws.plan(3, 1, [0], [20], 3, 8, crop=0, drop_single=False)
+    whole = draws.plan(3, 1, [0], [20], 3, 8, drop_single=False)
     assert torch.equal(drawn.index[0], whole.index[0, :7])
 
 
 def test_steps_do_not_depend_on_who_stands_beside() -> None:
     together, alone = (
         in_steps([20, 5, 41], 9, crop=1),
-        draws.plan(3, 1, [1], [5], 1, 8, crop=1, drop_single=False, steps=9),
+        draws.plan(3, 1, [1], [5], 1, 8, chances=(3, 3), drop_single=False, steps=9),
     )
     width = alone.index.shape[-1]
     assert torch.equal(together.index[1, :, :width], alone.index[0])

@@ -178,7 +178,7 @@ def test_summary_says_none_where_nothing_is_defined(history):
     empty = History([], {"method": "m"}).summary()
     numbers = ("avg", "std", "worst", "worst_group", "gap", "client_std", "last", "best")
     expected = {**dict.fromkeys(numbers), "groups": {}, "clients": {}}
-    assert empty == {**expected, "rounds": 0, "averaged": [], "collaboration": None}
+    assert empty == {**expected, "rounds": 0, "averaged": [], "collaboration": None, "group_fairness": None}
     json.dumps([found, one, empty], allow_nan=False)
 
 

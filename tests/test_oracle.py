@@ -15,7 +15,7 @@ from helpers import N_INPUTS, clients, network, normal, oracle_of, samples
 
 
 def plan(sizes: list[int], batch: int = 4, epochs: int = 2) -> draws.Plan:
-    return draws.plan(3, 0, list(range(len(sizes))), sizes, epochs, batch, crop=0, drop_single=False)
+    return draws.plan(3, 0, list(range(len(sizes))), sizes, epochs, batch, drop_single=False)
 
 
 def together(kind: str, sizes: list[int], solver: object) -> tuple[Oracle, list[Oracle], Model]:
@@ -247,7 +247,7 @@ def test_losses_of_batches(several: bool) -> None:
     net, data = network(), [samples(n, k) for k, n in enumerate((7, 21, 12))]
     model = Model(net)
     read_ = [read(d, "client", torch.float64, torch.device("cpu")) for d in data]
-    drawn = draws.plan(0, 0, [0, 1, 2], [7, 21, 12], 2, 8, crop=0, drop_single=False)
+    drawn = draws.plan(0, 0, [0, 1, 2], [7, 21, 12], 2, 8, drop_single=False)
     if several:
         oracle = Oracle(Stacked(model), stack(read_), eq.SGD(), drawn, model.n_params)
         losses, there = oracle.batch_losses(model.initial.expand(3, -1))

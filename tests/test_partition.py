@@ -250,6 +250,23 @@ def test_clients_of_a_domain_share_all_of_it_and_no_more():
     assert partition.domain_samples(labels, [1], 0.5, 5) != partition.domain_samples(labels, [1], 0.5, 6)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_class_is_completed_by_what_nobody_has(seed):
+    """As long as there is any: of the rare class there are three for four clients."""
+    labels = [np.array([0] * 37 + [1] * 3)]
+    four = partition.domain_samples(labels, [0] * 4, 0.25, seed, cover=True, overlap=False)
+    assert [sum(labels[0][k] for k in part) > 0 for part in four] == [True] * 4
+    enough = [np.array([0] * 30 + [1] * 10)]
+    parts = partition.domain_samples(enough, [0] * 4, 0.1, seed, cover=True, overlap=False)
+    assert len(set(indices(parts))) == len(indices(parts)) == 16
+    assert all({enough[0][k] for k in part} == {0, 1} for part in parts)
+
+
+def test_an_error_calls_a_domain_by_its_name():
+    with pytest.raises(ValueError, match="left of domain mnist"):
+        partition.domain_samples([np.zeros(8)], [0] * 5, 0.25, 5, names=["mnist"])
+
+
 def test_every_tenth_splits_ten_into_eight_and_two():
     assert partition.every_tenth(23) == ([*range(8), *range(10, 18), 20, 21, 22], [8, 9, 18, 19])
 

@@ -286,7 +286,7 @@ def test_every_measure_has_a_block_like_that_of_the_accuracy(groups, seeds):
     json.dumps(found, allow_nan=False)
     assert list(found["measures"]) == ["accuracy", *AREAS]
     assert found["measures"]["accuracy"] == {
-        key: value for key, value in found.items() if key not in ("measures", "collaboration")
+        key: value for key, value in found.items() if key not in ("measures", "collaboration", "group_fairness")
     }
     for name, block in found["measures"].items():
         assert (block["measure"], block["averaged"], block["seeds"]) == (name, 5, list(range(seeds)))
@@ -439,7 +439,9 @@ def test_verdict_without_an_evaluation():
 
 
 def test_draw_all_draws_what_the_data_allow():
-    assert list(draw_all(several(1))) == ["bars", "convergence", "spread", "weights", "consistency"]
+    drawn = ["bars", "tradeoff", "convergence", "spread", "weights", "consistency"]
+    assert list(draw_all(several(1))) == drawn
+    assert list(draw_all(several(2))) == [*drawn[:2], "differences", *drawn[2:]]
     assert list(draw_all([made_up(clients=False, weights=False)])) == ["bars", "convergence"]
     assert draw_all([History([{"round": 0}], {"method": "m"})]) == {}
 
@@ -554,10 +556,19 @@ def test_page_holds_the_numbers():
         cells = [*method["groups"].values(), method["avg"], method["std"], method["worst"]]
         assert row[1:] == [f"{cell['mean']:.2f} ±{cell['std']:.2f}" for cell in cells]
     assert [row[0] for row in page.tables[1][1:]] == ["afl", "fedproto+fedheal"]
+    assert f"{found['methods'][1]['versus']['std']['difference']:.2f}".replace("-", "−") in page.tables[1][1][2]
     assert verdict(found) in page.text
-    assert page.tags.count("svg") == page.tags.count("figcaption") == 5
-    clients = page.tables[2]
-    assert f"{found['methods'][0]['clients']['jain']['mean']:.3f}" in clients[1][clients[0].index("Jain")]
+    assert page.tags.count("svg") == page.tags.count("figcaption") == 7
+    for key, title, digits in (
+        ("jain", "Jain", 4),
+        ("kl", "KL", 4),
+        ("std", "STD₀", 2),
+        ("worst10", "worst 10\u00a0%", 2),
+    ):
+        *_, clients = (table for table in page.tables if title in table[0])
+        assert clients[1][clients[0].index(title)].startswith(
+            f"{found['methods'][0]['clients'][key]['mean']:.{digits}f}"
+        )
 
 
 def test_page_needs_nothing_else(html):
@@ -670,7 +681,8 @@ def test_write_is_atomic_and_writes_figures_only_when_asked(tmp_path):
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     made_up(clients=False, weights=False).report(path, figures=True)
     assert sorted(p.name for p in path.parent.iterdir()) == ["report-figures", "report.html"]
-    assert len(list((path.parent / "report-figures").iterdir())) == 4
+    beside = {p.name for p in (path.parent / "report-figures").iterdir()}
+    assert beside == {"bars.pdf", "bars.png", "convergence.pdf", "convergence.png", "accuracy.tex", "groups.tex"}
 
 
 def test_write_keeps_the_old_report_when_it_fails(tmp_path):

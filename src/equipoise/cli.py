@@ -8,12 +8,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -27,11 +27,14 @@ from equipoise.analyse_cli import app as analyse
 from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
 from equipoise.compare import fitting, members
+from equipoise.data_cli import app as data_sets
 from equipoise.files import write_atomically
 from equipoise.flower_cli import app as flower
 from equipoise.forecasts import Forecast, ForecastError
 from equipoise.guard import QuorumError, ServerError
 from equipoise.history import History
+from equipoise.init_cli import init
+from equipoise.init_cli import read as read_config
 from equipoise.method import ALIASES, METHODS, MethodError, parse, read_value
 from equipoise.privacy_cli import privacy
 from equipoise.report.html import write as write_report
@@ -49,8 +52,10 @@ app = typer.Typer(
     epilog="Start with `equipoise compare fedavg fedheal`. Add `--debug` to any command for a traceback.",
 )
 app.add_typer(analyse)
+app.add_typer(data_sets)
 app.add_typer(flower)
 app.command(epilog="Example: `equipoise privacy --noise 20 --rounds 40`")(privacy)
+app.command(epilog="Example: `equipoise init --data my/ --output equipoise.toml`")(init)
 app.command(epilog="Example: `equipoise reproduce fedheal/table2 --embedded --seeds 1`")(reproduce)
 NEEDS = {
     "contribution": "what each client reaches alone, on the server's validation data (found out by itself)",
@@ -84,6 +89,15 @@ DataPath = Annotated[
         metavar="PATH",
         help="Your files: a folder per client with a folder per class, a CSV, an NPZ, `hub:OWNER/NAME`; or, for a scenario of "
         "a paper, the folder with its data sets.",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="A configuration as `equipoise init` writes it; what the command tells goes before it.",
     ),
 ]
 Rounds = Annotated[
@@ -152,18 +166,24 @@ Name = Annotated[str | None, typer.Option(help="Write to RUNS/NAME. The same com
 Base = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")]
-Figures = Annotated[bool, typer.Option("--figures", help="Also write every figure as PDF and PNG.")]
+Figures = Annotated[
+    bool, typer.Option("--figures", help="Also write every figure as PDF and PNG, and every table as LaTeX.")
+]
 
 
 @app.command(epilog="Example: `equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4`")
 def run(
     method: Annotated[
-        str, typer.Option("--method", "-m", help="One method or a sum of parts; see `equipoise methods`.")
-    ] = "fedavg",
+        str | None,
+        typer.Option("--method", "-m", help="One method or a sum of parts; see `equipoise methods` [default: fedavg]."),
+    ] = None,
     scenario: Scenario = None,
     data: DataPath = None,
+    config_file: ConfigFile = None,
     rounds: Rounds = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides data, first model and every random choice.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Decides data, first model and every random choice [default: 0].")
+    ] = None,
     set_: Set = None,
     network: Network = None,
     epochs: Epochs = None,
@@ -195,11 +215,15 @@ def run(
     figures: Figures = False,
 ) -> None:
     """Train one method and show how fair it is."""
+    of_file = _configured(config_file)
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, data, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
+        of_file.choices, scenario, data, options, network,
+        rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
         optimizer=optimizer, clip=clip, participation=participation, engine=engine, chunk=chunk, precision=precision, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
+    overrides = {**(of_file.overrides if method is None else of_file.of(method)), **overrides}
+    method, seed = method or of_file.method, of_file.seed if seed is None else seed
     config = runs.configure(method, overrides=overrides, seed=seed, **choices)
     if dry_run:
         _foretell(runs.plan(config, base, workers=workers, progress=not json_), json_)
@@ -214,6 +238,7 @@ def compare(
     methods: Annotated[list[str], typer.Argument(help="The methods; the others are tested against the first.")],
     scenario: Scenario = None,
     data: DataPath = None,
+    config_file: ConfigFile = None,
     rounds: Rounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
     jobs: Annotated[
@@ -249,14 +274,16 @@ def compare(
     figures: Figures = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
+    of_file = _configured(config_file)
     overrides, options = _settings(set_)
     choices = _choices(
-        scenario, data, options, network, rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
+        of_file.choices, scenario, data, options, network,
+        rounds=rounds, epochs=epochs, steps=steps, batch_size=batch_size, lr=lr, momentum=momentum, weight_decay=weight_decay,
         optimizer=optimizer, clip=clip, participation=participation, engine=engine, chunk=chunk, precision=precision, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     configs = []
     for method in methods:
-        own = {k: v for k, v in overrides.items() if k.split(".", 1)[0] in _parts(method)}
+        own = of_file.of(method) | {k: v for k, v in overrides.items() if k.split(".", 1)[0] in _parts(method)}
         configs += [runs.configure(method, overrides=own, seed=seed, **choices) for seed in range(seeds)]
     for key in overrides:
         if not any(key.split(".", 1)[0] in _parts(method) for method in methods):
@@ -485,17 +512,46 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def _choices(
-    scenario: str | None, data: str | None, options: dict[str, Any], network: str | None, **values: Any
+    file: Mapping[str, Any],
+    scenario: str | None,
+    data: str | None,
+    options: dict[str, Any],
+    network: str | None,
+    **values: Any,
 ) -> dict[str, Any]:
-    scenario = scenario or ("own" if data else "digits")
-    name, bracketed = runs.called("--scenario", scenario, "digits(clients=8)")
-    for option in options.keys() & bracketed.keys():
-        raise ValueError(f"{option} is told twice: in --scenario {scenario} and by --set. Leave one out.")
-    values |= {"scenario": name, "scenario_options": {**bracketed, **options}, "data": data and runs.whole(data)}
+    """Fields of a configuration: those of a file, and what the command tells, which wins."""
+    told = {name: value for name, value in values.items() if value is not None}
+    told |= {"data": runs.whole(data)} if data else {}
+    if scenario is None and file:
+        told["scenario_options"] = {**file["scenario_options"], **options}
+    else:
+        file = {k: v for k, v in file.items() if k not in ("data", "scenario", "scenario_options")}
+        scenario = scenario or ("own" if data else "digits")
+        name, bracketed = runs.called("--scenario", scenario, "digits(clients=8)")
+        for option in options.keys() & bracketed.keys():
+            raise ValueError(f"{option} is told twice: in --scenario {scenario} and by --set. Leave one out.")
+        told |= {"scenario": name, "scenario_options": {**bracketed, **options}}
     if network is not None:
         name, bracketed = runs.called("--network", network, "resnet10(width=64)")
-        values |= {"network": name, "network_options": bracketed}
-    return values
+        told |= {"network": name, "network_options": bracketed}
+    return {**file, **told}
+
+
+class _File(NamedTuple):
+    """What a configuration file tells."""
+
+    method: str = "fedavg"
+    overrides: Mapping[str, Any] = {}
+    seed: int = 0
+    choices: Mapping[str, Any] = {}
+
+    def of(self, method: str) -> dict[str, Any]:
+        """Its hyper-parameters, as far as a method has such parts."""
+        return {k: v for k, v in self.overrides.items() if k.split(".", 1)[0] in _parts(method)}
+
+
+def _configured(path: Path | None) -> _File:
+    return _File() if path is None else _File(*read_config(path))
 
 
 def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -587,7 +643,7 @@ def main() -> NoReturn:
             1,
             debug,
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:  # of an import: an extra that is not installed
         _fail(str(error), 2, debug)
     except Stopped as stop:
         message = "Stopped. The same command (or equipoise resume) goes on from the last complete round."

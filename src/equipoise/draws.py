@@ -121,8 +121,8 @@ def seeded(seed: int | None) -> Iterator[None]:
 class Plan:
     """Which samples every step of every client reads, drawn before any engine is chosen.
 
-    ``index`` [M, K, B] numbers the samples of each client, -1 where a batch is not full; ``shift`` [M, K, B, 2] is the
-    offset of each image's random crop, or None. The steps are ``epochs`` times as many as those of one epoch, unless
+    ``index`` [M, K, B] numbers the samples of each client, -1 where a batch is not full; ``shift`` [M, K, B, k] are the
+    random numbers of each sample's transform, or None. The steps are ``epochs`` times as many as those of one epoch, unless
     ``length`` [M] says how many make an epoch of each client.
     """
 
@@ -151,6 +151,23 @@ class Plan:
         return Plan(self.index[..., :steps, :], None if self.shift is None else self.shift[..., :steps, :, :], epochs)
 
 
+def chances(transform: object) -> tuple[int, ...]:
+    """How many values each random number of a sample may take that ``transform(x, shift)`` is given in training.
+
+    Its own ``chances``; or of its ``crop`` in pixels, if it has no more than that: (dy, dx), each in 0..2 * crop.
+
+    Raises
+    ------
+    ValueError : a random number that has no value to take.
+    """
+    crop = getattr(transform, "crop", 0)
+    told = tuple(map(int, getattr(transform, "chances", (2 * crop + 1,) * 2 if crop else ())))
+    if told and min(told) < 1:
+        name = type(transform).__name__
+        raise ValueError(f"{name}: chances must be whole numbers >= 1, one for each random number; found {told}.")
+    return told
+
+
 def plan(
     seed: int,
     t: int,
@@ -159,12 +176,13 @@ def plan(
     epochs: int,
     batch_size: int,
     *,
-    crop: int,
+    chances: Sequence[int] = (),
     drop_single: bool,
     steps: int | None = None,
 ) -> Plan:
     """Shuffle the samples of each client once per epoch and cut them into batches.
 
+    Each sample gets a random number in 0..n - 1 for every n in ``chances``.
     With ``steps`` every client takes that many batches, out of as many epochs as it needs, whatever ``epochs`` says.
     ``drop_single`` leaves out a last batch of one sample where there are others, for
     networks with BatchNorm: the statistics of one sample mean nothing.
@@ -192,11 +210,11 @@ def plan(
     batch = np.arange(epochs * most)
     index[batch % most >= each] = -1
     shift = None
-    if crop:
-        lots = bits(seed, t, ids, SHIFT, position[..., None] * 2 + np.arange(2))
-        shift = np.zeros((*full, 2), np.int64)
-        shift[:, :, :widest] = (lots % np.uint64(2 * crop + 1)).astype(np.int64)
-        shift = shift.reshape(*index.shape, 2)
+    if k := len(chances):
+        lots = bits(seed, t, ids, SHIFT, position[..., None] * k + np.arange(k))
+        shift = np.zeros((*full, k), np.int64)
+        shift[:, :, :widest] = (lots % np.asarray(chances, np.uint64)).astype(np.int64)
+        shift = shift.reshape(*index.shape, k)
     if steps is not None:
         step = np.arange(steps)
         taken = (step // each * most + step % each)[:, :, None]  # the batches one after another, without the gaps

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream
+from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.draws import noise, plan, seeded
 from equipoise.metrics.classification import AREAS, classification
 from equipoise.model import Bound
@@ -136,7 +136,7 @@ def _at_home(e: Experiment, t: int, m: int, known: Samples | Stream | Absent) ->
     """Client ``m``'s own data, with one epoch to train on; most methods do not look at them."""
     data = Awaited(known) if isinstance(known, Absent) else known
     drawn = plan(
-        e.seed, t, [m], [known.size], 1, e.batch_size, crop=e.crop, drop_single=e.model.batch_norm
+        e.seed, t, [m], [known.size], 1, e.batch_size, chances=e.chances, drop_single=e.model.batch_norm
     )  # the batches of the next round's first epoch
     return Oracle(e.bound, data, e.solver, drawn.to(e.setup.initial.device).of(0), e.model.n_params)
 
@@ -154,7 +154,12 @@ def personal(e: Experiment, p: Progression) -> bool:
 def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[tuple[Tensor, Tensor]]:
     """Logits [n, C] and labels [n] of each data set at a whole vector [G]: all sets in batches, over all workers."""
     P, random = e.model.n_params, e.model.random or any(isinstance(d, Stream) for d in sets)
-    blocks = [(d, rows) for d in sets for rows in torch.arange(d.size, device=vector.device).split(EVALUATION_BATCH)]
+    width = [at_once(d, EVALUATION_BATCH) for d in sets]
+    blocks = [
+        (d, rows)
+        for d, w in zip(sets, width, strict=True)
+        for rows in torch.arange(d.size, device=vector.device).split(w)
+    ]
     n = 1 if random or vector.device.type != "cpu" else min(e.workers, len(blocks))
 
     def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
@@ -168,7 +173,7 @@ def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> 
 
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
         found = iter(gather(blocks, make, n))
-    parts = [list(islice(found, -(-d.size // EVALUATION_BATCH))) for d in sets]
+    parts = [list(islice(found, -(-d.size // w))) for d, w in zip(sets, width, strict=True)]
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from equipoise import checkpoint, evaluation
 from equipoise.data.samples import Absent, Samples, Stream, Transform, loaded, read
-from equipoise.draws import Plan, cohort_size
+from equipoise.draws import Plan, chances, cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
@@ -58,7 +58,8 @@ class Federation:
     participation : share of the clients that train in a round, in (0, 1].
     seed : everything random follows from it, the round and the client.
     engine : ``"auto"``, ``"sequential"``, ``"workers"``, ``"processes"``, ``"stacked"``, or an engine of your own.
-    transform : makes network inputs of a batch, ``transform(x, shift)``; its ``crop`` (pixels) turns random crops on.
+    transform : makes network inputs of a batch, ``transform(x, shift)``; its ``chances`` tell which random numbers each sample gets in training,
+        or its ``crop`` (pixels) that it gets those of a crop.
     quorum : least share of the clients asked that must answer well for a round to count, in [0, 1].
     names : names of the clients.
     groups : for each client the name of the test set it belongs to; None tests clients on all of them.
@@ -195,7 +196,7 @@ class Federation:
             batch_size=batch_size,
             participation=participation,
             seed=seed,
-            crop=getattr(transform, "crop", 0),
+            chances=chances(transform),
             quorum=quorum,
             steps=steps,
             oracle=None if held_out is None else _judge(known.bound, held_out, self.solver),
@@ -558,7 +559,8 @@ def _told(contribution: Sequence[float], n: int) -> Alone:
 
 def _validation(oracle: Oracle) -> str:
     source = oracle.source
-    return hashlib.sha256(_bytes(source.y)).hexdigest() if isinstance(source, Samples) else str(int(source.sizes))
+    known = source.known if isinstance(source, Samples | Stream) else None
+    return str(int(source.sizes)) if known is None else hashlib.sha256(_bytes(known[1])).hexdigest()
 
 
 def _bytes(x: Tensor) -> bytes:

@@ -94,9 +94,9 @@ def frame(
     every |= {} if held_out is None else {"validation": held_out}
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, first)
-    like = (known[0], first.x.shape[1:]) if isinstance(first, Samples) else None
+    like = None if first.known is None else (known[0], first.known[0])
     for name, d in {**dict(zip(known, data, strict=True)), **every}.items():
-        if isinstance(d, Samples):  # others are checked when they are read
+        if not isinstance(d, Absent):  # which is checked when it is read
             check(d, name, like, n_classes)
     data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
     return Frame(model, bound, known, data, first, sets, held_out, n_classes, n_features, dtype)

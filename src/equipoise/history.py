@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.files import write_atomically
-from equipoise.metrics.classification import MEASURES
+from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.collaborative import (
     bounded_fairness,
     client_range,
@@ -23,6 +23,7 @@ from equipoise.metrics.collaborative import (
     rank_fairness,
 )
 from equipoise.metrics.communication import full_model, traffic
+from equipoise.metrics.groups import parity
 from equipoise.metrics.performance import (
     Value,
     avg_std_worst,
@@ -42,6 +43,7 @@ Record = dict[str, Any]
 Parsed = TypeVar("Parsed")
 Table = NDArray[np.float64]
 
+ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
     "method",
     "label",
@@ -55,6 +57,9 @@ _META = (
     "units",
     "header",
     "versions",
+    "machine",
+    "git",
+    "data",
 )
 
 
@@ -71,7 +76,8 @@ class History:
         - `"round"`: counts from 0; `"seconds"`: wall time of the round.
         - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds
           without an evaluation.  In some rounds also other measures, names of `equipoise.metrics.MEASURES`, and
-          `"missing"`, the classes an AUC leaves out because the test set has none of them.
+          `"missing"`, the classes an AUC leaves out because the test set has none of them; and `"rates"`, counts per class,
+          see `equipoise.metrics.class_counts`.
         - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with on the test set of its own group.
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
@@ -87,7 +93,8 @@ class History:
         recorded), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the method was
         told, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
-        (`{package: version}`), `"config"`.
+        (`{package: version}`), `"machine"`, `"git"` (commit of the source) and `"data"` (what is known of the samples, with
+        their `"sha256"`) as a manifest has them, `"config"`.
 
     Raises
     ------
@@ -154,8 +161,10 @@ class History:
             if (run / name).exists():
                 known |= _read(run / name, _parse_object, "")
         found = (
-            known | config | {key: known.get(key) for key in ("contribution", "units")}
+            known | config | {key: known.get(key) for key in ("contribution", "units", "data")}
         )  # what it found, not was told
+        if isinstance(found["data"], dict):  # which sample went to which client is in the manifest only
+            found["data"] = {key: value for key, value in found["data"].items() if key not in ROWS}
         meta = {key: found[key] for key in _META if found.get(key) is not None}
         for key in ("method", "scenario"):
             if isinstance(meta.get(key), dict):  # a table [scenario] with a name and options
@@ -359,7 +368,7 @@ class History:
         `groups` (`{group: value}`), `clients` (see `equipoise.metrics.spread`, of the accuracy; empty for another
         measure and when no client was evaluated), `rounds` (how many were run), `averaged` (the rounds the groups were
         averaged over), `collaboration` (what clients get for what they contribute; None for another measure, and unless
-        contributions are known and clients were evaluated).
+        contributions are known and clients were evaluated), `group_fairness` (see there; None for another measure).
 
         `collaboration` is of the last `round` the clients were evaluated in: `fairness` and `spearman` (100 x), `max`,
         `mean`, `min`, `gain` (`{"mean", "std" (ddof 0), "worse_off"}`), `bcf` (`{"rate" (percent of the clients),
@@ -392,6 +401,73 @@ class History:
             "rounds": len(self.records),
             "averaged": rounds[-last:],
             "collaboration": self._collaboration(last) if measure == "accuracy" else None,
+            "group_fairness": self.group_fairness(last) if measure == "accuracy" else None,
+        }
+
+    def group_fairness(self, last: int = 5, positive: int | None = None) -> dict[str, Any] | None:
+        """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
+
+        See `equipoise.metrics.parity`; a rate is over the last rounds in which the counts were recorded.
+
+        Parameters
+        ----------
+        last
+            How many of the last evaluated rounds to average, at least 1.
+        positive
+            The class that counts as positive; by default the second of two, and every one of more.
+
+        Returns
+        -------
+        Plain types in percent, `None` where a number is not defined: `accuracy_gap`, `equal_opportunity`, `equalised_odds`,
+        `demographic_parity`; `of_class`, in which class each of the last three is; `groups`, `{group: {"accuracy", "tpr",
+        "fpr", "selection_rate"}}` with one number per class in `classes`; `undefined`, `[group, rate, class]` of rates about
+        no sample; `averaged`, the rounds.  None where no counts were recorded for two groups (`measures=("rates",)`).
+
+        Raises
+        ------
+        ValueError
+            `last` is below 1, `positive` is no class, or the counts are damaged.
+        """
+        if last < 1:
+            raise ValueError(f"last must be at least 1 round: found {last}.")
+        counted = [
+            (
+                record["round"],
+                {g: of[RATES] for g, of in record.get("groups", {}).items() if isinstance(of.get(RATES), dict)},
+            )
+            for record in self.records
+        ]
+        chosen = [(t, of) for t, of in counted if of][-last:]
+        every: dict[str, list[Mapping[str, list[int]]]] = {}
+        for _, groups in chosen:
+            for name, of in groups.items():
+                every.setdefault(name, []).append(of)
+        if len(every) < 2:
+            return None
+        summed = {
+            name: {key: np.sum([one[key] for one in found], axis=0).tolist() for key in ("right", "true", "chosen")}
+            for name, found in every.items()
+        }
+        found = parity(summed, positive)
+        return {
+            "accuracy_gap": _percent(found.accuracy),
+            "equal_opportunity": _percent(found.equal_opportunity),
+            "equalised_odds": _percent(found.equalised_odds),
+            "demographic_parity": _percent(found.demographic_parity),
+            "of_class": dict(found.widest),
+            "classes": list(found.classes),
+            "groups": {
+                name: {
+                    "accuracy": _percent(rates.accuracy),
+                    **{
+                        key: [_percent(getattr(rates, key)[c]) for c in found.classes]
+                        for key in ("tpr", "fpr", "selection_rate")
+                    },
+                }
+                for name, rates in found.rates.items()
+            },
+            "undefined": [list(one) for one in found.undefined],
+            "averaged": [t for t, _ in chosen],
         }
 
     def _collaboration(self, last: int) -> dict[str, Any] | None:
@@ -443,7 +519,7 @@ class History:
         path
             The file to write, replaced if it exists.
         figures
-            Also write every figure as PDF and PNG into `<stem>-figures/` beside it.
+            Also write every figure as PDF and PNG, and every table as LaTeX, into `<stem>-figures/` beside it.
         """
         from equipoise.report.html import write
 

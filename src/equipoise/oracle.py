@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise import maths
+from equipoise.data.samples import at_once
 from equipoise.draws import Plan
 from equipoise.importance import ablation
 from equipoise.model import Evaluator, Objective
@@ -75,7 +76,7 @@ class Oracle:
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         sizes = self.source.sizes
-        width = max(1, EVALUATION_BATCH // max(1, sizes.numel()))
+        width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, sizes.numel()))
         for start in range(0, int(sizes.max()), width):
             rows = torch.arange(start, min(start + width, int(sizes.max())), device=sizes.device)
             ok = rows < sizes.unsqueeze(-1)  # [..., B]
@@ -111,7 +112,7 @@ class Oracle:
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
         index = self.plan.first(1).index
         there, losses = index >= 0, []
-        width = max(1, EVALUATION_BATCH // max(1, index.shape[-1] * self.source.sizes.numel()))
+        width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, index.shape[-1] * self.source.sizes.numel()))
         for some in index.split(width, -2):  # several batches in one pass
             x, y = self.source.batch(some.clamp(min=0).flatten(-2), None)
             each = cross_entropy(self.evaluator.forward(theta, buffers, x)[0], y).double()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,6 +21,7 @@ from equipoise.compare import complete
 from equipoise.files import waited
 from equipoise.history import History
 from equipoise.method import parse
+from equipoise.metrics.communication import traffic
 from equipoise.metrics.statistics import summary_over_seeds
 from equipoise.report.reproduction import Entry, Result, Shown
 from equipoise.report.table import summary_of
@@ -27,6 +30,10 @@ from equipoise.words import unknown
 
 OF_CLIENTS = ("fairness", "spearman", "max", "min", "mean")  # of what clients get for what they contribute
 OF_GROUPS = ("avg", "std", "worst", "gap", "client_std", "last", "best")
+OF_RUNS = (
+    "mean_client",
+    "traffic",
+)  # mean accuracy of the clients' own models; MiB that a client receives and sends in a round
 
 
 class Strict(BaseModel):
@@ -41,7 +48,6 @@ class Condition(Strict):
     scenario: str
     options: dict[str, Any] = {}
     network: str | None = None
-    network_options: dict[str, Any] = {}
     train: dict[str, Any] = {}
     columns: list[str] = []
 
@@ -213,9 +219,9 @@ def _check(name: str, experiment: Experiment) -> None:
                 )
     for column, spec in experiment.columns.items():
         statistic = spec.split(" ")[0]
-        if not statistic.startswith("group:") and statistic not in (*OF_GROUPS, *OF_CLIENTS):
+        if not statistic.startswith("group:") and statistic not in (*OF_GROUPS, *OF_CLIENTS, *OF_RUNS):
             raise ExperimentError(
-                f"{name}: column {column}: {unknown('statistic', statistic, [*OF_GROUPS, *OF_CLIENTS, 'group:NAME'])}"
+                f"{name}: column {column}: {unknown('statistic', statistic, [*OF_GROUPS, *OF_CLIENTS, *OF_RUNS, 'group:NAME'])}"
             )
 
 
@@ -252,12 +258,13 @@ def plan(
     Parameters
     ----------
     name : as in ``known()``, or a file.
-    base : the directory of the experiment's runs.
+    base : the directory of all experiments' runs, which share what they have in common.
     data : the folder with the real data sets.
     embedded : take the stand-ins that need no files.
     seeds : how many, 0, 1, ...; None for as many as the file says.
     parts, rows : names of those to run; empty for all.
-    choices : fields of :class:`equipoise.runs.RunConfig` that win over the file's, such as ``rounds=2``.
+    choices : fields of :class:`equipoise.runs.RunConfig` that win over the file's, such as ``rounds=2``; and ``weights``, a file
+        that the networks start from.
 
     Raises
     ------
@@ -297,8 +304,7 @@ def plan(
                 continue
             for seed in range(seeds or experiment.seeds):
                 config = _config(part, condition, row, seed, None if embedded else data, choices)
-                path = base / part.name / f"{runs.slug(row.name)}-seed{seed}"
-                cells.append(Cell(part.name, row.name, seed, config, path))
+                cells.append(Cell(part.name, row.name, seed, config, base / "cells" / config.scenario / _stem(config)))
     if not cells:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
@@ -310,10 +316,12 @@ def _config(
 ) -> RunConfig:
     has = parse(row.method).parts
     overrides = {key: value for key, value in part.set.items() if key.split(".", 1)[0] in has} | row.set
-    told: dict[str, Any] = {**condition.train, **row.train, **{k: v for k, v in choices.items() if v is not None}}
+    weights = choices.get("weights")
+    chosen = {k: v for k, v in choices.items() if v is not None and k != "weights"}
+    told: dict[str, Any] = {**condition.train, **row.train, **chosen}
     if condition.network is not None:
         network, options = runs.called("network", condition.network, "resnet10(width=64)")
-        told |= {"network": network, "network_options": {**options, **condition.network_options}}
+        told |= {"network": network, "network_options": {**options, **({"weights": weights} if weights else {})}}
     options = {**condition.options, **row.options}
     config = runs.configure(
         row.method, condition.scenario, overrides=overrides, seed=seed, scenario_options=options, data=data, **told
@@ -321,27 +329,32 @@ def _config(
     return config.model_copy(update={"label": row.name})
 
 
+def _stem(config: RunConfig) -> str:
+    """A name for all that decides a run's result, so that every experiment that needs the run finds it."""
+    told = json.dumps(config.model_dump(exclude={"label"}), sort_keys=True)
+    name = runs.slug(config.method.split("(")[0])
+    return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}-seed{config.seed}"
+
+
 def run(
     planned: Plan, *, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
 ) -> dict[tuple[str, str], str]:
     """Run what is missing, every cell in a process of its own; why those that failed did, by part and row.
 
-    A finished run of the same settings is taken as it is, a killed one goes on from its last complete round.
-
-    Raises
-    ------
-    RunError : a directory that holds a run with other settings.
+    A finished run of the same settings is taken as it is, whichever experiment made it; a killed one goes on from its last
+    complete round.
     """
-    for cell in planned.cells:
-        cell.path.parent.mkdir(parents=True, exist_ok=True)
-        with waited(cell.path.parent / f".{cell.path.name}.lock"):
-            runs.start(cell.config, cell.path)
-    of = {cell.path: cell for cell in planned.cells}
-    total = planned.rounds
-    failed = complete(list(of), jobs, None if on_progress is None else lambda done: on_progress(done, total))
+    own = {cell.path: cell.config for cell in planned.cells}  # two rows may be the same run
+    for path, config in own.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with waited(path.parent / f".{path.name}.lock"):
+            runs.start(config, path)
+    total = sum(config.rounds for config in own.values())
+    failed = complete(list(own), jobs, None if on_progress is None else lambda done: on_progress(done, total))
     reasons: dict[tuple[str, str], str] = {}
-    for path, reason in failed.items():
-        reasons.setdefault((of[path].part, of[path].row), f"seed {of[path].seed}: {reason}")
+    for cell in planned.cells:
+        if cell.path in failed:
+            reasons.setdefault((cell.part, cell.row), f"seed {cell.seed}: {failed[cell.path]}")
     return reasons
 
 
@@ -350,7 +363,18 @@ def histories(planned: Plan) -> dict[tuple[str, str], list[History]]:
     found: dict[tuple[str, str], list[History]] = {}
     for cell in planned.cells:
         if runs.finished(cell.path):
-            found.setdefault((cell.part, cell.row), []).append(History.from_run(cell.path))
+            run = History.from_run(cell.path)
+            # An experiment that shares the run may call it otherwise.
+            found.setdefault((cell.part, cell.row), []).append(replace(run, meta={**run.meta, "label": cell.row}))
+    return found
+
+
+def directories(planned: Plan) -> dict[tuple[str, str], list[Path]]:
+    """Where the finished runs are, by part and row, in the order of the seeds."""
+    found: dict[tuple[str, str], list[Path]] = {}
+    for cell in planned.cells:
+        if runs.finished(cell.path):
+            found.setdefault((cell.part, cell.row), []).append(cell.path)
     return found
 
 
@@ -360,12 +384,17 @@ def value(history: History, spec: str, last: int = 5) -> float:
     Parameters
     ----------
     spec : ``"STATISTIC [MEASURE]"``: avg, std, worst, gap, client_std or group:NAME of a measure (accuracy); or fairness,
-        spearman, max, mean or min, of what clients get for what they contribute.
+        spearman, max, mean or min, of what clients get for what they contribute; or mean_client, the accuracy of the
+        clients' own models, or traffic, the MiB that a client receives and sends in a round.
     last : rounds that make the number.
     """
     statistic, _, measure = spec.partition(" ")
     if statistic in OF_CLIENTS:
         found = (history.summary(last)["collaboration"] or {}).get(statistic)
+    elif statistic == "mean_client":
+        found = history.summary(last)["clients"].get("mean")
+    elif statistic == "traffic":
+        found = traffic(history.records).total / 2**20 if any("bytes" in r for r in history.records) else None
     elif (measure or "accuracy") not in history.measures:
         found = None
     else:
@@ -383,8 +412,7 @@ def collect(planned: Plan, failed: Mapping[tuple[str, str], str] | None = None) 
         if not any(cell.part == part.name for cell in planned.cells):
             continue
         condition = part.condition(embedded=planned.embedded)
-        theirs = {column for row, where, column in planned.published if where == part.name}
-        columns = [*condition.columns, *(c for c in part.columns if c in theirs and c not in condition.columns)]
+        columns = condition.columns
         entries: dict[tuple[str, str], Entry] = {}
         rows = [
             row
@@ -394,7 +422,7 @@ def collect(planned: Plan, failed: Mapping[tuple[str, str], str] | None = None) 
         for row in rows:
             for column in columns:
                 ours = [value(h, experiment.columns[column]) for h in found.get((part.name, row.name), [])]
-                seen = [v for v in ours if not math.isnan(v)] if column in condition.columns else []
+                seen = [v for v in ours if not math.isnan(v)]
                 over = summary_over_seeds(seen) if seen else None
                 mean, std = planned.published.get((row.name, part.name, column), (None, None))
                 entries[row.name, column] = Entry(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from equipoise import reproduce as experiments
 from equipoise import runs
+from equipoise.analysis import reproduced
 from equipoise.compare import fitting
 from equipoise.environment import environment
 from equipoise.files import write_atomically
@@ -23,6 +24,9 @@ from equipoise.report.figures import save
 from equipoise.report.html import write as write_report
 from equipoise.reproduce import Plan
 from equipoise.runs import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 out = Console()
 err = Console(stderr=True)
@@ -62,6 +66,13 @@ def reproduce(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")] = None,
     precision: Annotated[str | None, typer.Option(help="full, or bf16 [default: full].")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
+        ),
+    ] = None,
     base: Annotated[Path, typer.Option("--runs", help="Where runs are kept.")] = Path("runs"),
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs, and say what they would take; train and write nothing.")
@@ -78,17 +89,17 @@ def reproduce(
         return
     if embedded and data is not None:
         raise ValueError("--data and --embedded: tell one of them, the paper's data or the stand-in.")
-    folder = (
-        base
-        / "reproduce"
-        / (runs.slug(name.removesuffix(".toml").replace("/", "-").lstrip("-")) + "-embedded" * embedded)
-    )
+    stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
+    folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded)
     if dry_run and data is None and not embedded:
         _outline(name, json_)
         return
     with err.status("Looking at the runs ..."):
         plan = experiments.plan(
-            name, folder, data=None if data is None else runs.whole(data), embedded=embedded, seeds=seeds, parts=part or (), rows=row or (),
+            name,
+            base / "reproduce",
+            weights=None if weights is None else runs.whole(weights),
+            data=None if data is None else runs.whole(data), embedded=embedded, seeds=seeds, parts=part or (), rows=row or (),
             rounds=rounds, device=device, precision=precision,
         )  # fmt: skip
     if dry_run:
@@ -133,7 +144,11 @@ def _write(plan: Plan, result: reproduction.Result, folder: Path) -> list[Path]:
         of_part: list[History] = [run for (where, _), seeds in found.items() if where == part for run in seeds]
         reports[part] = f"{part}/report.html"
         write_report(of_part, folder / reports[part])
-    figures = reproduced_figures.draw(plan.experiment.figure, result, found) if plan.experiment.kind == "figure" else {}
+    figures: dict[str, Figure] = {}
+    if plan.experiment.kind == "figure":
+        figures = reproduced_figures.draw(plan.experiment, result, found) | reproduced.drawn(
+            plan.experiment.figure, experiments.directories(plan)
+        )
     written = [
         write_atomically(folder / "table.md", reproduction.markdown(result)),
         write_atomically(folder / "table.tex", reproduction.latex(result)),

@@ -56,7 +56,7 @@ class Experiment:
     batch_size: int
     participation: float
     seed: int
-    crop: int
+    chances: tuple[int, ...]
     quorum: float
     steps: int | None = None
     oracle: Oracle | None = None
@@ -67,11 +67,11 @@ class Experiment:
 
     @cached_property
     def labels(self) -> str:
-        """Hash of the labels of all clients whose data are in memory."""
+        """Hash of the labels of all clients, as far as they are known without reading samples."""
         total = hashlib.sha256()
         for d in self.data:
-            if isinstance(d, Samples):
-                total.update(d.y.cpu().numpy().tobytes())
+            if not isinstance(d, Absent) and d.known is not None:
+                total.update(d.known[1].cpu().numpy().tobytes())
         return total.hexdigest()
 
 
@@ -341,7 +341,7 @@ def _job(
         rounds=rounds,
         epochs=e.epochs,
         batch_size=e.batch_size,
-        crop=e.crop,
+        chances=e.chances,
         ids=tuple(ids),
         received=received,
         states=tree_map(lambda leaf: leaf[span(ids)], now.clients),

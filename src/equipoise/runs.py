@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from equipoise import checkpoint, flower, forecasts, networks, scenarios
+from equipoise.data.places import digest
 from equipoise.engines import ENGINES
 from equipoise.environment import environment
 from equipoise.federation import Alone, Federation, fingerprint
@@ -31,10 +31,13 @@ from equipoise.scenarios import Scenario
 from equipoise.solver import SGD, Adam, Solver
 from equipoise.threads import cores
 
-COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir")
+COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir", "fedsac-cifar10", "fedsac-svhn", "fedsac-fashion")
 MEASURED = ("standalone_test", "standalone_val")
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
+PAIR = re.compile(  # NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
+    r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)"""
+)
 LONGEST = 120  # characters of a method's text in the name of a directory
 
 
@@ -103,6 +106,8 @@ def configure(
     ForecastError : what the run takes for certain does not fit into the memory that is free.
     """
     chosen = {name: value for name, value in choices.items() if value is not None}
+    if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
+        chosen["network_options"] = {**chosen["network_options"], "weights": whole(weights)}
     made = parse(method, overrides)
     options = chosen.get("scenario_options", {})
     try:
@@ -120,7 +125,8 @@ def configure(
         protocol["steps"] = None
     optimizer = chosen.get("optimizer", data.protocol.optimizer)
     if optimizer != data.protocol.optimizer and "sgd" in (optimizer, data.protocol.optimizer):
-        protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}  # a rate of one means nothing to another
+        # The rate of one means nothing to another.
+        protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
     if optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
     label = method if not overrides else str(made)
@@ -164,17 +170,16 @@ def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
     ValueError : brackets that are not such pairs.
     """
     name, bracket, inside = text.partition("(")
+    rest, given = inside.strip(), dict[str, Any]()
     if not bracket:
         return name.strip(), {}
-    try:
-        call = ast.parse(told := f"_({inside}", mode="eval").body
-    except SyntaxError:
-        call = None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+    closed, rest = rest.endswith(")"), rest[:-1].strip()
+    while closed and rest and (pair := PAIR.match(rest)) and pair[1] not in given:
+        given[pair[1]] = read_value(pair[2])
+        rest = rest[pair.end() :]
+    if rest or not closed:
         raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
-    return name.strip(), {
-        str(pair.arg): read_value(ast.get_source_segment(told, pair.value) or "") for pair in call.keywords
-    }
+    return name.strip(), given
 
 
 def whole(data: str) -> str:
@@ -324,6 +329,8 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every", "engine"})
     versions = {name: version(name) for name in ("torch", "numpy")}
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
+    if isinstance(weights := config.network_options.get("weights"), str):
+        made["weights"] = digest(Path(weights))  # the file's path says little
     recipe = {**about, **made, "labels": fingerprint(fed.experiment)["labels"], **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return cache_directory() / f"alone-{key}.json"
@@ -399,6 +406,7 @@ def _execute(
     forecasts.check_disk(fed.progress, directory)
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
+    header += [f"data: {note}" for note in data.manifest.get("notes", ())]
     manifest = {
         **environment(),
         "data": data.manifest,
@@ -408,6 +416,8 @@ def _execute(
         "header": header,
         **{key: fed.history.meta[key] for key in ("contribution", "units") if key in fed.history.meta},
     }
+    if isinstance(weights := config.network_options.get("weights"), str):
+        manifest["weights"] = {"file": weights, "sha256": digest(Path(weights).expanduser())}
     write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
     if rest > 0:
         fed.fit(

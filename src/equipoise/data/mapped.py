@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,8 @@ from torch.utils.data import Dataset
 class Mapped(Dataset[tuple[Tensor, int]]):
     """Some of the images in a file, each read when it is needed; the labels are in memory.
 
-    The file is opened anew for every fetch, so that no page of it counts as memory of this process afterwards, and a
-    process that is given this object opens it, too.
+    The file is opened anew for every fetch, so that a process that is given this object opens it, too; what was read
+    stays in the system's cache and is no memory of this process.
 
     Parameters
     ----------
@@ -34,41 +35,53 @@ class Mapped(Dataset[tuple[Tensor, int]]):
     path: Path
     rows: NDArray[np.int64] = field(compare=False, repr=False)
     targets: Tensor = field(compare=False, repr=False)
+    shape: tuple[int, ...] = field(init=False, compare=False, repr=False)  # channels, height and width of an image
+    start: int = field(init=False, compare=False, repr=False)  # byte of the file at which the first image begins
 
     def __post_init__(self) -> None:
-        images = self._open()
-        if images.dtype != np.uint8 or images.ndim != 4:
-            raise ValueError(f"{self.path}: expected uint8 images [n, C, H, W]; found {images.dtype} {images.shape}.")
+        images = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        if images.dtype != np.uint8 or images.ndim != 4 or not images.flags.c_contiguous:
+            order = "" if images.flags.c_contiguous else " in Fortran's order"
+            raise ValueError(
+                f"{self.path}: expected uint8 images [n, C, H, W]; found {images.dtype} {images.shape}{order}."
+            )
         if len(self.rows) != len(self.targets):
             raise ValueError(
                 f"{self.path}: {len(self.rows)} images and {len(self.targets)} labels; they must be as many."
             )
         if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(images):
             raise ValueError(f"{self.path}: holds {len(images)} images; found row {self.rows.max()} asked for.")
-
-    def _open(self) -> NDArray[np.uint8]:
-        images: NDArray[np.uint8] = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        return images
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Channels, height and width of an image."""
-        return tuple(self._open().shape[1:])
+        object.__setattr__(self, "shape", tuple(images.shape[1:]))
+        object.__setattr__(self, "start", images.offset)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        return torch.from_numpy(self._open()[self.rows[row]].copy()), int(self.targets[row])
+        x, y = self.gather([row])
+        return x[0], int(y)
 
     def __getitems__(self, rows: Sequence[int]) -> list[tuple[Tensor, int]]:
         x, y = self.gather(rows)
         return list(zip(x, y.tolist(), strict=True))
 
     def gather(self, rows: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-        """Images uint8 [B, C, H, W] and labels [B] of some of the samples."""
+        """Images uint8 [B, C, H, W] and labels [B] of some of the samples.
+
+        Raises
+        ------
+        ValueError : the file became shorter meanwhile.
+        """
         chosen = torch.as_tensor(rows, dtype=torch.int64).cpu()
-        return torch.from_numpy(self._open()[self.rows[chosen.numpy()]]), self.targets[chosen]
+        x = np.empty((len(chosen), *self.shape), np.uint8)
+        size = math.prod(self.shape)
+        # Read, not mapped: as fast as from memory and 1.6 times as fast as from a map, whose file nobody may cut short.
+        with self.path.open("rb", buffering=0) as file:
+            for image, row in zip(x, self.rows[chosen.numpy()].tolist(), strict=True):
+                file.seek(self.start + row * size)
+                if file.readinto(image) != size:
+                    raise ValueError(f"{self.path}: ends before image {row}; something cut it short. Start again.")
+        return torch.from_numpy(x), self.targets[chosen]
 
     def take(self, rows: Iterable[int] | Tensor) -> Mapped:
         """Some of these samples, in this order."""

@@ -18,6 +18,7 @@ from equipoise.data.mapped import Mapped
 
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the machine does not tell what is free
+VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 
 
@@ -53,6 +54,11 @@ class Samples:
         """Samples of one client."""
         return int(self.sizes)
 
+    @property
+    def known(self) -> tuple[torch.Size, Tensor]:
+        """Shape of one sample and the labels [n]."""
+        return self.x.shape[1:], self.y
+
     @cached_property
     def kind(self) -> tuple[torch.Size, torch.dtype]:
         """Shape and dtype of one sample."""
@@ -73,6 +79,13 @@ class Stream:
     def sizes(self) -> Tensor:
         """Number of samples []."""
         return torch.tensor(self.size, device=self.device)
+
+    @property
+    def known(self) -> tuple[torch.Size, Tensor] | None:
+        """Shape of one sample and the labels [n], if that takes no reading of samples."""
+        if not isinstance(self.dataset, Mapped):
+            return None
+        return torch.Size(self.dataset.shape), self.dataset.targets[: self.size]
 
     def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs [B, *shape] and labels [B] of the samples ``rows`` [B]."""
@@ -159,8 +172,7 @@ class Absent:
         data = loaded(read(given, self.who, self.dtype, self.device, self.transform, self.memory))
         if data.size != self.size:
             raise ValueError(f"{self.who}: Lazy promises {self.size} samples, and load() gave {data.size}.")
-        if isinstance(data, Samples):  # a streamed sample is checked when it is used
-            check(data, self.who, self.like, self.n_classes)
+        check(data, self.who, self.like, self.n_classes)
         return data
 
 
@@ -208,17 +220,30 @@ def loaded(data: Samples | Stream | Absent) -> Samples | Stream:
     return data.load() if isinstance(data, Absent) else data
 
 
-def check(data: Samples, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
+def at_once(data: object, most: int) -> int:
+    """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
+    if isinstance(data, Awaited):
+        return at_once(data.data, most)
+    known = data.known if isinstance(data, Samples | Stream) else None
+    return most if known is None else max(1, min(most, VALUES // max(1, known[0].numel())))
+
+
+def check(data: Samples | Stream, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
     """Require samples of a shape, that of a client ``like`` has (None: any), and labels in 0..``n_classes`` - 1 (0: any).
+
+    A streamed sample of which nothing is known is checked when it is used.
 
     Raises
     ------
     ValueError : naming the client, what was expected and what was found.
     """
-    if like is not None and data.x.shape[1:] != like[1]:
-        shapes = f"{list(data.x.shape[1:])}, those of {like[0]} have {list(like[1])}"
+    if data.known is None:
+        return
+    shape, y = data.known
+    if like is not None and shape != like[1]:
+        shapes = f"{list(shape)}, those of {like[0]} have {list(like[1])}"
         raise ValueError(f"{who}: samples have shape {shapes}. All must agree.")
-    low, high = int(data.y.min()), int(data.y.max())
+    low, high = int(y.min()), int(y.max())
     if n_classes and (low < 0 or high >= n_classes):
         raise ValueError(
             f"{who}: labels must be in 0..{n_classes - 1}, because the network has {n_classes} outputs; "

@@ -27,7 +27,8 @@ class Job:
 
     ``ids`` are the M clients, ``received`` [M, G] the models they start from (a view where all get the same),
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
-    what never leaves a client. ``steps`` are taken instead of ``epochs`` if told. Where clients get submodels, ``units``
+    what never leaves a client. ``chances`` tell the random numbers of each sample, see :func:`equipoise.draws.chances`.
+    ``steps`` are taken instead of ``epochs`` if told. Where clients get submodels, ``units``
     [M, K] are the hidden units of each and ``held`` [M, G] the coordinates; ``neurons`` are there if a smaller network may be
     trained in place of the masked one. ``secret`` is what clients draw the noise of this visit from that protects them, at
     least 32 bytes that nobody else knows and that are never used again; None draws it from the seed, which protects nobody: simulation.
@@ -41,7 +42,7 @@ class Job:
     rounds: int
     epochs: int
     batch_size: int
-    crop: int
+    chances: tuple[int, ...]
     ids: tuple[int, ...]
     received: Tensor
     states: list[State]
@@ -63,7 +64,7 @@ class Job:
             [self.data[r].size for r in rows],
             self.epochs,
             self.batch_size,
-            crop=self.crop,
+            chances=self.chances,
             drop_single=self.model.batch_norm,
             steps=self.steps,
         )

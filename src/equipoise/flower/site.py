@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise import guard, wire
 from equipoise.data.samples import LoadError, Samples, loaded
+from equipoise.draws import chances
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential, visit
 from equipoise.evaluation import Handed, Tests, used
@@ -104,7 +105,7 @@ class Site:
             batch_size=told["batch_size"],
             participation=1.0,
             seed=told["seed"],
-            crop=getattr(task.transform, "crop", 0),
+            chances=chances(task.transform),
             quorum=0.0,
             steps=told["steps"],
             neurons=neurons,
@@ -244,7 +245,7 @@ class Site:
             rounds=rounds,
             epochs=e.epochs,
             batch_size=e.batch_size,
-            crop=e.crop,
+            chances=e.chances,
             ids=(client,),
             received=received[None],
             states=tree_map(lambda x: x[None], states),

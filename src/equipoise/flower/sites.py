@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -27,6 +28,8 @@ from equipoise.flower.masked_sites import MaskedSites
 from equipoise.flower.store import Receipt
 from equipoise.flower.task import Blank, Task
 from equipoise.method import Method
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.groups import rates_of
 from equipoise.round import Progression, Record, begin, looking
 from equipoise.rule import overrides
 from equipoise.solver import SGD, Adam, Solver
@@ -524,7 +527,7 @@ class Consortium(Federation):
         measures = list(self.tests.measures) if counts else []
         if self._has_all and not self.personal:
             return {**self.tests.record(e, now, rounds), **self._measured()}
-        asked = [m for m, site in enumerate(sites.known) if site.tests]
+        asked, C = [m for m, site in enumerate(sites.known) if site.tests], e.setup.n_classes
         here = bool(self.tests.sets) and not (self._hides and asked)
         vector = published(e, now)
         record: Record = {"groups": self.tests.scores(e, vector, measures)} if here else {}
@@ -543,7 +546,7 @@ class Consortium(Federation):
 
         found: dict[int, Tested] = {}
         for m, answer in sites.ask("evaluate", now.t, asked, make):
-            tested = answer if isinstance(answer, str) else Tested.of(answer.told, sites.known[m].tests, measures)
+            tested = answer if isinstance(answer, str) else Tested.of(answer.told, sites.known[m].tests, measures, C)
             if isinstance(tested, Tested):
                 found[m] = tested
             else:
@@ -657,10 +660,10 @@ class Tested:
     accuracy: float
 
     @staticmethod
-    def of(told: Mapping[str, Any], tests: Iterable[str], measures: Iterable[str]) -> Tested | str:
+    def of(told: Mapping[str, Any], tests: Iterable[str], measures: Iterable[str], n_classes: int) -> Tested | str:
         """From what a site with these ``tests`` said when it was asked for ``measures``; why it cannot be used, if it cannot."""
         try:
-            scores = {name: _score(told["scores"][name], measures) for name in tests}
+            scores = {name: _score(told["scores"][name], measures, n_classes) for name in tests}
             sizes = {name: int(told["sizes"][name]) for name in scores}
             if not all(0 < n < 2**53 for n in sizes.values()):
                 raise ValueError("sizes")
@@ -669,12 +672,30 @@ class Tested:
             return "sent scores that cannot be used"
 
 
-def _score(told: Mapping[str, Any], measures: Iterable[str]) -> dict[str, Any]:
+def _score(told: Mapping[str, Any], measures: Iterable[str], n_classes: int) -> dict[str, Any]:
     """What a site said of one of its test sets; a measure other than accuracy may be NaN, where it is not defined."""
-    score = {"accuracy": _fraction(told["accuracy"]), "loss": float(told["loss"])}
-    score |= {name: _fraction(told[name], nan=True) for name in measures if name not in score}
+    score: dict[str, Any] = {"accuracy": _fraction(told["accuracy"]), "loss": float(told["loss"])}
+    score |= {name: _fraction(told[name], nan=True) for name in measures if name not in score and name != RATES}
+    if RATES in measures:
+        score[RATES] = _counts(told[RATES], n_classes)
     missing = [int(c) for c in told.get("missing", ())]
     return {**score, "missing": missing} if missing else dict(score)
+
+
+def _counts(told: Any, n_classes: int) -> dict[str, list[int]] | float:
+    """Counts per class that fit together; or NaN, where the model gave no number.
+
+    Raises
+    ------
+    AttributeError, KeyError, TypeError, ValueError, OverflowError : they are none.
+    """
+    if isinstance(told, float) and math.isnan(told):
+        return told
+    counts = {name: [int(count) for count in told[name]] for name in ("right", "true", "chosen")}
+    if len(counts["true"]) != (n_classes or len(counts["true"])) or not 0 < sum(counts["true"]) < 2**53:
+        raise ValueError("counts")
+    rates_of(counts)
+    return counts
 
 
 def _fraction(told: Any, *, nan: bool = False) -> float:
@@ -705,6 +726,8 @@ def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
         known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]
         return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
 
-    means = {key: mean(key) for key in parts[0][1] if key != "missing"}
+    means: dict[str, Any] = {key: mean(key) for key in parts[0][1] if key not in ("missing", RATES)}
+    if known := [score[RATES] for _, score in parts if isinstance(score.get(RATES), dict)]:
+        means[RATES] = {name: np.sum([counts[name] for counts in known], axis=0).tolist() for name in known[0]}
     missing = sorted({x for _, score in parts for x in score.get("missing", [])})
     return {**means, "missing": missing} if missing else dict(means)

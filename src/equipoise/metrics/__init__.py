@@ -12,10 +12,10 @@ from equipoise.metrics.collaborative import (
     rank_fairness,
 )
 from equipoise.metrics.communication import Traffic, full_model, overhead, traffic, traffic_by_client
-from equipoise.metrics.groups import Groups, group_fairness
+from equipoise.metrics.groups import Groups, Parity, Rates, class_counts, group_fairness, parity, rates_of
 from equipoise.metrics.performance import Fairness, Value, avg_std_worst, avg_std_worst_per_round, spread
 from equipoise.metrics.pooling import Moments, Pooled, pooled
-from equipoise.metrics.statistics import Paired, Summary, paired, summary_over_seeds
+from equipoise.metrics.statistics import Paired, Summary, holm, paired, summary_over_seeds
 
 __all__ = [
     "MEASURES",
@@ -25,7 +25,9 @@ __all__ = [
     "Groups",
     "Moments",
     "Paired",
+    "Parity",
     "Pooled",
+    "Rates",
     "Summary",
     "Traffic",
     "Value",
@@ -33,16 +35,20 @@ __all__ = [
     "avg_std_worst",
     "avg_std_worst_per_round",
     "bounded_fairness",
+    "class_counts",
     "classification",
     "client_range",
     "collaboration_gain",
     "collaborative_fairness",
     "full_model",
     "group_fairness",
+    "holm",
     "overhead",
     "paired",
+    "parity",
     "pooled",
     "rank_fairness",
+    "rates_of",
     "spread",
     "summary_over_seeds",
     "traffic",

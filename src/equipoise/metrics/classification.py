@@ -1,12 +1,13 @@
 """How well a classifier does on one labelled data set: accuracy, balanced accuracy, areas under the ROC curve."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.metrics.groups import class_counts
 from equipoise.words import unknown
 
 MEASURES: Final = {  # name in records and options: title of its table
@@ -16,10 +17,11 @@ MEASURES: Final = {  # name in records and options: title of its table
     "auc_ovr": "One-vs-rest weighted AUC",
 }
 AREAS: Final = ("auc", "auc_ovr")
+RATES: Final = "rates"  # no number but counts per class, see `class_counts`: what fairness between groups is made of
 
 
 def chosen(measures: Iterable[str]) -> tuple[str, ...]:
-    """The measures named, and accuracy in any case, each once and in the order of `MEASURES`.
+    """The measures named, and accuracy in any case, each once and in the order of `MEASURES`; `"rates"` comes last.
 
     Raises
     ------
@@ -30,10 +32,10 @@ def chosen(measures: Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(measures, str):
         raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')
-    names = set(measures)
-    for name in sorted(names - MEASURES.keys()):
-        raise ValueError(unknown("measure", name, MEASURES))
-    return tuple(name for name in MEASURES if name in names or name == "accuracy")
+    names, known = set(measures), (*MEASURES, RATES)
+    for name in sorted(names - set(known)):
+        raise ValueError(unknown("measure", name, known))
+    return tuple(name for name in known if name in names or name == "accuracy")
 
 
 def classification(
@@ -53,7 +55,7 @@ def classification(
     y
         Labels in 0..C - 1; shape [n].
     measures
-        Names of `MEASURES`.
+        Names of `MEASURES`, or `"rates"` for the counts of `equipoise.metrics.class_counts`.
     logits
         Whether `scores` are logits: areas compare probabilities of different samples, which logits are not.
 
@@ -113,4 +115,14 @@ def _auc_ovr(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
     return float(roc_auc_score(y[:, None] == there, p[:, there], average="weighted"))
 
 
-_FORMULAS: Final = {"accuracy": _accuracy, "balanced": _balanced, "auc": _auc, "auc_ovr": _auc_ovr}
+def _rates(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> dict[str, list[int]]:
+    return class_counts(y, p.argmax(axis=1), p.shape[1])
+
+
+_FORMULAS: Final[dict[str, Callable[..., Any]]] = {
+    "accuracy": _accuracy,
+    "balanced": _balanced,
+    "auc": _auc,
+    "auc_ovr": _auc_ovr,
+    RATES: _rates,
+}

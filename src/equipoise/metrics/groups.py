@@ -1,12 +1,19 @@
-"""Fairness between two groups of people a classifier decides about: rates per group and their differences."""
+"""Fairness between groups of people a classifier decides about: rates per group and their differences.
+
+Ours rather than those of fairlearn or torchmetrics, because these take a rate of nothing for 0, which makes a gap where
+nothing is known, and need all predictions in one place, where sites send counts.
+"""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.performance import UNDEFINED, Value, worst
+from equipoise.metrics.performance import UNDEFINED, Value, gap, worst
+
+Counts = Mapping[str, Sequence[int]]  # see `class_counts`
 
 
 class Groups(NamedTuple):
@@ -80,6 +87,154 @@ def group_fairness(group: ArrayLike, labels: ArrayLike, predicted: ArrayLike, po
         _value((d_tpr.value + d_fpr.value) / 2),
         worst([share.value for share in accuracy]),
     )
+
+
+class Rates(NamedTuple):
+    """How a classifier treats one group: in [0, 1], with one `Value` per class for every rate."""
+
+    accuracy: Value
+    tpr: tuple[Value, ...]
+    fpr: tuple[Value, ...]
+    selection_rate: tuple[Value, ...]
+
+
+class Parity(NamedTuple):
+    """How differently a classifier treats groups: the largest difference between any two, in [0, 1].
+
+    `rates` has those of every group; `classes` are the classes that were compared; `widest` says for a measure in which of
+    them the difference is largest; `undefined` lists group, rate and class where a group has no sample the rate is about.
+    """
+
+    accuracy: Value
+    equal_opportunity: Value
+    equalised_odds: Value
+    demographic_parity: Value
+    rates: Mapping[str, Rates]
+    classes: tuple[int, ...]
+    widest: Mapping[str, int]
+    undefined: tuple[tuple[str, str, int], ...]
+
+
+def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dict[str, list[int]]:
+    """What all rates of a group are made of; counts of parts of a group add up to those of the group.
+
+    Parameters
+    ----------
+    labels, predicted
+        True and predicted class of every sample, in 0..n_classes - 1; shape [n].
+    n_classes
+        How many classes there are, C.
+
+    Returns
+    -------
+    `{"right": [C], "true": [C], "chosen": [C]}`: per class, samples of it that are recognised, samples of it, and samples
+    taken for it.
+    """
+    y, yhat = np.asarray(labels, dtype=np.int64), np.asarray(predicted, dtype=np.int64)
+    parts = {"right": y[y == yhat], "true": y, "chosen": yhat}
+    return {name: np.bincount(part, minlength=n_classes).tolist() for name, part in parts.items()}
+
+
+def rates_of(counts: Counts) -> Rates:
+    """Accuracy, and per class against all others the share of its samples taken for it, of others, and of all.
+
+    With n samples: `TPR_c = right_c / true_c`, `FPR_c = (chosen_c - right_c) / (n - true_c)` and selection rate
+    `chosen_c / n`.
+
+    Parameters
+    ----------
+    counts
+        What `class_counts` returned, or a sum of such.
+
+    Raises
+    ------
+    ValueError
+        These are no counts.
+    """
+    right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
+    fits = right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() == chosen.sum()
+    if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
+        raise ValueError(f"expected right, true and chosen samples of every class, found {_shown(counts)}.")
+    n = true.sum()
+    return Rates(
+        _ratio(right.sum(), n),
+        tuple(map(_ratio, right, true)),
+        tuple(map(_ratio, chosen - right, n - true)),
+        tuple(_ratio(c, n) for c in chosen),
+    )
+
+
+def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
+    """The largest differences between groups in how a classifier treats them.
+
+    With `gap_g x = max_g x - min_g x` over groups: demographic parity `gap selection rate`, equal opportunity `gap TPR`
+    (Hardt et al. 2016), equalised odds `max(gap TPR, gap FPR)`; as `demographic_parity_difference`,
+    `equal_opportunity_difference` and `equalized_odds_difference` of fairlearn. Of more than two classes each is compared
+    with all others, and the largest difference counts.
+
+    Parameters
+    ----------
+    groups
+        Counts of every group, see `class_counts`.
+    positive
+        The class that counts as positive; by default the second of two, and every one of more.
+
+    Returns
+    -------
+    A rate is undefined, and not 0 as in fairlearn, for a group without a sample that it is about. A gap is over the groups
+    that have the rate, and undefined if fewer than two have it; equalised odds need both gaps.
+
+    Raises
+    ------
+    ValueError
+        There is no group, groups have different numbers of classes, or `positive` is none of the classes.
+    """
+    sizes = {len(counts["true"]) for counts in groups.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"expected counts of the same classes for every group, found {sorted(sizes)} classes.")
+    (C,) = sizes
+    if positive is not None and not 0 <= positive < C:
+        raise ValueError(f"positive must be one of the classes 0..{C - 1}: found {positive}.")
+    classes = (positive,) if positive is not None else (1,) if C == 2 else tuple(range(C))
+    rates = {name: rates_of(counts) for name, counts in groups.items()}
+
+    def between(rate: Callable[[Rates], Value]) -> Value:
+        known = [value.value for value in map(rate, rates.values()) if value.defined]
+        return gap(known) if len(known) > 1 else UNDEFINED
+
+    tpr, fpr, selected = (
+        {c: between(lambda r, c=c, k=k: r[k][c]) for c in classes}  # type: ignore[misc]
+        for k in (1, 2, 3)
+    )
+    odds = {
+        c: _value(max(tpr[c].value, fpr[c].value) if tpr[c].defined and fpr[c].defined else math.nan) for c in classes
+    }
+    found = {"equal_opportunity": tpr, "equalised_odds": odds, "demographic_parity": selected}
+    widest = {
+        name: max(defined, key=lambda c: of[c].value)
+        for name, of in found.items()
+        if (defined := [c for c in classes if of[c].defined])
+    }
+    largest = {name: of[widest[name]] if name in widest else UNDEFINED for name, of in found.items()}
+    undefined = tuple(
+        (name, what, c)
+        for name, of in rates.items()
+        for what, values in (("tpr", of.tpr), ("fpr", of.fpr))
+        for c in classes
+        if not values[c].defined
+    )
+    return Parity(
+        between(lambda r: r.accuracy), **largest, rates=rates, classes=classes, widest=widest, undefined=undefined
+    )
+
+
+def _ratio(part: float, whole: float) -> Value:
+    return Value(float(part / whole), True) if whole > 0 else UNDEFINED
+
+
+def _shown(counts: object) -> str:
+    text = repr(counts)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _share(of: ArrayLike, among: ArrayLike) -> Value:

@@ -82,6 +82,25 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
     return Paired(difference, ci95, p, d.size, True)
 
 
+def holm(p: ArrayLike) -> NDArray[np.float64]:
+    """p-values corrected for the number of tests (Holm 1979).
+
+    The i-th smallest of n, counted from 0, becomes `max_{j <= i} min(1, (n - j) p_j)`.  Calling all that stay below 0.05
+    real is wrong about any of them in at most 5 % of such studies, whatever ties the tests to each other.
+
+    Parameters
+    ----------
+    p
+        One p-value per test of a family; shape [n].  A NaN is no test: it stays NaN and does not count.
+    """
+    given = np.asarray(p, dtype=np.float64)
+    corrected = np.full(given.shape, math.nan)
+    order = [i for i in np.argsort(given, kind="stable") if math.isfinite(given[i])]
+    factors = np.arange(len(order), 0, -1)
+    corrected[order] = np.maximum.accumulate(np.minimum(1, factors * given[order]))
+    return corrected
+
+
 def _seeds(values: ArrayLike, name: str) -> NDArray[np.float64]:
     v = np.asarray(values, dtype=np.float64)
     if v.ndim != 1:

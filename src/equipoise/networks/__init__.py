@@ -14,10 +14,10 @@ from torch import nn
 
 from equipoise.networks.cnn import CNN
 from equipoise.networks.mlp import MLP
-from equipoise.networks.resnet import ResNet10
+from equipoise.networks.resnet import ResNet, ResNet10, resnet18, resnet50
 from equipoise.words import unknown
 
-__all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet10", "build"]
+__all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet", "ResNet10", "build", "resnet18", "resnet50"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,19 @@ NETWORKS: dict[str, NetworkEntry] = {
     "mlp": NetworkEntry("Perceptron with two hidden layers of 200 (option: hidden).", MLP),
     "cnn": NetworkEntry("Three convolutional blocks 16/32/64 with GroupNorm (options: norm, width).", CNN),
     "resnet10": NetworkEntry("ResNet-10 with BatchNorm, 16 channels; 64 in the papers (option: width).", ResNet10),
+    "resnet18": NetworkEntry(
+        "ResNet-18 as in torchvision (options: stem=small for small images, weights=FILE).", resnet18
+    ),
+    "resnet50": NetworkEntry(
+        "ResNet-50 as in torchvision (options: stem=small for small images, weights=FILE).", resnet50
+    ),
 }
 
 
 def build(
     name: str, in_shape: Sequence[int] = (3, 32, 32), n_classes: int = 10, seed: int = 0, **options: Any
 ) -> nn.Module:
-    """Build a network by name, with PyTorch's default initialisation drawn from a seed.
+    """Build a network by name, its first values drawn from a seed.
 
     The same seed gives the same weights, whatever random numbers were drawn before, and draws none that others see.
 
@@ -62,7 +68,7 @@ def build(
 
     Raises
     ------
-    ValueError if the name or an option is unknown, or a value is out of its range.
+    ValueError if the name or an option is unknown, a value is out of its range, or a file of weights does not fit.
     """
     if name not in NETWORKS:
         raise ValueError(unknown("network", name, NETWORKS))

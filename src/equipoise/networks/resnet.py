@@ -1,8 +1,14 @@
-"""Residual network with one block per stage."""
+"""Residual networks: one block per stage for small images, and ResNet-18 and ResNet-50."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
 
 from torch import Tensor, nn
+
+from equipoise.networks.weights import put
+
+Stem = Literal["imagenet", "small"]
 
 
 class ResNet10(nn.Module):
@@ -50,7 +56,7 @@ class ResNet10(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes.
+    """The block of :class:`ResNet10`: :class:`Basic`, with the names that its saved models have.
 
     Parameters
     ----------
@@ -73,3 +79,156 @@ class BasicBlock(nn.Module):
         inner = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
         out: Tensor = (inner + self.shortcut(x)).relu()
         return out
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes.
+
+    Parameters
+    ----------
+    channels : >= 1, channels before.
+    width : >= 1, channels after.
+    stride : 1, or 2 to halve the image.
+    """
+
+    expansion = 1
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(channels, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, channels, H, W] to [B, width, H / stride, W / stride]."""
+        inner = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        out: Tensor = (inner + self.downsample(x)).relu()
+        return out
+
+
+class Bottleneck(nn.Module):
+    """A 1x1, a 3x3 and a 1x1 convolution beside a shortcut; the 3x3 one has the stride.
+
+    Parameters
+    ----------
+    channels : >= 1, channels before.
+    width : >= 1, channels inside; four times as many come out.
+    stride : 1, or 2 to halve the image.
+    """
+
+    expansion = 4
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, self.expansion * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(self.expansion * width)
+        self.downsample = _shortcut(channels, self.expansion * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, channels, H, W] to [B, 4 * width, H / stride, W / stride]."""
+        inner = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu())).relu()
+        out: Tensor = (self.bn3(self.conv3(inner)) + self.downsample(x)).relu()
+        return out
+
+
+def _stage(block: type[Basic] | type[Bottleneck], channels: int, width: int, depth: int, stride: int) -> nn.Sequential:
+    first = block(channels, width, stride)
+    return nn.Sequential(first, *(block(block.expansion * width, width, 1) for _ in range(depth - 1)))
+
+
+def _shortcut(channels: int, out: int, stride: int) -> nn.Sequential:
+    if stride == 1 and channels == out:
+        return nn.Sequential()
+    return nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+
+class ResNet(nn.Module):
+    """ResNet of four stages with 64, 128, 256 and 512 channels inside their blocks, named as in torchvision.
+
+    He, Zhang, Ren, Sun, CVPR 2016, Table 1; convolutions begin as in their "Delving Deep into Rectifiers", ICCV 2015.
+
+    Parameters
+    ----------
+    name : of the network, for errors.
+    block : of which the stages are made.
+    depths : blocks of each stage.
+    in_shape : channels, height and width of an image.
+    n_classes : >= 1, number of logits.
+    stem : ``"imagenet"`` makes the image four times smaller by a 7x7 convolution and pooling; ``"small"`` keeps its
+        size by a 3x3 convolution, for images of some 32 pixels.
+    weights : a file of values to begin with, in torchvision's names; see :func:`equipoise.networks.weights.put`.
+
+    Maps [B, C, H, W] to logits [B, n_classes].
+    Differs: the 3x3 convolution of a bottleneck has the stride, as in torchvision (the paper has it on the first 1x1).
+
+    Raises
+    ------
+    ValueError if the shape is not that of an image, ``stem`` is unknown or the weights do not fit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        block: type[Basic] | type[Bottleneck],
+        depths: Sequence[int],
+        in_shape: Sequence[int],
+        n_classes: int,
+        stem: Stem,
+        weights: str | Path | None,
+    ) -> None:
+        super().__init__()
+        if len(in_shape) != 3 or min(in_shape) < 1:
+            raise ValueError(f"{name}: in_shape must be (channels, height, width); found {tuple(in_shape)}.")
+        if stem not in get_args(Stem):
+            raise ValueError(f"{name}: stem must be one of {', '.join(get_args(Stem))}; found '{stem}'.")
+        large = stem == "imagenet"
+        self.conv1 = nn.Conv2d(in_shape[0], 64, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
+        e = block.expansion
+        self.layer1 = _stage(block, 64, 64, depths[0], 1)
+        self.layer2 = _stage(block, e * 64, 128, depths[1], 2)
+        self.layer3 = _stage(block, e * 128, 256, depths[2], 2)
+        self.layer4 = _stage(block, e * 256, 512, depths[3], 2)
+        self.fc = nn.Linear(e * 512, n_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if weights is not None:
+            put(self, weights, name, head="fc")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self.maxpool(self.bn1(self.conv1(x)).relu())
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)
+        out: Tensor = self.fc(x.mean((2, 3)))
+        return out
+
+
+def resnet18(
+    in_shape: Sequence[int] = (3, 224, 224),
+    n_classes: int = 10,
+    *,
+    stem: Stem = "imagenet",
+    weights: str | Path | None = None,
+) -> ResNet:
+    """ResNet-18 (11,689,512 parameters for 1,000 classes); see :class:`ResNet`."""
+    return ResNet("resnet18", Basic, (2, 2, 2, 2), in_shape, n_classes, stem, weights)
+
+
+def resnet50(
+    in_shape: Sequence[int] = (3, 224, 224),
+    n_classes: int = 10,
+    *,
+    stem: Stem = "imagenet",
+    weights: str | Path | None = None,
+) -> ResNet:
+    """ResNet-50 (25,557,032 parameters for 1,000 classes); see :class:`ResNet`."""
+    return ResNet("resnet50", Bottleneck, (3, 4, 6, 3), in_shape, n_classes, stem, weights)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from equipoise.history import History
 from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.performance import last_rounds
-from equipoise.report.table import UNDEFINED, by_label
+from equipoise.report.table import UNDEFINED, by_label, comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +26,7 @@ FAINT: Final = "#dddddd"
 PALETTE: Final = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: Final = ("-", "--", ":", "-.")
+TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)  # from dark to light; its ends are lost on white or on dark grey
 
 
@@ -78,6 +79,89 @@ def bars(histories: Sequence[History], last: int = 5) -> "Figure":
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
     (axes.set_xlim if lying else axes.set_ylim)(0, 100)
     _legend(figure, axes, list(runs))
+    return figure
+
+
+def tradeoff(histories: Sequence[History], last: int = 5) -> "Figure":
+    """Average accuracy against its STD over the groups, one point per method: up and to the left is better.
+
+    Crosses are the std (ddof 1) over seeds.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario, of at least two methods for a figure that says something.
+    last
+        How many of the last evaluated rounds to average.
+
+    Raises
+    ------
+    ValueError
+        No run was evaluated on several groups.
+    """
+    runs = _with(histories, _has_several_groups, "an accuracy on several groups")
+    figure, (axes,) = _panels(1, height=2.3)
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    for i, (label, seeds) in enumerate(runs.items()):
+        of_groups = [100 * last_rounds(run.group_table()[1], last) for run in seeds]
+        avg, std = (np.array([reduce(a) for a in of_groups]) for reduce in (np.mean, _std))
+        several = len(seeds) > 1
+        axes.errorbar(
+            std.mean(),
+            avg.mean(),
+            xerr=std.std(ddof=1) if several else None,
+            yerr=avg.std(ddof=1) if several else None,
+            color=_color(i),
+            linestyle="",
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=5,
+            elinewidth=0.8,
+            fillstyle="none" if i // len(PALETTE) % 2 else "full",
+            label=_name(label),
+        )
+    axes.margins(0.08)
+    axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
+    axes.set_xlabel("STD over the groups (points)", size=8, color=INK)
+    axes.set_ylabel("average accuracy (%)", size=8, color=INK)
+    _legend(figure, axes, list(runs))
+    return figure
+
+
+def differences(histories: Sequence[History], last: int = 5) -> "Figure":
+    """Paired differences to the first method, with 95 % intervals over seeds; one panel per statistic of the groups.
+
+    An interval that holds 0, the dashed line, does not tell the methods apart.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario, at least two seeds of at least two methods.
+    last
+        How many of the last evaluated rounds to average.
+
+    Raises
+    ------
+    ValueError
+        No method can be tested against the first one.
+    """
+    found = _versus(histories, last)
+    keys = [key for key in TESTED if any(key in of_method for of_method in found.values())]
+    if not keys:
+        raise ValueError("this figure shows paired differences: expected two methods with two seeds each.")
+    figure, panels = _panels(len(keys), height=0.36 + 0.15 * len(found))
+    for axes, key in zip(panels, keys, strict=True):
+        axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
+        for i, of_method in enumerate(found.values()):
+            if key in of_method:
+                difference, half = of_method[key]
+                how: dict[str, Any] = {"color": _color(i + 1), "markersize": 3.5, "elinewidth": 1.2}
+                axes.errorbar(difference, i, xerr=half, marker=MARKERS[(i + 1) % len(MARKERS)], **how)
+        axes.set_yticks(range(len(found)), list(map(_name, found)))
+        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x", color=FAINT, linewidth=0.5)
+        axes.set_xlabel(f"difference in {TESTED[key]} (points)", size=8, color=INK)
     return figure
 
 
@@ -456,10 +540,14 @@ def draw_all(histories: Sequence[History]) -> dict[str, "Figure"]:
     histories
         Runs of one scenario.
     """
+    several = len({history.label for history in histories}) > 1
+    tested = several and any(_versus(histories).values())
     return {
         draw.__name__: draw(histories)
         for draw, has in (
             (bars, _has_groups),
+            (tradeoff, lambda run: several and _has_several_groups(run)),
+            (differences, lambda run: tested),
             (convergence, _has_groups),
             (plane, _has_contribution),
             (contributions, _has_contribution),
@@ -525,6 +613,27 @@ def _with(histories: Sequence[History], has: Callable[[History], bool], what: st
         labels = ", ".join(dict.fromkeys(history.label for history in histories))
         raise ValueError(f"this figure shows {what}, which no record of {labels} holds.")
     return runs
+
+
+def _versus(histories: Sequence[History], last: int = 5) -> dict[str, dict[str, tuple[float, float]]]:
+    """Paired differences to the first method and halves of their 95 % intervals, by method and statistic."""
+    others: list[dict[str, Any]] = comparison(histories, last)["methods"][1:]
+    return {
+        method["method"]: {
+            key: (test["difference"], test["ci95"])
+            for key in TESTED
+            if (test := method["versus"][key])["ci95"] is not None
+        }
+        for method in others
+    }
+
+
+def _std(a: Vector) -> float:
+    return float(np.std(a, ddof=1))
+
+
+def _has_several_groups(run: History) -> bool:
+    return len(run.groups) > 1
 
 
 def _has_groups(run: History) -> bool:

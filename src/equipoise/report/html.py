@@ -13,31 +13,60 @@ from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.files import write_atomically
 from equipoise.history import History
+from equipoise.report import booktabs
 from equipoise.report import figures as drawings
+from equipoise.report.details import (
+    Block,
+    commands,
+    communication,
+    environment,
+    every_client,
+    limits,
+    over_clients,
+    over_groups,
+    tests,
+)
 from equipoise.report.table import (
-    TESTED,
+    PARITY,
     Comparison,
     Grid,
     by_label,
     caption,
-    client_grid,
     collaboration_caption,
     collaboration_grid,
     collaboration_legend,
     comparison,
-    differences,
     grid,
+    group_fairness,
     legend,
     statistics,
     tables,
     verdict,
 )
+from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TITLES: Final = {
+    "bars": "Accuracy by group",
+    "tradeoff": "Accuracy and fairness",
+    "differences": "Differences and their intervals",
+    "convergence": "Convergence",
+    "plane": "Fairness of contribution and reward",
+    "contributions": "Contribution and reward",
+    "clients": "Clients over the rounds",
+    "neurons": "Hidden units by client",
+    "spread": "Clients from worst to best",
+    "weights": "Weights",
+    "consistency": "Update consistency",
+}
 CAPTIONS: Final = {
     "bars": "Accuracy on every group, mean over the last {averaged} evaluated rounds.{whiskers}",
+    "tradeoff": "Average accuracy against its standard deviation over the groups, mean over the last {averaged} evaluated "
+    "rounds: up and to the left is better.{crosses}",
+    "differences": "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed line, "
+    "these seeds do not tell the methods apart. A lower STD is fairer.",
     "convergence": "Average over the groups and worst group, round by round.{bands}",
     "spread": "Accuracy of the model each client predicts with, clients sorted from worst to best, on the test set of "
     "the client's own group.",
@@ -63,7 +92,7 @@ def write(histories: Sequence[History], path: str | os.PathLike[str], *, figures
     path
         The HTML file to write, replaced if it exists.
     figures
-        Also write every figure as PDF and PNG into `<stem>-figures/` beside it.
+        Also write every figure as PDF and PNG, and every table as LaTeX, into `<stem>-figures/` beside it.
 
     Raises
     ------
@@ -73,7 +102,9 @@ def write(histories: Sequence[History], path: str | os.PathLike[str], *, figures
     path = Path(path)
     page = render(histories)
     if figures:
-        drawings.save_all(histories, path.with_name(f"{path.stem}-figures"))
+        beside = path.with_name(f"{path.stem}-figures")
+        drawings.save_all(histories, beside)
+        booktabs.save(histories, beside)
     return write_atomically(path, page)
 
 
@@ -95,28 +126,60 @@ def render(histories: Sequence[History]) -> str:
     found = comparison(histories)
     common, differing = _configurations(histories)
     notes = _notes_of(found, histories)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(
+    source = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+    template = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).from_string(source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents})
+    spreads = {"groups": over_groups(histories), "clients": over_clients(histories)}
+    measured = [*map(_measured, tables(found)), *_collaboration(found), *_between_groups(group_fairness(histories))]
+    tested = tests(found)
+    return template.render(
         title=_title(found),
         facts=_facts(found, histories),
         verdict=verdict(found),
         notes=found["notes"],
-        measured=[*map(_measured, tables(found)), *_collaboration(found)],
+        limits=limits(found, histories),
+        measured=measured,
         reference=found["methods"][0]["method"],
-        clients=client_grid(found),
+        tests=tested,
+        corrected=any(test.holm for one in tested for _, cells in one.rows for test in cells if test),
+        seeds=len(found["seeds"]),
+        methods=len(found["methods"]),
+        **spreads,
+        every=every_client(histories),
+        traffic=communication(histories),
         figures=[
-            (name, CAPTIONS[name].format(**notes), _svg(name, figure))
+            (name, TITLES[name], CAPTIONS[name].format(**notes), svg(name, figure))
             for name, figure in drawings.draw_all(histories).items()
         ],
         quarantined=list(_quarantined(histories)),
+        terms=_terms(found, [block for found in spreads.values() for block in found], tested),
+        notation=NOTATION,
         headers=_headers(histories),
         common=common,
         differing=differing,
         labels=list(by_label(histories)),
+        commands=commands(histories),
+        environment=environment(histories),
         versions=_versions(histories),
         today=date.today().isoformat(),
     )
+
+
+def _contents(body: str) -> list[tuple[str, str]]:
+    """Id and heading of every section of a page."""
+    return re.findall(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>', body)
+
+
+def _terms(found: Comparison, blocks: Sequence[Block], tested: Sequence[object]) -> list[tuple[str, str, Term]]:
+    """What the legend explains, in the order of `TERMS`: id, title, and the term; only what is on the page."""
+    titles = {title for one in tables(found) for title in (one["title"], *statistics(one).values())}
+    titles |= {title for block in blocks for title in block.grid.titles}
+    if content := collaboration_grid(found):
+        titles |= set(content.titles)
+    titles |= set(PARITY.values()) if found["group_fairness"] else set()
+    titles |= {"p", "Holm p"} if tested else set()
+    return [(anchor(title), title, term) for title, term in TERMS.items() if title in titles]
 
 
 def _measured(found: Comparison) -> dict[str, Any]:
@@ -124,23 +187,29 @@ def _measured(found: Comparison) -> dict[str, Any]:
     totals = list(statistics(found).values())
     notes = found["notes"] if found["measure"] != "accuracy" else []  # those of the accuracy stand above
     heading = f"{found['title']} on every group"
-    return _block(heading, caption(found), grid(found), legend(found), notes, totals, len(totals))
+    return _block(heading, found["measure"], caption(found), grid(found), legend(found), notes, len(totals))
 
 
 def _collaboration(found: Comparison) -> Iterator[dict[str, Any]]:
     """What the page shows of contribution and reward, if it is known."""
     if content := collaboration_grid(found):
         said, notes = collaboration_legend(found), found["collaboration"]["notes"]
-        yield _block("Collaborative fairness", collaboration_caption(found), content, said, notes, TESTED, 0)
+        yield _block("Collaborative fairness", "collaboration", collaboration_caption(found), content, said, notes, 0)
+
+
+def _between_groups(found: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """What the page shows of how differently groups are treated, if it is known."""
+    if found:
+        yield _block("Group fairness", "group-fairness", found["caption"], found["grid"], found["legend"], [], 0)
 
 
 def _block(
     heading: str,
+    name: str,
     opening: str,
     content: Grid,
     explained: Sequence[str],
     notes: Sequence[str],
-    tested: Sequence[str],
     totals: int,
 ) -> dict[str, Any]:
     """A table of the page, whose last columns are `totals`, and what is said below it."""
@@ -149,11 +218,10 @@ def _block(
     told = [text for text in explained if text not in spread]
     return {
         "heading": heading,
+        "id": name,
         "grid": content,
         "totals": totals,
         "caption": " ".join([opening, *told, *best, *spread, *notes]),
-        "tested": tested,
-        "differences": [(name, list(of.values())) for name, of in differences(content, tested)],
     }
 
 
@@ -188,6 +256,7 @@ def _notes_of(found: dict[str, Any], histories: Sequence[History]) -> dict[str, 
     ]
     return {
         "averaged": found["averaged"],
+        "first": found["methods"][0]["method"],
         "whiskers": " Whiskers: standard deviation over seeds." if several else "",
         "crosses": " Crosses: standard deviation over seeds." if several else "",
         "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",
@@ -266,7 +335,7 @@ def _versions(histories: Sequence[History]) -> list[tuple[str, str]]:
     return [(package, ", ".join(versions)) for package, versions in found.items()]
 
 
-def _svg(name: str, figure: "Figure") -> str:
+def svg(name: str, figure: "Figure") -> str:
     """A figure as an SVG element that takes its font and its ink from the page, with ids of its own."""
     import matplotlib
 

@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.history import History
 from equipoise.metrics.classification import AREAS, MEASURES
 from equipoise.metrics.pooling import Moments, pooled
-from equipoise.metrics.statistics import paired, summary_over_seeds
+from equipoise.metrics.statistics import holm, paired, summary_over_seeds
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -21,15 +21,6 @@ Comparison = dict[str, Any]
 
 STATISTICS: Final = {"avg": "AVG", "std": "STD", "worst": "worst", "gap": "gap", "client_std": "client STD"}
 _LOWER: Final = ("std", "gap", "client_std")  # is better
-SPREAD: Final = {  # measure of the clients: title, larger is better, digits
-    "mean": ("mean", True, 2),
-    "worst10": ("worst 10 %", True, 2),
-    "best10": ("best 10 %", True, 2),
-    "gap": ("gap", False, 2),
-    "variance": ("variance", False, 1),
-    "jain": ("Jain", True, 3),
-    "gini": ("Gini", False, 3),
-}
 COLLABORATION: Final = {  # what clients get for what they contribute: title, larger is better, digits
     "fairness": ("fairness", True, 2),
     "spearman": ("Spearman", True, 2),
@@ -42,8 +33,19 @@ COLLABORATION: Final = {  # what clients get for what they contribute: title, la
     "down": ("down", False, 1),
     "up": ("up", False, 1),
 }
+PARITY: Final = {  # between groups, in points; lower is fairer
+    "accuracy_gap": "accuracy gap",
+    "equal_opportunity": "equal opportunity",
+    "equalised_odds": "equalised odds",
+    "demographic_parity": "demographic parity",
+}
 TESTED: Final = ("fairness", "max", "mean")  # against the first method; keys and titles are the same
-_NARROW: Final = {"fairness": "fair-\nness", "Spearman": "Spear-\nman", "worse off": "worse\noff"}  # in a terminal
+_NARROW: Final = {  # in a terminal
+    "fairness": "fair-\nness",
+    "Spearman": "Spear-\nman",
+    "worse off": "worse\noff",
+    **{title: title.replace(" ", "\n") for title in PARITY.values()},
+}
 _TOLD: Final = {  # what a method took for contributions
     "standalone_val": "measured on the server's validation data; the table measures them on the test set",
     "standalone_test": "measured on the test set, of which training should know nothing",
@@ -122,6 +124,10 @@ def comparison(histories: Sequence[History], last: int = 5) -> Comparison:
     `up` (percent of the whole model), `fairness_mean`, `fairness_oracle`, see `History.summary`; `versus` of `fairness`,
     `max` and `mean`.
 
+    and `group_fairness`: how differently the groups are treated, null unless a run recorded `"rates"`; `{"scenario",
+    "seeds", "notes", "methods"}`, for every such method `method`, `seeds` and over seeds `accuracy_gap`,
+    `equal_opportunity`, `equalised_odds` and `demographic_parity`, see `History.group_fairness`; `versus` of all four.
+
     Numbers that are not defined are null.
 
     Raises
@@ -138,6 +144,7 @@ def comparison(histories: Sequence[History], last: int = 5) -> Comparison:
         **of_accuracy,
         "measures": {name: found[name] for name in measures},
         "collaboration": _collaboration(runs, last),
+        "group_fairness": _parity(runs, last),
     }
 
 
@@ -154,7 +161,9 @@ def tables(comparison: Comparison) -> list[Comparison]:
 
 def _measured(runs: dict[str, dict[int, History]], last: int, measure: str) -> Comparison:
     histories = [run for seeds in runs.values() for run in seeds.values()]
-    summaries = {label: {k: _summary(run, last, measure) for k, run in seeds.items()} for label, seeds in runs.items()}
+    summaries = {
+        label: {k: summary_of(run, last, measure) for k, run in seeds.items()} for label, seeds in runs.items()
+    }
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     first = next(iter(runs))
     methods = []
@@ -182,6 +191,59 @@ def _measured(runs: dict[str, dict[int, History]], last: int, measure: str) -> C
         "notes": list(_missing(histories)) if measure in AREAS else [],
         "methods": methods,
     }
+
+
+def _parity(runs: dict[str, dict[int, History]], last: int) -> Comparison | None:
+    """How differently each method treats the groups, of the runs that recorded it."""
+    found = {
+        label: {k: of for k, run in seeds.items() if (of := run.group_fairness(last))} for label, seeds in runs.items()
+    }
+    found = {label: seeds for label, seeds in found.items() if seeds}
+    if not found:
+        return None
+    first = next(iter(found))
+    return {
+        "scenario": next(iter(next(iter(runs.values())).values())).scenario,
+        "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
+        "notes": list(_parity_notes(runs, found)),
+        "methods": [
+            {
+                "method": label,
+                "seeds": list(seeds),
+                **{key: _over_seeds([of[key] for of in seeds.values()]) for key in PARITY},
+                "versus": None if label == first else _versus(first, seeds, found[first], tuple(PARITY)),
+            }
+            for label, seeds in found.items()
+        ],
+    }
+
+
+def _parity_notes(runs: dict[str, dict[int, History]], found: dict[str, dict[int, dict[str, Any]]]) -> Iterator[str]:
+    every = [of for seeds in found.values() for of in seeds.values()]
+    named = next((names for run in runs[next(iter(found))].values() if (names := _class_names(run))), [])
+
+    def name(c: int) -> str:
+        return named[c] if c < len(named) else str(c)
+
+    if max(len(of["classes"]) for of in every) > 1:
+        yield "Every class is compared with all others, and the largest difference counts."
+    else:
+        yield f"The positive class is {name(every[0]['classes'][0])}."
+    absent: dict[str, set[int]] = {}
+    for group, what, c in (one for of in every for one in of["undefined"]):
+        if what == "tpr":
+            absent.setdefault(group, set()).add(c)
+    for group, classes in absent.items():
+        which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
+        yield f"{group} has no test sample of {which}, so it has no true positive rate of it and is left out there."
+    if without := [label for label in runs if label not in found]:
+        yield f"{_listed(without)} recorded no rates."
+
+
+def _class_names(run: History) -> list[str]:
+    """Names of the classes, if the run knows them."""
+    data = run.meta.get("data")
+    return [str(name) for name in data.get("classes") or ()] if isinstance(data, dict) else []
 
 
 def _collaboration(runs: dict[str, dict[int, History]], last: int) -> Comparison | None:
@@ -283,7 +345,7 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _summary(run: History, last: int, measure: str) -> dict[str, Any]:
+def summary_of(run: History, last: int, measure: str) -> dict[str, Any]:
     """Summary of a run; for another measure than the accuracy made in every round first, as the tables show it."""
     summary = run.summary(last, measure)
     if measure == "accuracy":
@@ -441,19 +503,6 @@ def grid(comparison: Comparison) -> Grid:
     return _lay_out(comparison["methods"], groups + statistics_)
 
 
-def client_grid(comparison: Comparison) -> Grid | None:
-    """Lay out the spread over clients, or `None` when no client was evaluated.
-
-    Parameters
-    ----------
-    comparison
-        What `comparison` returned.
-    """
-    methods = [method for method in comparison["methods"] if method["clients"]]
-    columns = [_Column(title, ("clients", key), up, digits) for key, (title, up, digits) in SPREAD.items()]
-    return _lay_out(methods, columns) if methods else None
-
-
 def collaboration_grid(comparison: Comparison) -> Grid | None:
     """Lay out what clients get for what they contribute, or `None` when no run knows their standalone accuracies.
 
@@ -478,6 +527,40 @@ def collaboration_grid(comparison: Comparison) -> Grid | None:
             shown[where] = shown[where]._replace(mean="yes", spread="")
         rows.append((name, tuple(shown)))
     return Grid(content.titles, tuple(rows))
+
+
+def group_fairness(histories: Sequence[History], last: int = 5) -> dict[str, Any] | None:
+    """The table of how differently the groups are treated, or `None` when no run recorded `"rates"`.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario.
+    last
+        How many of the last evaluated rounds to average, at least 1.
+
+    Returns
+    -------
+    `caption`, a sentence; `grid`, a `Grid`; `legend`, sentences about the columns.
+    """
+    found = _parity(by_label(histories), last)
+    return None if found is None else _parity_table(found)
+
+
+def _parity_table(found: Comparison) -> dict[str, Any]:
+    where = f" on {found['scenario']}" if found["scenario"] else ""
+    legend = [
+        "Differences in points between the groups that fare best and worst, lower is fairer: accuracy gap, of the accuracy; "
+        "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
+        "rate; demographic parity, of the share of samples that are taken for the class.",
+        *found["notes"],
+    ]
+    several = len(found["seeds"])
+    return {
+        "caption": f"Group fairness{where}: how differently the global model treats the groups, over the last rounds.",
+        "grid": _lay_out(found["methods"], [_Column(title, (key,), False, 2, key) for key, title in PARITY.items()]),
+        "legend": [*legend, f"±: standard deviation over {several} seeds."] if several > 1 else legend,
+    }
 
 
 def _lay_out(methods: list[dict[str, Any]], columns: list[_Column]) -> Grid:
@@ -506,17 +589,21 @@ def _number(value: float | None, digits: int = 2) -> str:
     return UNDEFINED if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # never -0.00
 
 
-def difference(found: dict[str, float | None]) -> str:
+def difference(found: dict[str, float | None], corrected: float | None = None) -> str:
     """A paired difference in words: `+2.10 ±0.80, p=.031`, or nothing when it rests on fewer than two seeds.
 
     Parameters
     ----------
     found
         One entry of `versus`: `{"difference", "ci95", "p"}`.
+    corrected
+        The p-value to quote instead, corrected for the number of methods by Holm.
     """
     if found["difference"] is None or found["ci95"] is None or found["p"] is None:
         return ""
-    p = "p<.001" if found["p"] < 0.001 else f"p={found['p']:.3f}".replace("=0", "=")
+    quoted = found["p"] if corrected is None else corrected
+    p = "p<.001" if quoted < 0.001 else f"p={quoted:.3f}".replace("=0", "=")
+    p = p if corrected is None else f"Holm {p}"
     return f"{found['difference']:+.2f} ±{found['ci95']:.2f}, {p}".replace("-", "−")
 
 
@@ -529,6 +616,7 @@ class Sheet(NamedTuple):
     test: list[str]
     differences: list[str]
     narrow: bool = False  # whether it takes all of a terminal
+    head: str = "Method"  # what the names of the rows are, in LaTeX
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:
@@ -547,6 +635,10 @@ def sheets(comparison: Comparison) -> list[Sheet]:
         found = comparison["collaboration"]
         notes = [*collaboration_legend(comparison), *found["notes"]]
         shown.append(_sheet(found, collaboration_caption(comparison), content, notes, TESTED)._replace(narrow=True))
+    if between := comparison.get("group_fairness"):
+        table = _parity_table(between)
+        sheet = _sheet(between, table["caption"], table["grid"], table["legend"], list(PARITY.values()))
+        shown.append(sheet._replace(narrow=True))
     return shown
 
 
@@ -666,21 +758,21 @@ def _latex(sheet: Sheet) -> str:
     titles, rows = sheet.grid
 
     def entry(cell: Cell) -> str:
-        mean = "--" if cell.mean == UNDEFINED else cell.mean.replace("−", "$-$")
+        mean = tex(cell.mean)
         mean = rf"\textbf{{{mean}}}" if cell.best else mean
         return rf"{mean}\,{{\scriptsize$\pm$\,{cell.spread}}}" if cell.spread else mean
 
-    body = [" & ".join([_tex(name), *map(entry, cells)]) + r" \\" for name, cells in rows]
+    body = [" & ".join([tex(name), *map(entry, cells)]) + r" \\" for name, cells in rows]
     text = " ".join([sheet.caption, *sheet.sentences])
     comments = [*sheet.test, *sheet.differences]
     return "\n".join(
         [
             r"\begin{table}",
             r"  \centering",
-            rf"  \caption{{{_tex(text)}}}",
+            rf"  \caption{{{tex(text)}}}",
             rf"  \begin{{tabular}}{{l{'r' * len(titles)}}}",
             r"    \toprule",
-            "    " + " & ".join(["Method", *map(_tex, titles)]) + r" \\",
+            "    " + " & ".join([sheet.head, *map(tex, titles)]) + r" \\",
             r"    \midrule",
             *("    " + line for line in body),
             r"    \bottomrule",
@@ -692,7 +784,14 @@ def _latex(sheet: Sheet) -> str:
     )
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
+    """Text for LaTeX, with what it reads as something else escaped.
+
+    Parameters
+    ----------
+    text
+        Plain text.
+    """
     special = {character: "\\" + character for character in "&%$#_{}"} | {
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
@@ -703,6 +802,10 @@ def _tex(text: str) -> str:
         "±": r"$\pm$",
         "−": "$-$",
         "–": "--",
+        "\u00a0": "~",
+        "₀": "$_0$",
+        "²": "$^2$",
+        "×": r"$\times$",
     }
     return "".join(special.get(character, character) for character in text)
 
@@ -829,8 +932,9 @@ def _judge_many(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
         if method is first or first[key]["mean"] is None:
             return ""
         text = f", against {first[key]['mean']:.2f}{unit} for {first['method']}"
-        if found := difference(method["versus"][key]):
-            tests.append(method["versus"][key]["p"])
+        corrected = _corrected(methods[1:], key)[methods.index(method) - 1] if len(methods) > 2 else None
+        if found := difference(method["versus"][key], corrected):
+            tests.append(method["versus"][key]["p"] if corrected is None else corrected)
             return f"{text} (paired difference {found})"
         return text
 
@@ -860,6 +964,12 @@ def _judge_many(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
         top = _extreme(methods, "avg", max) or first
         sentences.append(f"{top['method']} is the most accurate, at {top['avg']['mean']:.2f}{_PERCENT} on average.")
     return " ".join(sentences), tests
+
+
+def _corrected(methods: list[dict[str, Any]], key: str) -> list[float]:
+    """The p-values of a statistic, corrected for how many methods are tested: the best of many is picked by what it shows."""
+    found = [method["versus"][key]["p"] for method in methods]
+    return [float(p) for p in holm([math.nan if p is None else p for p in found])]
 
 
 def _objections(comparison: Comparison) -> str:

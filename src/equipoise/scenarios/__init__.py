@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise.scenarios import collaboration, digits, label_skew, quality
+from equipoise.scenarios import collaboration, digits, fedheal, fedism, fedld, fedsac, label_skew, own, quality
 from equipoise.scenarios.corruption import CORRUPTIONS
+from equipoise.scenarios.real import remembered
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
 from equipoise.words import unknown
 
@@ -39,6 +40,16 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "digits-pow": ScenarioEntry(collaboration.SUMMARY_POW, collaboration.by_size),
     "digits-cla": ScenarioEntry(collaboration.SUMMARY_CLA, collaboration.by_classes),
     "digits-dir": ScenarioEntry(collaboration.SUMMARY_DIR, collaboration.by_shares),
+    "fedheal-digits": ScenarioEntry(fedheal.SUMMARY_DIGITS, remembered(fedheal.digits), fedheal.DIGITS),
+    "fedheal-office": ScenarioEntry(fedheal.SUMMARY_OFFICE, remembered(fedheal.office), ("office-caltech10",)),
+    "fedld-retina": ScenarioEntry(fedld.SUMMARY_RETINA, remembered(fedld.retina), ("retina",)),
+    "fedld-covid": ScenarioEntry(fedld.SUMMARY_COVID, remembered(fedld.covid), ("covid-fl",)),
+    "fedism-rsna": ScenarioEntry(fedism.SUMMARY_RSNA, remembered(fedism.rsna), ("rsna-ich",)),
+    "fedism-isic": ScenarioEntry(fedism.SUMMARY_ISIC, remembered(fedism.isic), ("isic2019",)),
+    "fedsac-cifar10": ScenarioEntry(fedsac.CIFAR10.summary, remembered(fedsac.cifar10), (fedsac.CIFAR10.reads,)),
+    "fedsac-svhn": ScenarioEntry(fedsac.SVHN.summary, remembered(fedsac.svhn), (fedsac.SVHN.reads,)),
+    "fedsac-fashion": ScenarioEntry(fedsac.FASHION.summary, remembered(fedsac.fashion), (fedsac.FASHION.reads,)),
+    "own": ScenarioEntry(own.SUMMARY, own.scenario, reads=("your own files",)),
 }
 
 

@@ -71,7 +71,14 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
 
 
 def domain_samples(
-    labels: Sequence[ArrayLike], domains: Sequence[int], share: float, seed: int, *, cover: bool = False
+    labels: Sequence[ArrayLike],
+    domains: Sequence[int],
+    share: float,
+    seed: int,
+    *,
+    cover: bool = False,
+    overlap: bool = True,
+    names: Sequence[str] | None = None,
 ) -> list[list[int]]:
     """Give every client a share of one domain, which leaves most of the domain unused: FedHEAL's clients.
 
@@ -84,8 +91,11 @@ def domain_samples(
     domains : per client, the number of its domain.
     share : in (0, 1], of the domain's samples.
     seed : in 0..2**32 - 1, of NumPy's older generator.
-    cover : whether a client gets one sample of each class that it lacks, drawn from the whole domain, in place of one of
-        a class of which it has several. Such a sample may be another client's too.
+    cover : whether a client gets one sample of each class that it lacks, in place of one of a class of which it has
+        several.
+    overlap : whether such a sample is drawn from the whole domain, as released, so that it may be another client's too;
+        otherwise it is one that nobody has, as long as there is any of its class.
+    names : of the domains, for errors; their numbers if None.
 
     Returns
     -------
@@ -115,9 +125,12 @@ def domain_samples(
         if not least <= size <= len(order):
             raise ValueError(
                 f"domain_samples: client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of "
-                f"domain {d}: expected {least} to {len(order)}. Change share, here {share}, or take fewer clients."
+                f"domain {d if names is None else names[d]}: expected {least} to {len(order)}. Change share, here {share}, or "
+                "take fewer clients."
             )
-        part = _covering(order[:size], y, rng) if cover else order[:size]
+        part = order[:size]
+        if cover:
+            part = _covering(part, y, rng, order[:0] if overlap else order[size:])
         left[d] = order[~np.isin(order, part)]
         parts.append(part.tolist())
     return parts
@@ -519,11 +532,12 @@ def holdout(
     return sorted(held.tolist()), np.setdiff1d(np.arange(n), held).tolist()
 
 
-def _covering(part: Indices, y: NDArray[Any], rng: RandomState) -> Indices:
-    """Exchange samples until every class of ``y`` is there; draws are those of the released code."""
+def _covering(part: Indices, y: NDArray[Any], rng: RandomState, unused: Indices) -> Indices:
+    """Exchange samples until every class of ``y`` is there, for ``unused`` ones first; draws are those of the released code."""
     names = np.unique(y)
     for missing in names[~np.isin(names, y[part])]:
-        new = rng.choice(np.flatnonzero(y == missing))
+        free = unused[y[unused] == missing]
+        new = rng.choice(free if len(free) else np.flatnonzero(y == missing))
         has = np.array([np.count_nonzero(y[part] == name) for name in names])
         spare = names[rng.choice(np.flatnonzero(has >= 2))]
         gone = rng.choice(np.flatnonzero(y[part] == spare))

@@ -1,0 +1,82 @@
+"""Values that a network begins with, from a file that was made elsewhere."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+SHOWN = 3  # names in an error
+
+
+def put(net: nn.Module, path: str | Path, name: str, head: str) -> None:
+    """Give a network the values in a file, which must have every name of its state dictionary and no other.
+
+    The classifier ``head`` keeps its own where the file has one for another number of classes, or none.
+
+    Parameters
+    ----------
+    net : the network, which is changed.
+    path : a state dictionary: ``.safetensors``, or ``.pth`` or ``.pt``, of which nothing but tensors is read; "~" is home.
+    name : of the network, for errors.
+    head : name of the classifier's module.
+
+    Raises
+    ------
+    ValueError : no such file, another kind of file, or values that do not fit, naming some.
+    """
+    found, own = read(path), net.state_dict()
+    mine = [key for key in own if key.startswith(f"{head}.")]
+    if any(key not in found or found[key].shape != own[key].shape for key in mine):
+        found = {key: x for key, x in found.items() if key not in mine} | {key: own[key] for key in mine}
+    # counters of batches, which older files lack and no result depends on
+    found = {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | found
+    faults = {
+        "lacks": [key for key in own if key not in found],
+        "has, and the network has not,": sorted(key for key in found if key not in own),
+        "has in another shape": [
+            f"{key} {list(found[key].shape)} for {list(own[key].shape)}"
+            for key in own
+            if key in found and found[key].shape != own[key].shape
+        ],
+    }
+    if told := [f"it {what} {_some(keys)}" for what, keys in faults.items() if keys]:
+        raise ValueError(
+            f"{name}: the weights in {path} are not of this network: {'; '.join(told)}. Expected are torchvision's names, "
+            "from state_dict(); images of three channels; and, for weights from ImageNet, stem=imagenet."
+        )
+    net.load_state_dict(found)
+
+
+def read(path: str | Path) -> dict[str, Tensor]:
+    """The tensors in a file of weights, by name.
+
+    Raises
+    ------
+    ValueError : no such file, or one that holds something else.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"weights: there is no file {file}. Give the path of a .safetensors, .pth or .pt file.")
+    try:
+        found = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+    except Exception as error:  # both readers say in many ways what they do not take
+        raise ValueError(
+            f"weights: {file} cannot be read ({type(error).__name__}): it is damaged, or holds more than tensors by name. "
+            "Save the network's state_dict() alone, for example as .safetensors."
+        ) from None
+    if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):
+        kinds = sorted(
+            {type(x).__name__ for x in found.values()} if isinstance(found, Mapping) else {type(found).__name__}
+        )
+        raise ValueError(
+            f"weights: {file} must hold a state dictionary, tensors by name; found {', '.join(kinds)}. "
+            "Save the network's state_dict() alone."
+        )
+    return dict(found)
+
+
+def _some(keys: list[str]) -> str:
+    more = len(keys) - SHOWN
+    return ", ".join(keys[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,298 @@
+"""The papers' figures, drawn from reproduced runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.history import History
+from equipoise.report import figures
+from equipoise.report.figures import FAINT, INK, MARKERS, _color, _dash, _legend, _name, _panels, _whole_numbers
+from equipoise.report.reproduction import Entry, Result, Shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Vector = NDArray[np.float64]
+Curves = dict[int, float]  # value by round
+
+OF_RUNS: Final[dict[str, Callable[[Sequence[History]], "Figure"]]] = {  # drawn of the runs of a part as they are
+    "bars": figures.bars,
+    "clients": figures.clients,
+    "consistency": figures.consistency,
+    "contributions": figures.contributions,
+    "spread": figures.spread,
+}
+OF_TABLES: Final = ("curves", "plane", "sweep")
+OF_MODELS: Final = (
+    "heterogeneity",
+    "landscape",
+)  # drawn by `equipoise.analysis.reproduced`, which looks into the models
+KINDS: Final = (*OF_RUNS, *OF_TABLES, *OF_MODELS)
+
+
+def draw(
+    experiment: Any, result: Result, histories: Mapping[tuple[str, str], Sequence[History]]
+) -> "dict[str, Figure]":
+    """The figures that an experiment's file asks for, by the name of their files: one per part, of `plane` one per data set.
+
+    `figure.draw` is one of
+
+    - `curves`: the column `figure.y` over the rounds, a line per row, a panel per `series` of the rows;
+    - `sweep`: each of the columns `figure.y` against the rows' `x`, a line per `series`; a row without `x` is a level;
+    - `plane`: the column `figure.x` against the column `figure.y`, a point per row and part; parts whose titles begin
+      alike, up to a comma, share a figure;
+    - `bars`, `clients`, `consistency`, `contributions`, `spread`: the functions of `equipoise.report.figures`.
+
+    Lines and points are means over the seeds, bands and crosses the std (ddof 1).
+
+    Parameters
+    ----------
+    experiment
+        What `equipoise.reproduce.read` returned.
+    result
+        What `equipoise.reproduce.collect` returned.
+    histories
+        The finished runs, by part and row.
+
+    Returns
+    -------
+    Nothing for a part without runs, and for figures of models (`heterogeneity`, `landscape`).
+    """
+    how = experiment.figure
+    kind = how["draw"]
+    if kind == "plane":
+        return _planes(result.parts, how["x"], how["y"])
+    drawn: dict[str, Figure] = {}
+    for part in result.parts:
+        found = {row: runs for (where, row), runs in histories.items() if where == part.name and runs}
+        if not found:
+            continue
+        if kind in OF_RUNS:
+            drawn[part.name] = OF_RUNS[kind]([run for runs in found.values() for run in runs])
+        elif kind == "curves":
+            series = {row.name: row.series for row in experiment.row}
+            drawn[part.name] = curves(found, experiment.columns[how["y"]], how["y"], series)
+        elif kind == "sweep":
+            x = how["x"] if isinstance(how["x"], str) else how["x"][part.name]
+            at = {row.name: (row.series, row.x) for row in experiment.row}
+            drawn[part.name] = sweep(part, at, x, how["y"])
+    return drawn
+
+
+def curves(
+    found: Mapping[str, Sequence[History]], spec: str, name: str, series: Mapping[str, str] | None = None
+) -> "Figure":
+    """A column over the rounds, one line per row and one panel per series; bands are the std (ddof 1) over seeds.
+
+    Parameters
+    ----------
+    found
+        Runs by row, one per seed.
+    spec, name
+        The column: what `over_rounds` takes, and what to call it.
+    series
+        Of the rows; rows of one series share a panel, in which a row is called by what its name adds to the series.
+    """
+    panel_of = {row: (series or {}).get(row, "") for row in found}
+    titles = list(dict.fromkeys(panel_of.values()))
+    columns = min(2, len(titles))
+    figure, panels = _panels(len(titles), columns=columns, height=1.9 if len(titles) == 1 else 1.2, sharex=True)
+    called = {row: row.removeprefix(panel_of[row]) or "without" if panel_of[row] else row for row in found}
+    names = list(dict.fromkeys(called.values()))
+    for axes, title in zip(panels, titles, strict=True):
+        for row, runs in found.items():
+            if panel_of[row] == title:
+                _line(axes, runs, spec, called[row], names.index(called[row]))
+        axes.set_title(_name(title), size=8, color=INK, loc="left")
+        _whole_numbers(axes)
+    for axes in panels[-columns:]:
+        axes.tick_params(labelbottom=True)  # also above a place that is left free
+    figure.supxlabel("round", size=8, color=INK)
+    figure.supylabel(f"{name} (%)", size=8, color=INK)
+    _legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
+    return figure
+
+
+def _line(axes: "Axes", runs: Sequence[History], spec: str, label: str, i: int) -> None:
+    of_seeds = [over_rounds(run, spec) for run in runs]
+    rounds = sorted(set.intersection(*map(set, of_seeds)))
+    values = np.array([[of_seed[t] for t in rounds] for of_seed in of_seeds])  # [seeds, R]
+    mean = values.mean(axis=0)
+    marker = "o" if len(rounds) == 1 else None
+    axes.plot(
+        rounds,
+        mean,
+        color=_color(i),
+        linestyle=_dash(i),
+        linewidth=1.3,
+        marker=marker,
+        markersize=3,
+        label=_name(label),
+    )
+    if len(values) > 1:
+        std = values.std(axis=0, ddof=1)
+        axes.fill_between(rounds, mean - std, mean + std, color=_color(i), alpha=0.15, linewidth=0)
+
+
+def over_rounds(history: History, spec: str) -> Curves:
+    """A column in every round in which it was measured, in percent.
+
+    Parameters
+    ----------
+    history
+        A run.
+    spec
+        `"STATISTIC [MEASURE]"`: avg, last, std, worst, gap or group:NAME of a measure (accuracy) of the global model.
+
+    Raises
+    ------
+    ValueError
+        The statistic has no value in a single round, or there is no such group.
+    """
+    statistic, _, measure = spec.partition(" ")
+    rounds, table = history.group_table(measure or "accuracy")
+    if statistic.startswith("group:"):
+        group = statistic.removeprefix("group:")
+        if group not in history.groups:
+            raise ValueError(f"There is no group {group!r}: the run has {', '.join(history.groups)}.")
+        values = table[:, history.groups.index(group)] if len(table) else table.reshape(0)
+    elif statistic in _PER_ROUND:
+        values = _PER_ROUND[statistic](table)
+    else:
+        raise ValueError(
+            f"{statistic!r} is not drawn over rounds. Choose group:NAME or one of: {', '.join(_PER_ROUND)}."
+        )
+    return {t: 100 * value for t, value in zip(rounds, values.tolist(), strict=True) if np.isfinite(value)}
+
+
+_PER_ROUND: Final[dict[str, Callable[[Vector], Vector]]] = {
+    "avg": lambda table: table.mean(axis=1),
+    "last": lambda table: table.mean(axis=1),
+    "std": lambda table: table.std(axis=1, ddof=1) if table.shape[1] > 1 else np.full(len(table), np.nan),
+    "worst": lambda table: table.min(axis=1, initial=np.inf),
+    "gap": lambda table: np.ptp(table, axis=1) if table.size else np.full(len(table), np.nan),
+}
+
+
+def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> "Figure":
+    """Columns against what was varied, one panel per column and one line per series; rows that vary nothing are levels.
+
+    Parameters
+    ----------
+    part
+        A block of the result.
+    at
+        By row: its series, and where it stands on the axis, `None` for a level.
+    x
+        What was varied.
+    columns
+        Names of columns of the part.
+    """
+    figure, panels = _panels(len(columns), height=1.5 if len(columns) > 1 else 1.9, sharex=True)
+    series = list(dict.fromkeys(at[row][0] for row in part.rows if at[row][1] is not None))
+    levels = [row for row in part.rows if at[row][1] is None]
+    for axes, column in zip(panels, columns, strict=True):
+        for i, one in enumerate(series):
+            of_one = {
+                place: part.entries[row, column]
+                for row in part.rows
+                if (place := at[row][1]) is not None and at[row][0] == one
+            }
+            known = {place: entry for place, entry in sorted(of_one.items()) if np.isfinite(entry.mean)}
+            axes.errorbar(
+                list(known),
+                [entry.mean for entry in known.values()],
+                yerr=_spread(known.values()),
+                color=_color(i),
+                linestyle=_dash(i),
+                linewidth=1.3,
+                marker=MARKERS[i % len(MARKERS)],
+                markersize=3.5,
+                elinewidth=0.8,
+                label=_name(one or "ours"),
+            )
+        for i, row in enumerate(levels, len(series)):
+            if np.isfinite(part.entries[row, column].mean):
+                axes.axhline(
+                    part.entries[row, column].mean,
+                    color=_color(i),
+                    linewidth=1.1,
+                    linestyle=(0, (4, 2)),
+                    label=_name(row),
+                )
+        axes.set_ylabel(f"{column} (%)", size=8, color=INK)
+    places = sorted({place for row in part.rows if (place := at[row][1]) is not None})
+    if len(places) > 2 and places[0] > 0 and places[-1] / places[0] >= 20:
+        panels[-1].set_xscale("log")
+        panels[-1].set_xticks(places, [f"{place:g}" for place in places])
+        panels[-1].minorticks_off()
+    panels[-1].set_xlabel(x, size=8, color=INK)
+    figure.align_ylabels(panels)
+    _legend(figure, panels[0], [*series, *levels])
+    return figure
+
+
+def _spread(entries: Sequence[Entry] | Any) -> list[float] | None:
+    """Half-lengths of error bars; none where there is one seed."""
+    several = [entry for entry in entries if len(entry.values) > 1]
+    return [entry.std if len(entry.values) > 1 else 0.0 for entry in entries] if several else None
+
+
+def _planes(parts: Sequence[Shown], x: str, y: str) -> "dict[str, Figure]":
+    """One figure per data set: colours are rows, marks are parts."""
+    sets: dict[str, list[Shown]] = {}
+    for part in parts:
+        sets.setdefault(part.title.partition(", ")[0], []).append(part)
+    drawn = {}
+    for title, of_set in sets.items():
+        if any(np.isfinite(part.entries[row, y].mean) for part in of_set for row in part.rows):
+            drawn["-".join(title.lower().split())] = plane(of_set, x, y)
+    return drawn
+
+
+def plane(parts: Sequence[Shown], x: str, y: str) -> "Figure":
+    """One column against another: colours are rows, marks are parts, crosses the std (ddof 1) over seeds.
+
+    Parameters
+    ----------
+    parts
+        Blocks of a result; what follows the comma in their titles tells them apart.
+    x, y
+        Names of columns of each of them.
+    """
+    from matplotlib.lines import Line2D
+
+    figure, (axes,) = _panels(1, height=2.6)
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    rows = list(dict.fromkeys(row for part in parts for row in part.rows))
+    for k, part in enumerate(parts):
+        for row in part.rows:
+            across, along = part.entries[row, x], part.entries[row, y]
+            if np.isfinite([across.mean, along.mean]).all():
+                axes.errorbar(
+                    across.mean,
+                    along.mean,
+                    xerr=_spread([across]),
+                    yerr=_spread([along]),
+                    color=_color(rows.index(row)),
+                    linestyle="",
+                    marker=MARKERS[k % len(MARKERS)],
+                    markersize=4.5,
+                    elinewidth=0.7,
+                )
+    axes.margins(0.08)
+    axes.set_xlabel(x, size=8, color=INK)
+    axes.set_ylabel(f"{y} (%)", size=8, color=INK)
+    scenes = [part.title.partition(", ")[2] or part.title for part in parts]
+    for i, row in enumerate(rows):
+        axes.add_line(Line2D([], [], color=_color(i), marker="s", linestyle="", markersize=4.5, label=_name(row)))
+    for k, scene in enumerate(scenes if len(scenes) > 1 else ()):
+        mark = MARKERS[k % len(MARKERS)]
+        axes.add_line(
+            Line2D([], [], color=INK, marker=mark, fillstyle="none", linestyle="", markersize=4.5, label=_name(scene))
+        )
+    _legend(figure, axes, [*rows, *scenes])
+    return figure

@@ -1,0 +1,156 @@
+"""FedLD's scenarios: retina photographs with label skew, and chest X-rays of twelve institutions.
+
+Zeng et al., "Tackling Data Heterogeneity in Federated Learning via Loss Decomposition" (MICCAI 2024), on the data of SSL-FL
+(Yan et al., IEEE TMI 2023).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from equipoise.data import catalog
+from equipoise.data.found import DataError, Found
+from equipoise.data.mapped import labels, take
+from equipoise.scenarios import partition
+from equipoise.scenarios.real import MEAN, STD, manifest
+from equipoise.scenarios.scenario import Images, Protocol, Scenario
+
+VERSION = 1  # raise it whenever a part changes
+
+SPLITS = (1, 2, 3)  # Dirichlet alphas 100, 1.0 and 0.5, among five clients
+RELEASED_SEED = 2022  # of the generator of the published splits
+MANY = 50  # clients from which on a tenth of them trains in a round
+LEAST = 10  # images of a client of a drawn partition, where there are as many for each
+REDRAWS = (
+    10_000  # the released code has no limit; with alpha 0.01 one draw in hundreds gives each of five clients enough
+)
+SIDE = 384  # of what the network sees, pixels
+
+# Training crops a share of the area, turns and mirrors. The released code: SGD's momentum and weight decay are not in the paper.
+RETINA_MEAN, RETINA_STD = (0.5007, 0.5010, 0.5019), (0.0342, 0.0535, 0.0484)
+RETINA_AREA, COVID_AREA = (0.6, 1.0), (0.8, 1.2)
+DEGREES = 10.0
+RETINA_PROTOCOL = Protocol(rounds=200, epochs=1, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)
+COVID_PROTOCOL = replace(RETINA_PROTOCOL, lr=0.005)
+
+SUMMARY_RETINA = "FedLD's retina photographs, normal or diseased; clients differ in their shares of both."
+SUMMARY_COVID = "FedLD's chest X-rays of COVID-FL; each of twelve institutions is a client."
+
+
+def retina(
+    seed: int,
+    data: Path,
+    *,
+    split: int | None = None,
+    clients: int | None = None,
+    alpha: float | None = None,
+    positive_from: int = 1,
+    size: int = SIDE,
+) -> Scenario:
+    """Retina photographs, divided as published or by the generator of the published splits; one test set for all.
+
+    Parameters
+    ----------
+    seed : >= 0; decides a drawn partition, and 0 is the seed of the published ones.
+    data : the folder that holds the data set.
+    split : 1, 2 or 3, the published lists of five clients, of growing skew. 1 if neither it nor a drawn partition is told.
+    clients, alpha : draw a partition instead, a capped Dirichlet: so many clients (5 if None; the paper also has 50, of which
+        a tenth trains in a round), and alpha >= 0.01 (0.5 if None), the lower the more the clients differ.
+    positive_from : in 1..4, the lowest grade that counts as diseased, for those who have Kaggle's files and no published lists.
+    size : side in pixels of what the network sees.
+
+    Raises
+    ------
+    ValueError if an option is out of its range, or options contradict each other. DataError if the data are not there, or
+    hold no such split.
+    """
+    drawn = clients is not None or alpha is not None
+    if drawn and split is not None:
+        raise ValueError(
+            f"fedld-retina: split={split} is a published partition, and clients and alpha draw one. Tell one of the two."
+        )
+    if not drawn and split not in (None, *SPLITS):
+        raise ValueError(f"fedld-retina: split must be 1, 2 or 3; found {split!r}.")
+    train, test = (catalog.read("retina", data, part, positive_from=positive_from) for part in ("train", "test"))
+    options: dict[str, Any]
+    if drawn:
+        number, spread = 5 if clients is None else clients, 0.5 if alpha is None else alpha
+        least = LEAST if len(train) >= LEAST * number else max(1, len(train) // (2 * number))
+        parts = partition.retina(
+            labels(train.data), number, spread, RELEASED_SEED + seed, min_size=least, redraws=REDRAWS
+        )
+        names = tuple(f"client-{k}" for k in range(1, number + 1))
+        options = {"alpha": spread, "cap": True, "min_size": least}
+    else:
+        options = {"split": split or 1}
+        names, parts = _published("fedld-retina", train, f"split_{split or 1}/")
+    transform = Images(RETINA_MEAN, RETINA_STD, area=RETINA_AREA, rotate=DEGREES, flip=True, size=size)
+    protocol = replace(RETINA_PROTOCOL, participation=0.1 if len(names) >= MANY else 1.0)
+    return _scenario(
+        "fedld-retina", SUMMARY_RETINA, seed, {"train": train, "test": test}, names, parts, transform, protocol, options
+    )
+
+
+def covid(seed: int, data: Path, *, size: int = SIDE) -> Scenario:
+    """Chest X-rays (normal, pneumonia, COVID-19), one client for each institution that they come from; one test set for all.
+
+    Parameters
+    ----------
+    seed : changes nothing: nothing is drawn.
+    data : the folder that holds the data set.
+    size : side in pixels of the images, as they are kept and as the network sees them.
+
+    Raises
+    ------
+    ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
+    """
+    train, test = (catalog.read("covid-fl", data, part, side=size) for part in ("train", "test"))
+    names, parts = _published("fedld-covid", train, "split_real/")
+    transform = Images(MEAN, STD, area=COVID_AREA, rotate=DEGREES, flip=True, size=size)
+    return _scenario(
+        "fedld-covid", SUMMARY_COVID, seed, {"train": train, "test": test}, names, parts, transform, COVID_PROTOCOL, {}
+    )
+
+
+def _published(name: str, train: Found, prefix: str) -> tuple[tuple[str, ...], list[list[int]]]:
+    """Names and samples of the clients whose lists came with the data."""
+    parts = {what.removeprefix(prefix): list(rows) for what, rows in train.parts.items() if what.startswith(prefix)}
+    if not parts:
+        found = sorted({what.split("/")[0] for what in train.parts})
+        raise DataError(
+            f"{name}: expected lists of the clients' images in a folder {prefix} beside the images; found "
+            f"{', '.join(found) or 'no lists'}. Put them there"
+            + (", or draw a partition: clients=5, alpha=0.5." if name == "fedld-retina" else ".")
+        )
+    if empty := [who for who, rows in parts.items() if not rows]:
+        raise DataError(f"{name}: the list of {empty[0]} in {prefix} names no image. Each client needs one at least.")
+    return tuple(parts), list(parts.values())
+
+
+def _scenario(
+    name: str,
+    summary: str,
+    seed: int,
+    found: Mapping[str, Found],
+    names: Sequence[str],
+    parts: Sequence[Sequence[int]],
+    transform: Images,
+    protocol: Protocol,
+    options: Mapping[str, Any],
+) -> Scenario:
+    train, test = found["train"], found["test"]
+    return Scenario(
+        name=name,
+        summary=summary,
+        clients=tuple(take(train.data, part) for part in parts),
+        client_names=tuple(names),
+        client_groups=None,
+        tests={"test": test.data},
+        transform=transform,
+        n_classes=len(train.classes),
+        network="resnet50",
+        protocol=protocol,
+        measures=("accuracy", "balanced", "auc"),
+        manifest=manifest(name, seed, VERSION, {**options, "size": transform.size}, found, names, parts),
+    )

@@ -1,0 +1,336 @@
+"""The user's own data as a federation: folders of images, a table, arrays, or a data set of the Hub."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from equipoise.data.found import DataError
+from equipoise.data.mapped import Data, Mapped, take
+from equipoise.data.own import Columns, Own, find, listed, ordered
+from equipoise.metrics.classification import RATES, chosen
+from equipoise.scenarios import partition
+from equipoise.scenarios.scenario import Images, Protocol, Scenario
+
+VERSION: Final = 1  # raise it whenever the same files give other parts
+
+SUMMARY = "Your own data: a folder per client with a folder per class, a table, arrays, or a data set of the Hub."
+PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
+TRANSFORM = Images(mean=(0.5,), std=(0.25,))
+SIDE = 64  # pixels
+MANY = 20  # clients, from which on they are tested together unless the user says otherwise
+IN_MEMORY = (
+    1 << 28
+)  # bytes of decoded images that are read whole: batches of these cost less, and engines may stack them
+SMALLEST = 8  # side of an image that the network cnn takes
+ALL, COMMON = "all", "common"  # names of test sets that are nobody's own
+TESTS = ("groups", "clients", "all")
+
+
+def scenario(
+    seed: int,
+    data: Path,
+    *,
+    clients: int | None = None,
+    alpha: float = 0.5,
+    test: float = 0.2,
+    validation: float = 0.0,
+    tests: str | None = None,
+    size: int = SIDE,
+    measures: str | Sequence[str] = (),
+    label: str | None = None,
+    client: str | None = None,
+    group: str | None = None,
+    split: str | None = None,
+    image: str | None = None,
+    leave_out: str | Sequence[str] = (),
+    download: bool = False,
+) -> Scenario:
+    """Make a federation of what the user has; :func:`equipoise.data.own.find` says what that may be.
+
+    Where the data do not say what is for testing, a part of every client's samples is drawn, as evenly over the classes as
+    possible. Numbers are standardised by the mean and standard deviation of all training samples.
+
+    Parameters
+    ----------
+    seed : >= 0; decides what is drawn.
+    data : folder, file, or ``hub:OWNER/NAME``.
+    clients : >= 1, among so many the training data are divided, if they do not say whose they are: by classes, with shares
+        from a Dirichlet distribution.
+    alpha : >= 0.01; the lower, the more the divided clients differ.
+    test : in (0, 0.5], share of a client's samples that is drawn for testing; at least one of two or more.
+    validation : in [0, 0.5], share of its training samples that is drawn for the server, for methods that need such.
+    tests : what a test set is: ``"groups"``, by the values of the column group; ``"clients"``; ``"all"``, one for all. By
+        default groups if there is such a column, then clients, up to 20 of them.
+    size : >= 8, side of images in pixels.
+    measures : what is recorded beside the accuracy, names of ``metrics.MEASURES`` or ``"rates"``, which are recorded in
+        any case where there is a column group.
+    label, client, group, split, image : what columns are called where they have other names.
+    leave_out : columns that are no features.
+    download : whether a data set of the Hub may be downloaded.
+
+    Raises
+    ------
+    DataError : the data are not as they should be. ValueError : an option is out of its range, or does not fit the data.
+    """
+    _check(clients, test, validation, tests, size)
+    columns = Columns(label, client, group, split, image, several(leave_out))
+    own = find(str(data), columns, download=download)
+    parts = divided(own, seed, clients=clients, alpha=alpha, test=test, validation=validation)
+    sets, of_clients = test_sets(own, parts, tests)
+    samples, standard = _samples(own, size, parts.training)
+    shape = samples.shape if isinstance(samples, Mapped) else samples[0].shape[1:]
+    images = isinstance(samples, Mapped) or samples[0].dtype == torch.uint8
+    asked = chosen([*several(measures), *([RATES] if own.group is not None else [])])
+    options = {"clients": clients, "alpha": alpha, "test": test, "validation": validation, "tests": tests, "size": size}
+    return Scenario(
+        name="own",
+        summary=SUMMARY,
+        clients=tuple(take(samples, rows) for rows in parts.train.values()),
+        client_names=tuple(parts.train),
+        client_groups=of_clients,
+        tests={name: take(samples, rows) for name, rows in sets.items()},
+        transform=TRANSFORM if images else None,
+        n_classes=len(own.classes),
+        network="cnn" if images and min(shape[1:]) >= SMALLEST else "mlp",
+        protocol=PROTOCOL,
+        measures=asked,
+        validation=take(samples, parts.validation) if parts.validation else None,
+        manifest={
+            "scenario": "own",
+            "seed": seed,
+            "recipe": {"version": VERSION, **options},
+            "source": own.source,
+            "layout": own.layout,
+            "read": dict(own.about),
+            "classes": list(own.classes),
+            "sha256": _digest(own),
+            **standard,
+            "notes": [*own.notes, *parts.notes],
+            "clients": parts.train,
+            "tests": sets,
+        },
+    )
+
+
+def _check(clients: object, test: float, validation: float, tests: object, size: object) -> None:
+    if clients is not None and (not isinstance(clients, int) or clients < 1):
+        raise ValueError(f"own: clients must be a whole number >= 1; found {clients!r}.")
+    if not 0 < test <= 0.5:
+        raise ValueError(f"own: test must be in (0, 0.5], the share of a client's samples to test on; found {test!r}.")
+    if not 0 <= validation <= 0.5:
+        raise ValueError(f"own: validation must be in [0, 0.5], the share that the server gets; found {validation!r}.")
+    if tests is not None and tests not in TESTS:
+        raise ValueError(f"own: tests must be one of {', '.join(TESTS)}; found {tests!r}.")
+    if not isinstance(size, int) or size < SMALLEST:
+        raise ValueError(f"own: size must be a whole number of pixels >= {SMALLEST}; found {size!r}.")
+
+
+def several(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Words that may be told as a list, or in one text with commas, as on the command line."""
+    each = words if isinstance(words, (list, tuple)) else str(words).split(",")
+    return tuple(str(word).strip() for word in each if str(word).strip())
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows of every client for training and testing, ``common`` ones for testing, and those of the server."""
+
+    train: dict[str, list[int]]
+    test: dict[str, list[int]]
+    common: list[int]
+    validation: list[int]
+    notes: tuple[str, ...]
+
+    @property
+    def training(self) -> list[int]:
+        """All rows that some client trains on."""
+        return [row for rows in self.train.values() for row in rows]
+
+
+def divided(
+    own: Own, seed: int, *, clients: int | None = None, alpha: float = 0.5, test: float = 0.2, validation: float = 0.0
+) -> Parts:
+    """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`.
+
+    Raises
+    ------
+    DataError : the data do not say whose they are, and ``clients`` is not told; or both are.
+    """
+    y = np.array(_numbered(own))
+    split = np.array(own.split if own.split is not None else ["train"] * len(own))
+    whose = own.client if own.client is not None else _dealt(own, y, split, seed, clients, alpha)
+    if own.client is not None and clients is not None:
+        raise DataError(
+            f"{own.source} has {len(own.clients)} clients of its own ({listed(own.clients)}), and clients={clients} divides data "
+            "that have none. Leave it out."
+        )
+    strata = y if own.group is None else np.array([f"{k} {g}" for k, g in zip(y, own.group, strict=True)])
+    rng = np.random.default_rng(seed)
+    draws = "test" not in split
+    train: dict[str, list[int]] = {}
+    tested: dict[str, list[int]] = {}
+    held = np.flatnonzero(split == "validation").tolist()
+    if held and validation:
+        raise DataError(
+            f"{own.source} has validation data of its own, and validation={validation} draws some. Leave it out."
+        )
+    of: dict[str, list[int]] = {name: [] for name in ordered(word for word in whose if word)}
+    for row, name in enumerate(whose):
+        if name:
+            of[name].append(row)
+    for name, rows in of.items():
+        mine, tests = (np.array([row for row in rows if split[row] == part], np.int64) for part in ("train", "test"))
+        if draws:
+            tests, mine = _drawn(mine, y, strata, test, rng)
+        if validation:
+            more, mine = _drawn(mine, y, strata, validation, rng)
+            held += more.tolist()
+        if len(mine):
+            train[name] = mine.tolist()
+        if len(tests):
+            tested[name] = tests.tolist()
+    _give_back(y, whose, train, tested if draws else {}, held)
+    common = [row for row, name in enumerate(whose) if not name and split[row] == "test"]
+    return Parts(train, tested, common, sorted(held), tuple(_remarks(own, train, tested, common, draws, test)))
+
+
+def _remarks(
+    own: Own, train: dict[str, list[int]], tested: dict[str, list[int]], common: list[int], drawn: bool, share: float
+) -> Iterator[str]:
+    if drawn:
+        which = (
+            "of each client's samples"
+            if own.split is None
+            else "of each client's training samples, as no part is called test,"
+        )
+        yield f"{100 * share:g}% {which} were drawn for testing, as evenly over the classes as possible."
+    if untested := [] if common else [name for name in train if name not in tested]:
+        yield f"{listed(untested)}: no sample to test on, so there is no test set of {'its' if len(untested) == 1 else 'their'} own."
+    if untrained := [name for name in tested if name not in train]:
+        yield f"{listed(untrained)}: no sample to train on, so {'it is' if len(untrained) == 1 else 'they are'} for testing only."
+    if own.group is not None:
+        present = {own.group[row] for rows in (*tested.values(), common) for row in rows}
+        if lost := [name for name in ordered(own.group) if name not in present]:
+            yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
+
+
+def _numbered(own: Own) -> list[int]:
+    number = {name: k for k, name in enumerate(own.classes)}
+    return [number[name] for name in own.label]
+
+
+def _dealt(own: Own, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float) -> list[str]:
+    """Whose each sample is, of data that do not say it: training samples by a Dirichlet draw, the others nobody's."""
+    if clients is None:
+        raise DataError(
+            f"{own.source} does not say whose the samples are: {own.layout}, {len(own.classes)} classes ({listed(own.classes)}). "
+            "Put a folder per client above those of the classes, or name the column with --set client=COLUMN; or have the samples "
+            "divided among clients, with --set clients=8 (and --set alpha=0.5)."
+        )
+    rows = np.flatnonzero(split == "train")
+    least = max(1, min(10, len(rows) // (2 * clients)))
+    dealt = partition.dirichlet(y[rows], clients, alpha, seed, min_size=least)
+    whose = [""] * len(y)
+    for k, part in enumerate(dealt, start=1):
+        for row in rows[part].tolist():
+            whose[row] = f"client-{k}"
+    return whose
+
+
+def _drawn(
+    rows: NDArray[np.int64], y: NDArray[Any], strata: NDArray[Any], share: float, rng: Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A share of the rows, at least one of two or more, and the rest.
+
+    Rows in random order within their stratum, one stratum after another, of which every ``1 / share``-th is drawn: so each
+    class gives its share, to within one sample. A class of one sample gives none, unless all classes are like that.
+    """
+    if len(rows) < 2:
+        return rows[:0], rows
+    alone = np.isin(y[rows], [k for k, n in zip(*np.unique(y[rows], return_counts=True), strict=True) if n < 2])
+    pool = rows if alone.all() else rows[~alone]
+    order = pool[np.lexsort((rng.random(len(pool)), strata[pool], y[pool]))]
+    n = min(max(1, round(share * len(rows))), len(pool) // 2)  # no two neighbours, so that a class of two keeps one
+    picked = order[((np.arange(n) + rng.random()) * len(order) / n).astype(np.int64)]
+    return np.sort(picked), np.setdiff1d(rows, picked)
+
+
+def _give_back(
+    y: NDArray[Any], whose: Sequence[str], train: dict[str, list[int]], drawn: dict[str, list[int]], held: list[int]
+) -> None:
+    """Return a drawn sample of each class that nobody would train on otherwise: of a class with one sample, say."""
+    for k in set(y.tolist()) - {int(y[row]) for rows in train.values() for row in rows}:
+        for rows in (*drawn.values(), held):
+            if found := [row for row in rows if y[row] == k]:
+                rows.remove(found[0])
+                train.setdefault(whose[found[0]], []).append(found[0])
+                break
+    for name in [name for name, rows in drawn.items() if not rows]:
+        del drawn[name]
+
+
+def test_sets(own: Own, parts: Parts, tests: str | None) -> tuple[dict[str, list[int]], tuple[str, ...] | None]:
+    """The named test sets, and for each client the one it belongs to, where each has one."""
+    every = sorted([row for rows in parts.test.values() for row in rows] + parts.common)
+    if not every:
+        raise DataError(
+            f"{own.source}: no client has a sample to spare for testing. Every client needs two samples or more."
+        )
+    few = bool(parts.test) and len(parts.test) <= MANY
+    kind = tests or ("groups" if own.group is not None else "clients" if few else "all")
+    if kind == "groups":
+        if own.group is None:
+            raise DataError(
+                f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN."
+            )
+        of = own.group
+        sets = {name: [row for row in every if of[row] == name] for name in ordered(of[row] for row in every)}
+        mine = [{of[row] for row in rows} for rows in parts.train.values()]
+        if all(len(found) == 1 and found <= sets.keys() for found in mine):
+            return sets, tuple(next(iter(found)) for found in mine)
+        return sets, None
+    if kind == "clients" and parts.test:
+        sets = parts.test | (
+            {COMMON if COMMON not in parts.test else f"{COMMON} test": parts.common} if parts.common else {}
+        )
+        return sets, tuple(parts.train) if parts.train.keys() <= parts.test.keys() else None
+    return {ALL: every}, None
+
+
+def _samples(own: Own, size: int, training: list[int]) -> tuple[Data, dict[str, Any]]:
+    """All samples, numbers standardised, and what of that is for the record."""
+    y = torch.tensor(_numbered(own))
+    if callable(own.inputs):
+        path = own.inputs(size)
+        if len(own) * 3 * size * size > IN_MEMORY:
+            return Mapped(path, np.arange(len(own)), y), {}
+        return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}
+    if own.inputs.dtype == np.uint8:
+        return (torch.from_numpy(own.inputs), y), {}
+    axes = (0, 2, 3) if own.inputs.ndim == 4 else 0  # images of floats have a scale per channel
+    known = own.inputs[training].astype(np.float64)
+    mean, std = known.mean(axes, keepdims=True), known.std(axes, keepdims=True)
+    x = ((own.inputs - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+    record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
+    return (torch.from_numpy(x), y), {
+        "standardised": record | ({"features": list(own.features)} if own.features else {})
+    }
+
+
+def _digest(own: Own) -> str:
+    """Sha256 of what the samples are; of image files their names and sizes, as their pixels may be gigabytes."""
+    told = [own.label, own.client, own.group, own.split, own.features, own.names, dict(own.about)]
+    total = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    if not callable(own.inputs):
+        total.update(np.ascontiguousarray(own.inputs).data)
+    return total.hexdigest()

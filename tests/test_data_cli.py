@@ -1,0 +1,468 @@
+"""The command ``equipoise data``: what it lists, what it says of files, and that it fetches only when told to."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shlex
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+import fixture_data as made
+from equipoise.data import catalog, download
+from equipoise.data.catalog import Count, each
+from equipoise.data.check import WHOLE, Finding, check
+from equipoise.data.download import Address, FetchError, fetch
+from equipoise.data.found import Found
+from equipoise.data_cli import app
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+
+def ask(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the fixtures were what was published."""
+    for name, splits in {
+        "mnist": {"train": each(*[4] * 10), "test": each(*[2] * 10)},
+        "usps": {"train": Count(40), "test": None},
+        "svhn": {"train": each(*[4] * 10), "test": each(*[2] * 10), "extra": Count(30)},
+        "syn": {"train": Count(40), "test": Count(20)},
+    }.items():
+        monkeypatch.setitem(catalog.SETS, name, replace(catalog.SETS[name], splits=splits))
+
+
+# list
+@pytest.mark.parametrize("words", [(), ("list",)])
+def test_lists_all_sets_with_size_terms_and_where_from(words: tuple[str, ...]) -> None:
+    done = ask(*words)
+    assert done.exit_code == 0
+    for name, entry in catalog.SETS.items():
+        for text in (name, entry.title, entry.used_by, entry.size, entry.terms, entry.source):
+            assert text in done.stdout
+
+
+def test_list_as_json() -> None:
+    told = {one["name"]: one for one in json.loads(ask("list", "--json").stdout)}
+    assert told.keys() == catalog.SETS.keys()
+    assert told["svhn"]["splits"] == {"train": 73257, "test": 26032, "extra": 531131}
+    assert told["retina"]["splits"] == {"train": None, "test": None}
+    assert len(told["mnist"]["addresses"]) == 4
+    assert told["rsna-ich"]["addresses"] == []
+
+
+# check
+@pytest.mark.usefixtures("small")
+def test_check_of_complete_sets(tmp_path: Path) -> None:
+    made.digits(tmp_path)
+    done = ask("check", "--data", str(tmp_path))
+    assert done.exit_code == 0, done.stdout
+    for line in ("train: OK", "test: OK", "test: nothing to compare with", "extra: missing (no experiment needs it)"):
+        assert line in done.stdout
+    for name in ("mnist", "usps", "svhn", "syn"):
+        assert f"{name}  " in done.stdout
+    assert "cifar10" not in done.stdout  # nothing of it is there
+
+
+@pytest.mark.usefixtures("small")
+def test_check_counts_classes_beside_the_published_ones(tmp_path: Path) -> None:
+    made.mnist(tmp_path, train=41)
+    done = ask("check", "mnist", "--data", str(tmp_path))
+    assert done.exit_code == 1
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["class", "train", "published", "test", "published"] in rows
+    assert ["0", "5", "4", "2", "2"] in rows
+    assert ["1", "4", "4", "2", "2"] in rows
+    assert ["together", "41", "40", "20", "20"] in rows
+    assert "train: differs\ntest: OK\n" in done.stdout
+    assert f"equipoise data get mnist --data {tmp_path}" in done.stdout
+
+
+@pytest.mark.usefixtures("small")
+def test_check_of_damaged_and_missing_files(tmp_path: Path) -> None:
+    made.usps(tmp_path)
+    (tmp_path / "usps.bz2").write_bytes(b"")
+    (tmp_path / "usps.t.bz2").unlink()
+    done = ask("check", "usps", "--data", str(tmp_path))
+    assert done.exit_code == 1
+    assert f"train: cannot be used\n  {tmp_path}/usps.bz2: " in done.stdout
+    assert "test: missing\n  usps: expected usps.t.bz2 or USPS/usps.t.bz2" in done.stdout
+    assert catalog.SETS["usps"].source in done.stdout
+    assert catalog.SETS["usps"].terms in done.stdout
+
+
+@pytest.mark.usefixtures("small")
+def test_check_of_what_no_experiment_needs(tmp_path: Path) -> None:
+    """It may be missing, but if it is there it must be right."""
+    made.svhn(tmp_path, extra=30)
+    assert ask("check", "svhn", "--data", str(tmp_path)).exit_code == 0
+    made.svhn(tmp_path, extra=29)
+    assert ask("check", "svhn", "--data", str(tmp_path)).exit_code == 1
+    (tmp_path / "extra_32x32.mat").write_bytes(b"")
+    assert ask("check", "svhn", "--data", str(tmp_path)).exit_code == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_check_as_json(tmp_path: Path) -> None:
+    made.svhn(tmp_path, train=39)
+    done = ask("check", "svhn", "--data", str(tmp_path), "--json")
+    (told,) = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert told["complete"] is False
+    train, test, extra = told["splits"].values()
+    assert (train["verdict"], test["verdict"], extra["verdict"]) == ("differs", "OK", "missing")
+    assert train["found"] == {str(k): 4 - (k == 9) for k in range(10)}
+    assert train["images"] == 39
+    assert train["published"] == {"images": 40, "classes": {str(k): 4 for k in range(10)}}
+    assert extra["found"] is None
+    assert "extra_32x32.mat" in extra["problem"]
+
+
+def test_check_where_nothing_is() -> None:
+    done = ask("check")
+    assert isinstance(done.exception, ValueError)
+    assert str(done.exception).startswith("data: no data set found there.")
+    done = ask("check", "minst")
+    assert "Did you mean 'mnist'?" in str(done.exception)
+
+
+def test_sets_without_published_splits_are_compared_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def read(root: Path, split: str) -> Found:
+        y = torch.tensor([0, 1, 1] if split == "train" else [0])
+        x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
+        return Found((x, y), ("healthy", "ill"), parts={"north": (0,), "south": (1, 2)} if split == "train" else {})
+
+    entry = replace(catalog.SETS["rsna-ich"], classes=("healthy", "ill"), read=read, whole=each(2, 2))
+    monkeypatch.setitem(catalog.SETS, "rsna-ich", entry)
+    findings = check("rsna-ich", tmp_path)
+    assert [(one.split, one.found, one.verdict) for one in findings] == [
+        ("train", (1, 2), "nothing to compare with"),
+        ("test", (1, 0), "nothing to compare with"),
+        (WHOLE, (2, 2), "OK"),
+    ]
+    assert findings[0].parts == {"north": 1, "south": 2}
+    assert "train: nothing to compare with; 2 lists of clients or sites\n" in ask("check", "rsna-ich").stdout
+    assert json.loads(ask("check", "rsna-ich", "--json").stdout)[0]["splits"]["train"]["parts"] == {
+        "north": 1,
+        "south": 2,
+    }
+    monkeypatch.setitem(catalog.SETS, "rsna-ich", replace(entry, whole=Count(5)))
+    assert check("rsna-ich", tmp_path)[-1].verdict == "differs"
+    assert ask("check", "rsna-ich").exit_code == 1
+
+
+@pytest.mark.parametrize("error", [ImportError("needs pydicom"), PermissionError(13, "Permission denied", "a.dcm")])
+def test_check_goes_on_where_a_set_cannot_be_read(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(root: Path, split: str) -> Found:
+        raise error
+
+    made.usps(tmp_path)
+    monkeypatch.setitem(catalog.SETS, "usps", replace(catalog.SETS["usps"], read=read))
+    done = ask("check", "usps", "--data", str(tmp_path))
+    assert done.exit_code == 1
+    assert f"train: cannot be used\n  {error}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("found", "published", "there", "verdict"),
+    [
+        ((2, 3), Count(5), True, "OK"),
+        ((2, 3), each(2, 3), True, "OK"),
+        ((2, 3), each(3, 2), True, "differs"),
+        ((2, 3), Count(6), True, "differs"),
+        ((2, 3), None, True, "nothing to compare with"),
+        (None, Count(5), True, "cannot be used"),
+        (None, Count(5), False, "missing"),
+    ],
+)
+def test_verdicts(found: Any, published: Any, there: bool, verdict: str) -> None:
+    for needed in (True, False):
+        one = Finding("train", ("a", "b"), found, published, needed, there)
+        assert one.verdict == verdict
+        good = verdict in ("OK", "nothing to compare with") or (verdict == "missing" and not needed)
+        assert one.good == good
+
+
+# get
+CONTENT = b"digits " * 100_000
+
+
+class Server(BaseHTTPRequestHandler):
+    """Serves what its class holds; a page may be cut short, hang up or fail."""
+
+    pages: dict[str, bytes]
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if self.path not in self.pages:
+            self.send_error(404)
+            return
+        content = self.pages[self.path]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content) + (self.path == "/early")))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, type[Server]]]:
+    handler = type("Own", (Server,), {"pages": {"/file": CONTENT}, "asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=partial(running.serve_forever, poll_interval=0.01), daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}", handler
+        running.shutdown()
+
+
+def address(base: str, page: str = "/file", content: bytes = CONTENT, **others: Any) -> Address:
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return Address(base + page, "SET/raw/file.gz", len(content), md5, **others)
+
+
+def left(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_fetches_checks_and_renames(server: tuple[str, type[Server]], tmp_path: Path) -> None:
+    counts: list[int] = []
+    path = fetch(address(server[0]), tmp_path / "new", counts.append)
+    assert path == tmp_path / "new/SET/raw/file.gz"
+    assert path.read_bytes() == CONTENT
+    assert sum(counts) == len(CONTENT)
+    assert max(counts) <= download.CHUNK
+    assert left(tmp_path / "new") == ["SET/raw/file.gz"]
+    fetch(address(server[0]), tmp_path / "new")  # it is there, whole: nobody is asked again
+    assert server[1].asked == ["/file"]
+
+
+@pytest.mark.parametrize(
+    ("page", "served", "words"),
+    [
+        ("/none", None, "the server answered 404"),
+        ("/other", b"x" * len(CONTENT), "gave another file than the published one"),
+        ("/short", CONTENT[:-1], f"{len(CONTENT) - 1} of {len(CONTENT)} bytes"),
+        ("/long", CONTENT * 2, f"more than {len(CONTENT)} bytes"),
+        ("/early", CONTENT[:1000], "1000 of"),
+        ("/empty", b"", "0 of"),
+    ],
+)
+def test_another_file_than_the_published_one_is_not_kept(
+    page: str, served: bytes | None, words: str, server: tuple[str, type[Server]], tmp_path: Path
+) -> None:
+    if served is not None:
+        server[1].pages[page] = served
+    with pytest.raises(FetchError, match=words) as error:
+        fetch(address(server[0], page), tmp_path)
+    assert server[0] + page in str(error.value)
+    assert left(tmp_path) == []
+
+
+def test_no_server_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"http://127.0.0.1:1/file: cannot be fetched \(.*refused"):
+        fetch(address("http://127.0.0.1:1"), tmp_path)
+    assert left(tmp_path) == []
+
+
+def test_what_is_there_is_never_changed(server: tuple[str, type[Server]], tmp_path: Path) -> None:
+    path = tmp_path / "SET/raw/file.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match="is there already, and is not the published file"):
+        fetch(address(server[0]), tmp_path)
+    assert path.read_bytes() == b"mine"
+    assert server[1].asked == []
+
+
+def test_a_stop_leaves_nothing_behind(server: tuple[str, type[Server]], tmp_path: Path) -> None:
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(address(server[0]), tmp_path, stop)
+    assert left(tmp_path) == []
+
+
+def archive(**files: bytes) -> bytes:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:gz") as tar:
+        for name, content in {**files, "set/../../outside": b"bad", "set/other": b"not asked for"}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return whole.getvalue()
+
+
+def test_archive_is_unpacked_as_a_whole(server: tuple[str, type[Server]], tmp_path: Path) -> None:
+    packed = archive(**{"set/a": b"1", "set/b": b"2"})
+    server[1].pages["/file"] = packed
+    wanted = replace(address(server[0], content=packed, unpack=("set/a", "set/b")), place="set.tar.gz")
+    assert not wanted.there(tmp_path)
+    fetch(wanted, tmp_path)
+    assert left(tmp_path) == ["set.tar.gz", "set/a", "set/b"]
+    assert wanted.there(tmp_path)
+    fetch(wanted, tmp_path)
+    (tmp_path / "set/b").unlink()
+    with pytest.raises(FileExistsError, match="is there already, and lacks files"):
+        fetch(wanted, tmp_path)
+
+
+@pytest.fixture
+def plain(server: tuple[str, type[Server]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    """USPS, as if its address were the test's own server, with small files."""
+    written = made.usps(tmp_path / "published")
+    files = []
+    for file in catalog.SETS["usps"].files:
+        content = (tmp_path / "published" / file.place).read_bytes()
+        server[1].pages[f"/{file.place}"] = content
+        files.append(replace(address(server[0], f"/{file.place}", content), place=file.place, split=file.split))
+    splits = {split: Count(len(y)) for split, (_, y) in written.items()}
+    monkeypatch.setitem(catalog.SETS, "usps", replace(catalog.SETS["usps"], files=tuple(files), splits=splits))
+    return server[1]
+
+
+def test_get_tells_all_and_fetches_nothing(plain: type[Server]) -> None:
+    done = ask("get", "usps", "--data", "sets")
+    entry = catalog.SETS["usps"]
+    assert done.exit_code == 0
+    for text in (entry.terms, entry.source, "Nothing was fetched. Add --download"):
+        assert text in done.stdout
+    for file in entry.files:
+        assert f"sets/{file.place}: " in done.stdout
+        assert file.url in done.stdout
+        assert file.md5 in done.stdout
+    assert plain.asked == []
+    assert not Path("sets").exists()
+
+
+def test_get_with_download_then_check(plain: type[Server]) -> None:
+    done = ask("get", "usps", "--data", "sets", "--download")
+    assert done.exit_code == 0, done
+    assert "equipoise data check usps --data sets" in done.stdout
+    assert ask("check", "usps", "--data", "sets").exit_code == 0
+    again = ask("get", "usps", "--data", "sets", "--download")
+    assert again.exit_code == 0
+    assert again.stdout.count("is there") == 2
+    assert plain.asked == ["/usps.bz2", "/usps.t.bz2"]
+
+
+def test_get_goes_on_with_the_files_that_are_missing(plain: type[Server]) -> None:
+    content = plain.pages.pop("/usps.t.bz2")
+    done = ask("get", "usps", "--data", "sets", "--download")
+    assert isinstance(done.exception, FetchError)
+    assert left(Path("sets")) == ["usps.bz2"]
+    plain.pages["/usps.t.bz2"] = content
+    assert ask("get", "usps", "--data", "sets", "--download").exit_code == 0
+    assert plain.asked.count("/usps.bz2") == 1
+
+
+def test_a_stop_says_what_is_left(plain: type[Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(download, "fetch", stop)
+    with pytest.raises(SystemExit) as stopped:
+        app(["get", "usps", "--data", "sets", "--download"], standalone_mode=False)
+    assert stopped.value.__notes__ == [
+        "Stopped. Nothing half fetched was kept; the same command fetches what is missing."
+    ]
+
+
+def test_get_one_split(plain: type[Server]) -> None:
+    assert ask("get", "usps", "--data", "sets", "--split", "test", "--download").exit_code == 0
+    assert left(Path("sets")) == ["usps.t.bz2"]
+    assert "Unknown split of usps 'val'" in str(ask("get", "usps", "--split", "val").exception)
+
+
+def test_get_leaves_out_what_no_experiment_needs() -> None:
+    assert "extra" not in ask("get", "svhn").stdout.split("md5", 1)[1]
+    assert "extra_32x32.mat: 1.3 GB" in ask("get", "svhn", "--split", "extra").stdout
+
+
+@pytest.mark.parametrize("name", [name for name, entry in catalog.SETS.items() if not entry.files])
+@pytest.mark.parametrize("words", [(), ("--download",)])
+def test_get_of_a_set_without_plain_addresses(name: str, words: tuple[str, ...]) -> None:
+    done = ask("get", name, "--data", "sets", *words)
+    assert isinstance(done.exception, ValueError)  # the command line ends with 2
+    assert f"{name} has no plain address" in str(done.exception)
+    for text in (catalog.SETS[name].source, catalog.SETS[name].terms, f"sets/{catalog.SETS[name].places[0]}"):
+        assert text in done.stdout
+    assert not Path("sets").exists()
+
+
+def test_unknown_set() -> None:
+    assert "Unknown data set 'cifar'. Did you mean 'cifar10'?" in str(ask("get", "cifar").exception)
+
+
+Write = Callable[[Path], Any]
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("mnist", made.mnist), ("svhn", made.svhn), ("office-caltech10", lambda root: made.office(root, 1))],
+)
+def test_present_recognises_what_is_there(name: str, write: Write, tmp_path: Path) -> None:
+    assert not any(catalog.present(known, tmp_path) for known in catalog.SETS)
+    write(tmp_path)
+    assert [known for known in catalog.SETS if catalog.present(known, tmp_path)] == [name]
+
+
+# the page
+def documented() -> list[list[str]]:
+    text = (Path(__file__).parents[1] / "docs/data-sets.md").read_text()
+    return [shlex.split(line)[2:] for line in text.splitlines() if line.startswith("equipoise data ")]
+
+
+@pytest.mark.parametrize("words", documented(), ids=" ".join)
+def test_commands_of_the_page_are_understood(words: list[str]) -> None:
+    group: Any = typer.main.get_command(app)
+    given = group.commands[words[0]].make_context(words[0], words[1:]).params
+    assert given.get("name") is None or given["name"] in catalog.SETS
+
+
+def test_page_says_what_the_catalogue_says() -> None:
+    page = (Path(__file__).parents[1] / "docs/data-sets.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
+    sets = {row[0].strip("`"): row[1:] for row in rows if len(row) == 6}
+    assert sets.keys() == catalog.SETS.keys()
+    for name, (used_by, counts, size, source, terms) in sets.items():
+        entry = catalog.SETS[name]
+        assert (size, terms) == (entry.size, entry.terms)
+        assert used_by == entry.used_by.split(" (Digits-5")[0]
+        assert (source == "`--download`") == bool(entry.files)
+        known = [count.images for count in entry.splits.values() if count]
+        assert name == "office-caltech10" or all(f"{images:,}" in counts for images in known)
+    places = {row[0].strip("`"): row[1] for row in rows if len(row) == 3}
+    assert places.keys() == catalog.SETS.keys()
+    for name, text in places.items():
+        assert all(
+            file.place.split("/")[0].removesuffix(".gz") in text or file.unpack for file in catalog.SETS[name].files
+        )
+        assert catalog.SETS[name].places[0].split("/")[0] in text

@@ -1,0 +1,382 @@
+"""The experiment files: they read, they say what can be run, and their published numbers are the papers'."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import equipoise
+from equipoise import networks, reproduce, runs
+from equipoise.method import METHODS, parse
+from equipoise.methods.fphl import FPHL
+from equipoise.report.reproduced_figures import KINDS
+from equipoise.report.table import STATISTICS
+from equipoise.runs import RunConfig
+from equipoise.scenarios import SCENARIOS
+
+ROOT = Path(equipoise.__file__).parent / "experiments"
+EVERY = reproduce.known()
+TABLES = [name for name in EVERY if "/table" in name]
+FIGURES = [name for name in EVERY if "/figure" in name]
+READ = {name: reproduce.read(name) for name in EVERY}
+
+
+def text(name: str) -> str:
+    return (ROOT / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def conditions(name: str):
+    """Every condition of an experiment with its part: the paper's data, and the stand-in where there is one."""
+    for part in READ[name].part:
+        yield part, part.condition(embedded=False)
+        if part.embedded is not None:
+            yield part, part.condition(embedded=True)
+
+
+def test_every_experiment_of_the_four_papers_is_there() -> None:
+    wanted = {
+        "fedheal": ["figure2", "figure5", "figure6", "figure7", "table2", "table3", "table4", "table5"],
+        "fedism": ["figure4", "figure5", "figure6", "figure7", "table1", "table2", "table3", "table4", "table5"],
+        "fedld": ["figure2", "table1", "table2", "table3"],
+        "fedsac": ["figure3", "figure4", "figure5", "figure6", *(f"table{k}" for k in range(1, 8))],
+    }
+    assert [f"{paper}/{item}" for paper, items in wanted.items() for item in items] == EVERY
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_file_says_what_it_is(name: str) -> None:
+    experiment = READ[name]
+    assert experiment.kind == ("table" if name in TABLES else "figure")
+    assert experiment.citation.endswith(
+        (f"Table {name[-1]}", f"Figure {name[-1]}", f"Table {'I' * int(name[-1])}", "Table IV", "Table V")
+    )
+    assert len(experiment.about.split(". ")) >= 2 or experiment.about.count(".\n") >= 1  # what it shows, what it finds
+    assert all(choice.what.endswith(".") and choice.why.endswith(".") for choice in experiment.ours)
+    assert all(part.title for part in experiment.part)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_row_is_a_method_on_every_part(name: str) -> None:
+    for part in READ[name].part:
+        for row in READ[name].of(part):
+            has = parse(row.method).parts
+            told = {key: value for key, value in part.set.items() if key.split(".")[0] in has}
+            assert parse(str(parse(row.method, told | row.set))).rules == parse(row.method, told | row.set).rules
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_setting_of_a_part_is_a_hyper_parameter(name: str) -> None:
+    """Or it would be left out without a word, because a part sets only what a row has."""
+    for part in READ[name].part:
+        for key in part.set:
+            method, _, parameter = key.partition(".")
+            assert parameter in METHODS[method].defaults, key
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_scenarios_options_networks_and_training_exist(name: str) -> None:
+    for part, condition in conditions(name):
+        build = inspect.signature(SCENARIOS[condition.scenario].build).parameters
+        options = {key for key, p in build.items() if p.kind is p.KEYWORD_ONLY}
+        rows = READ[name].of(part)
+        assert set(condition.options) <= options, part.name
+        assert all(set(row.options) <= options for row in rows), part.name
+        if condition.network is not None:
+            network, given = runs.called("network", condition.network, "mlp")
+            assert network in networks.NETWORKS
+            assert isinstance(given, dict)
+        for train in (condition.train, *(row.train for row in rows)):
+            assert set(train) <= set(RunConfig.model_fields) - {"method", "label", "scenario", "seed", "network"}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_columns_are_statistics_of_measures_and_are_shown(name: str) -> None:
+    experiment = READ[name]
+    for spec in experiment.columns.values():
+        statistic, _, measure = spec.partition(" ")
+        assert measure in ("", "balanced", "auc", "auc_ovr")
+        assert statistic.startswith("group:") or statistic in (
+            *STATISTICS, "last", "mean_client", "traffic", *reproduce.OF_CLIENTS
+        )  # fmt: skip
+    assert all(condition.columns for _, condition in conditions(name))
+    shown = {column for _, condition in conditions(name) for column in condition.columns}
+    assert shown == set(experiment.columns) or experiment.kind == "figure"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_says_what_to_draw(name: str) -> None:
+    experiment = READ[name]
+    figure = experiment.figure
+    assert figure["draw"] in KINDS
+    if figure["draw"] == "sweep":
+        for part in experiment.part:
+            assert isinstance(figure["x"], str) or figure["x"][part.name]
+            rows = experiment.of(part)
+            assert sum(row.x is not None for row in rows) >= 4
+            places = [(row.series, row.x) for row in rows if row.x is not None]
+            assert len(set(places)) == len(places)  # no point on another
+    if figure["draw"] == "plane":
+        assert {figure["x"], figure["y"]} <= set(experiment.columns)
+    for y in figure["y"] if isinstance(figure.get("y"), list) else [figure["y"]] if "y" in figure else []:
+        assert all(y in condition.columns for _, condition in conditions(name))
+    for method in figure.get("try", ()):
+        parse(method)
+    if figure["draw"] == "heterogeneity":
+        assert all("alpha" in condition.options for _, condition in conditions(name))
+
+
+# --- published numbers
+
+CELLS = {
+    "fedheal/table2": 336,
+    "fedheal/table3": 36,
+    "fedheal/table4": 12,
+    "fedheal/table5": 48,
+    "fedld/table1": 24,
+    "fedld/table2": 12,
+    "fedld/table3": 6,
+    "fedism/table1": 36,
+    "fedism/table2": 108,
+    "fedism/table3": 108,
+    "fedism/table4": 32,
+    "fedism/table5": 2,
+    "fedsac/table1": 90,
+    "fedsac/table2": 105,
+    "fedsac/table3": 45,
+    "fedsac/table4": 45,
+    "fedsac/table5": 84,
+    "fedsac/table6": 98,
+    "fedsac/table7": 32,
+}
+TYPED = {  # by hand, from the papers
+    "fedheal/table2": "FedAvg,digits,syn,41.35 FedDyn+q-FFL,office,dslr,67.33 FedProto+FedHEAL,office,AVG,74.30 Scaffold+FedHEAL,digits,STD,22.08",
+    "fedheal/table3": "Ditto,digits,syn,41.89 FedFV,office,dslr,71.33 FedHEAL,office,STD,3.80",
+    "fedheal/table5": "FedAvg,office,webcam,45.52 FPHL,office,AVG,64.73 FAEL,digits,STD,22.64",
+    "fedld/table1": "FedBN,split-3,accuracy,65.25 FedPAC,covid,accuracy,81.63 FedLD,split-1,accuracy,85.20",
+    "fedld/table2": "Principal,split-2,accuracy,82.67 Margin,split-1,accuracy,84.63 FedAvg,split-3,accuracy,81.13",
+    "fedld/table3": "FedAvg,retina-50,accuracy,67.43 FedGH,retina-50,accuracy,70.33 FedLD,retina-50,accuracy,71.30",
+    "fedsac/table1": "FedAvg,svhn-pow,fairness,-19.24,26.7 CFFL,cifar10-dir1,fairness,29.90,3.6 FedSAC,fashion-dir3,fairness,98.62,0.3",
+    "fedsac/table2": "Standalone,cifar10-pow,max,41.23,0.1 q-FFL,svhn-cla,max,54.71,1.52 FedSAC,svhn-dir3,max,81.95,0.4",
+    "fedsac/table5": "FedAvg,cifar10-pow-20,fairness,-40.52,3.3 CGSV,cifar10-dir2-40,fairness,80.47,0.7 FedSAC,fashion-pow-20,fairness,97.40,0.4",
+    "fedsac/table6": "Standalone,cifar10-dir2-60,max,27.84,0.1 CFFL,fashion-pow-20,max,85.88,1.8 FedSAC,cifar10-dir3-20,max,50.48,0.1",
+}
+SPACED = {  # the same, for names with blanks
+    "fedheal/table4": [("β = 0.0", "digits", "AVG", 76.00), ("β = 0.4", "digits", "STD", 22.64), ("β = 1.0", "digits", "AVG", 77.13)],
+    "fedism/table1": [
+        ("SALT", "rsna-noise", "corrupted ACC", 53.53, 2.79),
+        ("SAGA (L)", "rsna-noise", "clean AUC", 93.38, 0.43),
+        ("FedISM+ (S)", "rsna-noise", "average AUC", 92.47, 0.09),
+    ],
+    "fedism/table2": [
+        ("FedAvg", "rsna-noise", "corrupted ACC", 53.66, 1.28),
+        ("FedISM", "rsna-blur", "corrupted AUC", 93.46),
+        ("FedISM+ (L)", "rsna-blur", "average ACC", 75.24),
+    ],
+    "fedism/table3": [
+        ("Agnostic-FL", "isic-noise", "clean AUC", 78.64, 9.08),
+        ("FedGA", "isic-blur", "corrupted ACC", 59.22, 1.46),
+        ("FedISM+ (S)", "isic-blur", "corrupted ACC", 65.47, 1.28),
+    ],
+    "fedism/table4": [
+        ("FedAvg", "isic-noise", "STD of AUC", 5.55, 0.59),
+        ("FedGA", "rsna-blur", "STD of AUC", 0.79, 0.12),
+        ("FedISM+ (L)", "isic-noise", "STD of AUC", 2.13, 0.32),
+        ("FedISM+ (S)", "isic-blur", "STD of AUC", 0.82, 0.10),
+    ],
+    "fedism/table5": [("FedAvg", "rsna", "MiB", 89.18), ("FedISM+", "rsna", "MiB", 89.18)],
+    "fedsac/table3": [
+        ("w/o allocation", "cifar10-dir3", "fairness", -14.61),
+        ("w/o aggregation", "fashion-dir2", "fairness", 27.40),
+        ("FedSAC", "svhn-cla", "fairness", 99.74),
+    ],
+    "fedsac/table4": [
+        ("w/o allocation", "svhn-dir1", "max", 66.25),
+        ("w/o aggregation", "fashion-cla", "max", 85.95),
+        ("FedSAC", "cifar10-pow", "max", 48.61),
+    ],
+    "fedsac/table7": [
+        ("FedSAC (β = 2)", "cifar10-dir3", "max", 51.37),
+        ("FedSAC (β = 10)", "cifar10-dir2", "min", 23.72),
+        ("FedSAC (β = 20)", "cifar10-pow", "min", 24.10),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_published_number_has_its_place(name: str) -> None:
+    experiment, found = READ[name], reproduce.published(name)
+    places = {(row.name, part.name, column) for part in experiment.part for row in experiment.of(part) for column in part.columns}  # fmt: skip
+    assert set(found) <= places
+    assert len(found) == CELLS[name]
+    assert all(math.isfinite(mean) and (std is None or std >= 0) for mean, std in found.values())
+    first = (ROOT / f"{name}.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("# source: ")
+    assert first.split(", ")[0].removeprefix("# source: ") in experiment.citation
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_published_numbers_are_those_of_the_paper(name: str) -> None:
+    found = reproduce.published(name)
+    typed = [tuple(one.split(",")) for one in TYPED.get(name, "").split()] + SPACED.get(name, [])
+    assert len(typed) >= min(3, len(found))
+    for row, part, column, *numbers in typed:
+        mean, std = found[row, part, column]
+        assert mean == float(numbers[0])
+        assert len(numbers) < 2 or std == float(numbers[1])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_published_averages_follow_from_their_parts(name: str) -> None:
+    """A slip in typing or reading would show: AVG and STD of FedHEAL, and the averages of FedISM+."""
+    found = reproduce.published(name)
+    for row in READ[name].row:
+        for part in READ[name].part:
+            of = {column: found[row.name, part.name, column][0] for column in part.columns if (row.name, part.name, column) in found}  # fmt: skip
+            if "AVG" in of and len(of) == 6 and (row.name, part.name) != ("FedProc+q-FFL", "digits"):  # a misprint
+                values = [v for column, v in of.items() if column not in ("AVG", "STD")]
+                mean = sum(values) / 4
+                std = math.sqrt(sum((v - mean) ** 2 for v in values) / 3)
+                assert of["AVG"] == pytest.approx(mean, abs=0.011)
+                assert of["STD"] == pytest.approx(std, abs=0.011)
+            for measure in ("ACC", "AUC"):
+                if f"average {measure}" in of and row.name != "Agnostic-FL":
+                    mean = (of[f"clean {measure}"] + of[f"corrupted {measure}"]) / 2
+                    assert of[f"average {measure}"] == pytest.approx(mean, abs=0.011)
+
+
+def test_the_spread_over_clients_follows_from_the_two_tests() -> None:
+    """FedISM+ Table IV is 0.4 times the gap of the AUCs of Tables II and III (4 of 20 clients), but for Agnostic-FL, whose gap
+    changes its sign."""
+    gaps = reproduce.published("fedism/table2") | reproduce.published("fedism/table3")
+    for (row, part, _), (std, _) in reproduce.published("fedism/table4").items():
+        if row != "Agnostic-FL":
+            assert std == pytest.approx(0.4 * (gaps[row, part, "clean AUC"][0] - gaps[row, part, "corrupted AUC"][0]), abs=0.011)  # fmt: skip
+
+
+def test_runs_that_stand_in_several_places_are_the_same_runs() -> None:
+    """What two tables of a paper say about one run must be said alike, or a reader would compare different things."""
+    same = [
+        ("fedsac/table1", "fedsac/table2"),
+        ("fedsac/table1", "fedsac/figure3"),
+        ("fedsac/table1", "fedsac/figure4"),
+        ("fedsac/table1", "fedsac/figure5"),
+        ("fedsac/table1", "fedsac/figure6"),
+        ("fedsac/table1", "fedsac/table3"),
+        ("fedsac/table3", "fedsac/table4"),
+        ("fedsac/table5", "fedsac/table6"),
+        ("fedism/table2", "fedism/table4"),
+        ("fedism/table3", "fedism/table4"),
+        ("fedism/table1", "fedism/table2"),
+        ("fedheal/table2", "fedheal/figure7"),
+        ("fedheal/table3", "fedheal/figure5"),
+        ("fedld/table1", "fedld/table2"),
+    ]
+    for a, b in same:
+        assert shared(a).keys() & shared(b).keys(), (a, b)
+        for key in shared(a).keys() & shared(b).keys():
+            assert shared(a)[key] == shared(b)[key], (a, b, key)
+
+
+@cache
+def shared(name: str) -> dict[tuple[str, str], tuple[object, ...]]:
+    """What decides a run, by part and row."""
+    found: dict[tuple[str, str], tuple[object, ...]] = {}
+    for part in READ[name].part:
+        for row in READ[name].of(part):
+            has = parse(row.method).parts
+            method = parse(row.method, {k: v for k, v in part.set.items() if k.split(".")[0] in has} | row.set)
+            found[part.name, row.name] = (str(method), part.scenario, part.options | row.options, part.network, part.train | row.train)  # fmt: skip
+    return found
+
+
+# --- running
+
+
+QUICK = [name for name in EVERY if name not in ("fedsac/table5", "fedsac/table6")]  # many large scenarios
+
+
+def embedded(name: str, path: Path, **more: object) -> reproduce.Plan:
+    return reproduce.plan(name, path, embedded=True, seeds=1, **more)
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if any(part.embedded for part in READ[name].part)])
+def test_the_stand_in_makes_valid_runs(name: str, tmp_path: Path) -> None:
+    part = [part for part in READ[name].part if part.embedded][-1]
+    row = READ[name].of(part)[-1]
+    (cell,) = embedded(name, tmp_path, parts=[part.name], rows=[row.name]).cells
+    assert cell.config.label == row.name
+    assert cell.config.scenario.startswith("digits")
+    assert cell.config.rounds <= 100
+    assert part.embedded.train.items() <= cell.config.model_dump().items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in EVERY if any(part.embedded for part in READ[name].part)])
+def test_every_stand_in_makes_valid_runs(name: str, tmp_path: Path) -> None:
+    planned = embedded(name, tmp_path)
+    parts = [part for part in READ[name].part if part.embedded]
+    assert len(planned.cells) == sum(len(READ[name].of(part)) for part in parts)
+
+
+def test_without_a_stand_in_the_reason_is_told(tmp_path: Path) -> None:
+    with pytest.raises(reproduce.ExperimentError, match="no embedded stand-in"):
+        embedded("fedism/table3", tmp_path)
+
+
+def test_tau_is_that_of_the_data_set() -> None:
+    told = shared("fedheal/table5")
+    for row in ("FPHL", "FPHL + FAEL"):
+        for part, tau in (("digits", 0.3), ("office", 0.4)):
+            (found,) = {rule.tau for rule in parse(str(told[part, row][0])).rules if isinstance(rule, FPHL)}
+            assert found == tau
+
+
+def test_files_are_written_for_people() -> None:
+    """Short lines, no tabs, and nothing that only a program would write."""
+    for name in EVERY:
+        assert "\t" not in text(name)
+        tomllib.loads(text(name))
+        assert text(name).endswith("\n")
+        assert "\n\n\n" not in text(name)
+
+
+# --- the page about them
+
+PAGE = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text(encoding="utf-8")
+
+
+def test_the_page_lists_every_experiment() -> None:
+    rows = ["| experiment | of the paper | what it shows | runs | with `--embedded` | choices of ours |", "|---|---|---|---:|---:|---:|"]  # fmt: skip
+    for name, experiment in READ.items():
+        full, small = (
+            experiment.seeds * sum(not r.skip for p in experiment.part if p.embedded or everything for r in experiment.of(p))
+            for everything in (True, False)
+        )  # fmt: skip
+        where = experiment.citation.rsplit(", ", 1)[1]
+        rows.append(f"| `{name}` | {where} | {experiment.title} | {full} | {small or '–'} | {len(experiment.ours)} |")
+    table = "\n".join(rows)
+    shown = PAGE.partition("<!-- experiments -->")[2].partition("<!-- /experiments -->")[0].strip()
+    assert shown == table, f"the table in docs/experiments.md must be\n\n{table}\n"
+
+
+def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
+    (example,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
+    (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
+    name = str(tmp_path / "mine.toml")
+    cells = embedded(name, tmp_path / "runs").cells
+    assert [(cell.part, cell.row) for cell in cells] == [("one-epoch", "FedAvg"), ("one-epoch", "q-FFL")]
+    assert "q=0.5" in cells[1].config.method
+    assert cells[0].config.rounds == 3
+    with pytest.raises(reproduce.ExperimentError, match="say where they are, with --data DIR"):
+        reproduce.plan(name, tmp_path / "runs")
+
+
+def test_the_page_names_every_statistic_and_kind_of_figure() -> None:
+    for word in (*reproduce.OF_GROUPS, *reproduce.OF_CLIENTS, *reproduce.OF_RUNS, *KINDS):
+        assert f"`{word}`" in PAGE, word

@@ -1,0 +1,180 @@
+"""``equipoise init`` looks at data and writes a configuration; reading one, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import scenarios
+from equipoise.init_cli import OPTIONS, SETTINGS, read
+from equipoise.runs import RunConfig
+from run_helpers import cache, equipoise
+
+__all__ = ["cache", "equipoise"]
+
+ROWS = [(k % 7, 3 * k % 5, ("yes", "no")[k % 7 > 3], "abc"[k % 3], "fm"[k % 2]) for k in range(42)]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    lines = [("u", "v", "label", "client", "sex"), *ROWS]
+    (tmp_path / "t.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    return tmp_path
+
+
+def test_what_is_found_is_printed_and_written(here: Path, equipoise: Any) -> None:
+    done = equipoise("init", "--data", "t.csv", "--set", "group=sex")
+    assert (done.status, done.err) == (0, "")
+    for text in (
+        "t.csv: a table of 2 numbers per row",
+        "42 samples, 3 clients",
+        "2 classes: no 18, yes 24",
+        "features: u, v",
+        "groups: f 21, m 21",
+        "20% of each client's samples were drawn for testing",
+        "wrote equipoise.toml. Start it: equipoise run --config equipoise.toml",
+    ):
+        assert text in done.out
+    text = (here / "equipoise.toml").read_text()
+    assert "#   2 classes: no 18, yes 24\n" in text
+    assert tomllib.loads(text) == {"method": "fedavg", "data": "t.csv", "seed": 0, "set": {"group": "sex"}}
+
+
+def test_every_setting_is_in_the_file_and_may_be_told(here: Path, equipoise: Any) -> None:
+    """With every # of a setting removed the file still reads, and says what holds without it."""
+    equipoise("init", "-d", "t.csv", "--set", "group=sex")
+    text = (here / "equipoise.toml").read_text()
+    free = tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.M))
+    assert [name for name in free if name != "set"] == list(SETTINGS)
+    assert list(free["set"]) == ["fedheal", *OPTIONS]
+    protocol = vars(scenarios.load("own", 0, here / "t.csv", group="sex").protocol)
+    for name, value in free.items():
+        if protocol.get(name) is not None:
+            assert value == protocol[name], name
+    configuration = RunConfig.model_fields
+    told = {name for name, field in configuration.items() if name in free and not field.is_required()}
+    assert {"quorum", "threads", "device", "engine", "precision"} <= told
+    assert all(
+        free[name] == configuration[name].default for name in ("quorum", "threads", "device", "engine", "precision")
+    )
+
+
+def test_settings_are_those_of_a_run() -> None:
+    fields = set(RunConfig.model_fields) - {"label", "scenario_options", "network_options", "checkpoint_every"}
+    assert set(SETTINGS) == fields
+
+
+def test_options_are_those_of_the_scenario() -> None:
+    import inspect
+
+    build = inspect.signature(scenarios.SCENARIOS["own"].build).parameters.values()
+    assert set(OPTIONS) == {p.name for p in build if p.kind is p.KEYWORD_ONLY}
+
+
+def test_run_with_the_file(here: Path, equipoise: Any) -> None:
+    equipoise("init", "-d", "t.csv", "--set", "group=sex", "--output", "sub/my.toml")
+    assert tomllib.loads((here / "sub/my.toml").read_text())["data"] == "../t.csv"  # found from any folder
+    done = equipoise("run", "--config", "sub/my.toml", "--rounds", "2", "--no-report", "--name", "x")
+    assert (done.status, done.err) == (0, "")
+    config = tomllib.loads((here / "runs/x/config.toml").read_text())
+    assert (config["method"], config["scenario"], config["rounds"]) == ("fedavg", "own", 2)
+    assert config["scenario_options"] == {"group": "sex"}
+    assert config["data"] == str(here / "t.csv")
+
+
+def test_a_file_is_not_overwritten(here: Path, equipoise: Any) -> None:
+    (here / "equipoise.toml").write_text("mine")
+    done = equipoise("init", "--data", "t.csv", "--set", "group=sex")
+    assert done.status == 2
+    assert "equipoise.toml exists already. Add --force" in done.err
+    assert (here / "equipoise.toml").read_text() == "mine"
+    assert equipoise("init", "--data", "t.csv", "--set", "group=sex", "--force").status == 0
+    assert (here / "equipoise.toml").read_text() != "mine"
+
+
+def test_without_data_it_is_about_digits(here: Path, equipoise: Any) -> None:
+    assert equipoise("init").status == 0
+    assert read(Path("equipoise.toml")) == ("fedavg", {}, 0, {"scenario": "digits", "scenario_options": {}})
+    done = equipoise("init", "--force", "--set", "size=8")
+    assert "Say where they are, with --data" in done.err
+
+
+def test_data_that_say_no_client_are_divided(here: Path, equipoise: Any) -> None:
+    (here / "t.csv").write_text("label,v\n" + "".join(f"{k % 2},{k}\n" for k in range(60)))
+    done = equipoise("init", "--data", "t.csv", "--json")
+    assert done.status == 0
+    found = json.loads(done.out)
+    assert len(found["clients"]) == 8
+    assert sum(of["train"] + of["test"] for of in found["clients"].values()) == found["samples"] == 60
+    assert read(Path("equipoise.toml"))[3]["scenario_options"] == {"clients": 8}
+
+
+def test_names_cannot_break_the_file(here: Path, equipoise: Any) -> None:
+    (here / "t.csv").write_text('label,client,v\n"a\nlr = 9",x,1\nb,x,2\n"a\nlr = 9",x,1\nb,x,2\n')
+    assert equipoise("init", "--data", "t.csv").status == 0
+    assert "lr" not in tomllib.loads((here / "equipoise.toml").read_text())
+
+
+def test_unknown_option_of_the_data(here: Path, equipoise: Any) -> None:
+    done = equipoise("init", "--data", "t.csv", "--set", "grup=sex")
+    assert done.status == 2
+    assert "Unknown option of your own data: 'grup'. Did you mean 'group'?" in done.err
+    assert not (here / "equipoise.toml").exists()
+
+
+def config(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "my.toml"
+    path.write_text(text)
+    return path
+
+
+def test_reading(tmp_path: Path) -> None:
+    path = config(
+        tmp_path,
+        'method = "fedheal"\nseed = 3\nlr = 0.1\nscenario = "digits(clients=8)"\nnetwork = "cnn(width=8)"\n'
+        "[set]\nfedheal.tau = 0.4\ntrain = [9, 9, 9, 9]\n",
+    )
+    assert read(path) == (
+        "fedheal",
+        {"fedheal.tau": 0.4},
+        3,
+        {
+            "lr": 0.1,
+            "scenario": "digits",
+            "scenario_options": {"clients": 8, "train": [9, 9, 9, 9]},
+            "network": "cnn",
+            "network_options": {"width": 8},
+        },
+    )
+    quoted = config(tmp_path, 'data = "hub:a/b"\n[set]\n"fedheal.tau" = 0.4\n')
+    assert read(quoted)[1] == {"fedheal.tau": 0.4}
+    assert read(quoted)[3] == {"data": "hub:a/b", "scenario": "own", "scenario_options": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr 0.1", r"my\.toml is no TOML file"),
+        ("round = 3", r"my\.toml: Unknown setting 'round'\. Did you mean 'rounds'\?"),
+        ("size = 3", r"Unknown setting 'size'.* are in the table \[set\]"),
+        ("seed = 'a'", "seed must be a whole number; found 'a'"),
+        ("method = 3", "method must be text in quotes; found 3"),
+        ("set = 3", r"set must be a table, \[set\]"),
+        ("scenario = 'digits(clients=8)'\n[set]\nclients = 4", "clients is told twice"),
+        ("network = 'cnn(8'", r"network =.*write NAME=VALUE in the brackets"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(config(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.toml cannot be read .*equipoise init"):
+        read(tmp_path / "none.toml")

@@ -1,0 +1,80 @@
+"""The page in a real browser: no word on the console, nothing cut off, readable in the dark, on a phone and on paper."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from browser import DARK, measured, needs_chromium, opened, printed, screenshot
+from equipoise.report import write
+from test_collaborative_report import several as collaborative
+from test_report import Page, compared, several
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+WIDE = 178 * 96 // 25  # pixels: what the margins leave of a sheet of A4
+CUT = """[...page.querySelectorAll("table, p, pre, h1, h2, h3, svg, li")].filter(e => e.getClientRects().length &&
+  !e.closest(".scroll") && e.getBoundingClientRect().right > page.documentElement.clientWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
+TABLES = """[...page.querySelectorAll("table")].filter(e => e.getClientRects().length &&
+  e.getBoundingClientRect().right > page.documentElement.clientWidth + 1).map(e => e.textContent.slice(0, 80))"""
+CONTRAST = """(() => {
+  const light = text => { const c = text.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]; };
+  const style = e => page.defaultView.getComputedStyle(e), paper = light(style(page.documentElement).backgroundColor);
+  return Math.min(...[...page.querySelectorAll("p, td, th, small, a, li, figcaption, h1, h2, h3, summary")].map(e => {
+    const ink = light(style(e).color); return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05); }));
+})()"""
+
+
+@pytest.fixture(scope="module", params=["domains", "clients", "measures"])
+def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = {"domains": several, "clients": collaborative, "measures": compared}[request.param]()
+    return write(runs, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.mark.parametrize("options", [(), (DARK,)], ids=["light", "dark"])
+def test_the_browser_has_nothing_to_complain_about(report: Path, options: tuple[str, ...]) -> None:
+    dom, errors = opened(report, *options)
+    assert errors == []
+    body = re.sub(r"<(meta|wbr)[^>]*>", "", dom)
+    tables = Page(report.read_text()).tables
+    assert body.count("<table") == len(tables) >= 7
+    assert all(len({len(row) for row in table}) == 1 for table in tables)
+
+
+def test_the_console_is_heard(tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text('<!DOCTYPE html><img src="https://example.org/x.png"><script>undefined.x</script>')
+    _, errors = opened(page)
+    assert any("TypeError" in line for line in errors)
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_the_page_never_scrolls_sideways(report: Path, width: int) -> None:
+    too_wide, cut = measured(
+        report, f"[page.documentElement.scrollWidth - page.documentElement.clientWidth, {CUT}]", width
+    )
+    assert too_wide <= 0
+    assert cut == []
+
+
+@pytest.mark.parametrize("options", [(), (DARK,)], ids=["light", "dark"])
+def test_text_stands_out_from_the_paper(report: Path, options: tuple[str, ...]) -> None:
+    assert measured(report, CONTRAST, 1000, *options) >= 4.5
+
+
+def test_on_paper_no_table_is_cut_and_the_ground_is_white(report: Path, tmp_path: Path) -> None:
+    page = tmp_path / "print.html"
+    page.write_text(report.read_text().replace("@media print {", "@media all {"))
+    ground = "page.defaultView.getComputedStyle(page.documentElement).backgroundColor"
+    assert measured(page, f"[{TABLES}, {ground}]", WIDE, DARK) == [[], "rgb(255, 255, 255)"]
+    assert 3 <= printed(report, tmp_path / "report.pdf") <= 20
+
+
+def test_a_formula_is_shown_to_who_points_at_it_or_gets_there_by_keyboard(report: Path, tmp_path: Path) -> None:
+    hint = """(() => { const e = page.querySelector(".term"); e.focus({focusVisible: true});
+      return page.defaultView.getComputedStyle(e, "::after").content; })()"""
+    assert "Σ" in measured(report, hint, 1000)
+    assert '<a class="term"' in report.read_text()
+    assert screenshot(report, tmp_path / "page.png").stat().st_size > 10_000

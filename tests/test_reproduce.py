@@ -1,0 +1,268 @@
+"""A paper's table from a file: planned, run cell by cell, and set beside the published numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from equipoise import reproduce
+from equipoise.history import History
+from equipoise.report import reproduction
+from equipoise.report.reproduction import Entry, Result, Shown
+
+MINE = """
+title = "Two ways"
+paper = "Mine"
+citation = "Nobody 2026"
+about = "A small one."
+seeds = 2
+
+[columns]
+AVG = "avg"
+street = "group:street"
+loss = "worst"
+
+[[part]]
+name = "digits"
+title = "Digits"
+scenario = "fedheal-digits"
+columns = ["AVG"]
+set = {"fedheal.tau" = 0.4, "fedprox.mu" = 0.5}
+train = {rounds = 200}
+
+[part.embedded]
+scenario = "digits"
+options = {clients = 4, train = [8, 8, 8, 8], test = [9, 9, 9, 9]}
+network = "mlp(hidden=[8])"
+train = {rounds = 2, epochs = 1, batch_size = 4, lr = 0.1}
+columns = ["AVG", "street"]
+
+[[row]]
+name = "Plain & simple"
+
+[[row]]
+name = "FedHEAL"
+method = "fedheal"
+set = {"fedheal.beta" = 0.2}
+train = {rounds = 1}
+
+[[row]]
+name = "Unknown"
+skip = "its authors keep it to themselves"
+
+[[ours]]
+what = "Everything."
+why = "It is an example."
+"""
+PUBLISHED = "# source: nobody\nrow,part,column,mean,std\nPlain & simple,digits,AVG,70.5,1.5\nFedHEAL,digits,AVG,72,\nUnknown,digits,AVG,80,\n"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.toml").write_text(MINE)
+    (tmp_path / "mine.csv").write_text(PUBLISHED)
+    return str(tmp_path / "mine.toml")
+
+
+# reading
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('columns = ["AVG"]', 'columns = ["AVGE"]', "part digits: Unknown column 'AVGE'.*AVG"),
+        ('AVG = "avg"', 'AVG = "average"', "column AVG: Unknown statistic 'average'"),
+        ('name = "FedHEAL"', 'name = "Plain & simple"', r"two entries \[\[row\]\] are called 'Plain & simple'"),
+        ("seeds = 2", "seeds = 0", "seeds: .*greater than or equal to 1; found 0"),
+        ("seeds = 2", "seed = 2", "seed: Extra inputs are not permitted; found 2"),
+        ("seeds = 2", "seeds = ", "Invalid value"),
+        ('method = "fedheal"\n', 'method = "fedheal"\nparts = ["digit"]\n', "row FedHEAL: Unknown part 'digit'"),
+    ],
+)
+def test_a_file_that_is_not_right_is_refused(mine: str, old: str, new: str, message: str) -> None:
+    path = Path(mine)
+    assert old in MINE
+    path.write_text(MINE.replace(old, new))
+    with pytest.raises(reproduce.ExperimentError, match=message):
+        reproduce.read(mine)
+
+
+def test_unknown_names_get_a_suggestion(mine: str, tmp_path: Path) -> None:
+    with pytest.raises(reproduce.ExperimentError, match=r"Unknown experiment 'fedheal/table22'.*fedheal/table2"):
+        reproduce.read("fedheal/table22")
+    with pytest.raises(reproduce.ExperimentError, match="there is no such file"):
+        reproduce.read(str(tmp_path / "other.toml"))
+    with pytest.raises(reproduce.ExperimentError, match=r"Unknown row 'fedhael'.*FedHEAL"):
+        reproduce.plan(mine, tmp_path, embedded=True, rows=["fedhael"])
+    with pytest.raises(reproduce.ExperimentError, match=r"--data DIR.*--embedded"):
+        reproduce.plan(mine, tmp_path)
+    with pytest.raises(reproduce.ExperimentError, match="nothing to run: its authors keep it"):
+        reproduce.plan(mine, tmp_path, embedded=True, rows=["Unknown"])
+
+
+def test_a_plan_is_complete(mine: str, tmp_path: Path) -> None:
+    plan = reproduce.plan(mine, tmp_path / "r", embedded=True)
+    assert [(c.row, c.seed) for c in plan.cells] == [(r, s) for r in ("Plain & simple", "FedHEAL") for s in (0, 1)]
+    plain, heal = plan.cells[0].config, plan.cells[2].config
+    assert (plain.rounds, heal.rounds) == (2, 1)  # the row's before the part's
+    assert plain.method == "fedavg"
+    assert "tau=0.4" in heal.method
+    assert "beta=0.2" in heal.method
+    assert plain.network_options == {"hidden": [8]}
+    assert (plain.label, heal.label) == ("Plain & simple", "FedHEAL")
+    assert len({c.path for c in plan.cells}) == 4
+    assert plan.rounds == 6
+    assert plan.skipped == {("digits", "Unknown"): "its authors keep it to themselves"}
+    fewer = reproduce.plan(mine, tmp_path / "r", embedded=True, seeds=1, rounds=1, rows=["FedHEAL"])
+    assert [(c.seed, c.config.rounds) for c in fewer.cells] == [(0, 1)]
+
+
+# running
+def test_cells_are_run_once_and_shown_beside_the_paper(mine: str, tmp_path: Path) -> None:
+    plan = reproduce.plan(mine, tmp_path / "r", embedded=True)
+    seen: list[tuple[int, int]] = []
+    assert reproduce.run(plan, jobs=2, on_progress=lambda done, total: seen.append((done, total))) == {}
+    assert seen[-1] == (6, 6)
+    written = [(c.path / "metrics.jsonl").read_bytes() for c in plan.cells]
+    times = [(c.path / "summary.json").stat().st_mtime_ns for c in plan.cells]
+    (plan.cells[1].path / "summary.json").unlink()  # as if it had been killed before the last step
+    assert reproduce.run(plan, jobs=2) == {}
+    assert [(c.path / "metrics.jsonl").read_bytes() for c in plan.cells] == written
+    again = [(c.path / "summary.json").stat().st_mtime_ns for c in plan.cells]
+    assert [k for k in range(4) if again[k] != times[k]] == [1]  # the others were not touched
+    result = reproduce.collect(plan)
+    (part,) = result.parts
+    assert part.columns == ("AVG", "street")
+    assert part.rows == ("Plain & simple", "FedHEAL", "Unknown")
+    entry = part.entries["Plain & simple", "AVG"]
+    values = [History.from_run(c.path).summary()["avg"] for c in plan.cells[:2]]
+    assert entry.values == pytest.approx(values)
+    assert entry.mean == pytest.approx(np.mean(values))
+    assert entry.std == pytest.approx(np.std(values, ddof=1))
+    assert entry.ci95 == pytest.approx(stats.t.ppf(0.975, 1) * np.std(values, ddof=1) / math.sqrt(2))
+    assert (entry.paper, entry.paper_std) == (70.5, 1.5)
+    assert math.isnan(part.entries["Unknown", "AVG"].mean)
+    assert part.missing == {"Unknown": "its authors keep it to themselves"}
+    street = [History.from_run(c.path).summary()["groups"]["street"] for c in plan.cells[:2]]
+    assert part.entries["Plain & simple", "street"].values == pytest.approx(street)
+
+
+def test_a_cell_that_fails_does_not_take_the_others_along(mine: str, tmp_path: Path) -> None:
+    path = Path(mine)
+    path.write_text(MINE.replace("train = {rounds = 1}", "train = {rounds = 1, lr = 1e30}"))
+    plan = reproduce.plan(mine, tmp_path / "r", embedded=True, seeds=1)
+    failed = reproduce.run(plan, jobs=2)
+    assert list(failed) == [("digits", "FedHEAL")]
+    assert failed["digits", "FedHEAL"].startswith("seed 0: ")
+    (part,) = reproduce.collect(plan, failed).parts
+    assert len(part.entries["Plain & simple", "AVG"].values) == 1
+    assert part.missing["FedHEAL"] == failed["digits", "FedHEAL"]
+
+
+def test_experiments_share_their_runs(mine: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(MINE.replace('name = "FedHEAL"', 'name = "Ours"').replace("beta = 0.2", "beta = 0.20"))
+    first, second = (
+        reproduce.plan(name, tmp_path / "r", embedded=True, seeds=1, rows=[row])
+        for name, row in ((mine, "FedHEAL"), (str(other), "Ours"))
+    )
+    reproduce.run(first)
+    found = reproduce.histories(second)  # nothing was run for it
+    assert [h.label for h in found["digits", "Ours"]] == ["Ours"]
+    assert second.cells[0].path == first.cells[0].path
+    changed = reproduce.plan(mine, tmp_path / "r", embedded=True, seeds=1, rounds=3, rows=["FedHEAL"])
+    assert changed.cells[0].path != first.cells[0].path
+    assert reproduce.histories(changed) == {}
+
+
+# showing
+def shown(*, embedded: bool) -> Result:
+    nan = math.nan
+    entries = {
+        ("a_1", "AVG"): Entry((70.0, 72.0), 71.0, 1.4, 2.0, 70.5, 1.5),
+        ("b", "AVG"): Entry((60.0, 61.0), 60.5, 0.7, 1.0, 65.0, None),
+        ("c", "AVG"): Entry((-5.0, -5.0), -5.0, 0.0, 0.0, 66.0, None),
+        ("d", "AVG"): Entry((), nan, nan, nan, 80.0, None),
+    }
+    part = Shown("digits", "Digits & co", "digits", ("AVG",), ("a_1", "b", "c", "d"), entries, {"d": "not released"}, 2)
+    return Result(
+        "Mine: title", "Nobody", "About.", "", embedded, (part,), (("Mu is 1 %.", "Why not?"),), {"digits": "5 rounds"}
+    )
+
+
+def test_every_form_says_the_same() -> None:
+    real, stand_in = shown(embedded=False), shown(embedded=True)
+    text = reproduction.markdown(real)
+    assert "| a_1 | 71.00 ±2.00<br>70.50 ±1.50 (+0.50) |" in text
+    assert "| c | −5.00 ±0.00<br>66.00 (−71.00) |" in text
+    assert "| d | –<br>80.00 |" in text
+    assert "d: not released." in text
+    assert "- Mu is 1 %. *Why not?*" in text
+    other = reproduction.markdown(stand_in)
+    assert "(+0.50)" not in other  # numbers on other data are no difference
+    assert reproduction.EMBEDDED in other
+    assert reproduction.EMBEDDED not in text
+    source = reproduction.latex(real)
+    assert r"a\_1 & 71.00 $\pm$2.00 \\" in source
+    assert source.count(r"\begin{") == source.count(r"\end{")
+    assert r"Digits \& co" in source
+    lines = list(csv.DictReader(io.StringIO(reproduction.table_csv(real))))
+    assert [line["difference"] for line in lines] == ["0.5", "-4.5", "-71.0", ""]
+    assert [line["mean"] for line in lines] == ["71.0", "60.5", "-5.0", ""]
+    assert {line["difference"] for line in csv.DictReader(io.StringIO(reproduction.table_csv(stand_in)))} == {""}
+    assert json.loads(json.dumps(reproduction.as_dict(real), allow_nan=False))["cells"][3]["mean"] is None
+    page = reproduction.html(real, reports={"digits": "digits/report.html"})
+    assert "Digits &amp; co" in page
+    assert "<td>71.00 ±2.00<small>70.50 ±1.50 (+0.50)</small></td>" in page
+    assert not re.search(r"""(src|href)=["']https?:""", page)
+    assert 'href="digits/report.html"' in page
+
+
+def test_the_order_of_the_rows_is_compared() -> None:
+    (part,) = shown(embedded=True).parts
+    found = part.agreement("AVG")
+    assert found is not None
+    assert found[1] == 3  # the row without ours does not count
+    assert found[0] == pytest.approx(stats.kendalltau([71, 60.5, -5], [70.5, 65, 66]).statistic)
+    assert "Kendall's tau" in " ".join(reproduction.sentences(shown(embedded=True), part))
+
+
+# the command
+def test_the_command_writes_the_table_and_goes_on(mine: str, tmp_path: Path) -> None:
+    def call(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "equipoise", "reproduce", mine, "--runs", str(tmp_path / "runs"), *more]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = call("--embedded", "--seeds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(done.stdout)["cells"]
+    assert [c["paper"] for c in cells if c["column"] == "AVG"] == [70.5, 72.0, 80.0]
+    folder = tmp_path / "runs" / "reproduce" / "mine-embedded"
+    assert {"table.md", "table.tex", "table.csv", "index.html", "digits"} <= {p.name for p in folder.iterdir()}
+    assert (folder / "digits" / "report.html").is_file()
+    refused = call("--embedded", "--data", "x")
+    assert refused.returncode == 2
+    assert "--data and --embedded: tell one of them" in refused.stderr
+
+
+def test_a_plan_can_be_seen_first(mine: str, tmp_path: Path) -> None:
+    def call(*more: str) -> str:
+        command = [sys.executable, "-m", "equipoise", "reproduce", mine, "--runs", str(tmp_path / "runs"), "--dry-run"]
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout
+
+    told = json.loads(call("--embedded", "--json"))
+    assert len(told["runs"]) == 4
+    assert told["memory"] > 0
+    assert told["seconds"] > 0
+    without = call()
+    assert "fedheal-digits" in without
+    assert "rounds=200" in without
+    assert not (tmp_path / "runs").exists()
