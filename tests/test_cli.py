@@ -157,6 +157,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     found = json.loads(text)
     measures = found.pop("measures")
     assert found.pop("collaboration") is None  # nobody was asked what clients reach alone
+    assert found.pop("group_fairness") is None  # nobody asked for the gaps between groups
     assert found.keys() == {"scenario", "measure", "title", "rounds", "averaged", "seeds", "notes", "methods"}
     assert (found["measure"], found["title"]) == ("accuracy", "Accuracy")
     assert measures == {"accuracy": found}

@@ -476,7 +476,7 @@ def test_validation_data_are_checked_like_the_others():
     scenario = load("digits-pow", **SMALL)
     x, y = scenario.validation
     for wrong, message in [
-        ((x.float(), y), "'validation' must have uint8 images"),
+        ((x.int(), y), "'validation' must have uint8 images"),
         ((x, y[:-1]), "'validation' must have uint8 images"),
         ((x[:0], y[:0]), "'validation' must have at least one label"),
         ((x, y + 1), r"'validation' must have at least one label, all in 0\.\.9"),

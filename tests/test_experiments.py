@@ -131,6 +131,15 @@ def test_a_figure_says_what_to_draw(name: str) -> None:
         assert all("alpha" in condition.options for _, condition in conditions(name))
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if name.startswith("fedsac/")])
+def test_beta_of_fedsac_is_in_the_papers_set_for_the_data(name: str) -> None:
+    """For CIFAR10 the paper's own Table 7 has 10 and 20 beside the set."""
+    sets = {"cifar10": (2, 3, 5, 8, 10, 20), "svhn": (3, 5, 10), "fashion": (1, 10, 20, 25)}
+    for part in READ[name].part:
+        for key in ("fedsac.beta", "fedsac-no-allocation.beta", "fedsac-no-aggregation.beta"):
+            assert part.set.get(key, 10.0) in sets[part.scenario.removeprefix("fedsac-")], part.name
+
+
 # --- published numbers
 
 CELLS = {

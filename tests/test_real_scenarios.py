@@ -19,7 +19,7 @@ from equipoise import runs
 from equipoise.data import catalog
 from equipoise.data.found import DataError, Found
 from equipoise.data.mapped import Mapped, labels
-from equipoise.scenarios import SCENARIOS, Scenario, load, partition
+from equipoise.scenarios import SCENARIOS, Images, Scenario, load, partition
 from equipoise.scenarios.corrupted import corrupted
 
 GOLDEN = {
@@ -134,6 +134,23 @@ def test_a_scenario_is_trained_as_its_paper_does(name: str, reads: Reads, tmp_pa
     assert told == PROTOCOLS[name]
     assert scenario.name == name
     assert scenario.summary == SCENARIOS[name].summary
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if "fedsac" not in name and name != "fedheal-office"])
+def test_what_comes_from_outside_of_an_image_is_black(name: str, reads: Reads, tmp_path: Path) -> None:
+    """As in the papers' transforms: a grey image keeps its grey or becomes black, in training."""
+    reads(everything())
+    change = load(name, 0, tmp_path, **SMALL.get(name, {})).transform
+    assert isinstance(change, Images)
+    size = change.size or 32
+    grey = torch.full((16, 3, size, size), 200, dtype=torch.uint8)
+    drawn = [torch.randint(0, k, (16,), generator=torch.Generator().manual_seed(k)) for k in change.chances]
+    made = change(grey, torch.stack(drawn, 1))
+    black, kept = (change(torch.full_like(grey[:1], value)) for value in (0, 200))
+    corners = made[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
+    dark = torch.isclose(corners, black[:, :, :1, 0], atol=1e-3)
+    assert dark.any()
+    assert (dark | torch.isclose(corners, kept[:, :, :1, 0], atol=1e-3)).all()
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -237,6 +237,17 @@ def test_terminal_table_fits_eighty_columns():
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_terminal_table_of_many_groups_is_told_in_parts():
+    groups = [f"hospital-{k}" for k in range(12)]
+    round_ = {"round": 1, "groups": {name: {"accuracy": k / 20, "loss": 1.0} for k, name in enumerate(groups)}}
+    found = comparison([History([round_], {"method": "fedavg", "seed": 0, "scenario": "own"})])
+    text = shown(rich_table(found, 80), width=80)
+    assert "…" not in text
+    assert all(name in text for name in [*groups, "AVG", "STD", "worst"])
+    assert text.count("Accuracy of the global model") == text.count("STD: standard deviation") == 1
+    assert text.count(" fedavg ") == 3
+
+
 def test_latex_is_balanced():
     text = latex(comparison(several(3)))
     assert text.count("{") == text.count("}")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from equipoise import reproduce
 from equipoise.history import History
+from equipoise.networks.resnet import resnet18
 from equipoise.report import reproduction
 from equipoise.report.reproduction import Entry, Result, Shown
 
@@ -81,6 +84,7 @@ def mine(tmp_path: Path) -> str:
         ('columns = ["AVG"]', 'columns = ["AVGE"]', "part digits: Unknown column 'AVGE'.*AVG"),
         ('AVG = "avg"', 'AVG = "average"', "column AVG: Unknown statistic 'average'"),
         ('name = "FedHEAL"', 'name = "Plain & simple"', r"two entries \[\[row\]\] are called 'Plain & simple'"),
+        ('AVG = "avg"', 'AVG = "avg balance"', "column AVG: Unknown measure 'balance'.*balanced"),
         ("seeds = 2", "seeds = 0", "seeds: .*greater than or equal to 1; found 0"),
         ("seeds = 2", "seed = 2", "seed: Extra inputs are not permitted; found 2"),
         ("seeds = 2", "seeds = ", "Invalid value"),
@@ -181,6 +185,110 @@ def test_experiments_share_their_runs(mine: str, tmp_path: Path) -> None:
     changed = reproduce.plan(mine, tmp_path / "r", embedded=True, seeds=1, rounds=3, rows=["FedHEAL"])
     assert changed.cells[0].path != first.cells[0].path
     assert reproduce.histories(changed) == {}
+
+
+def measured(clients: list[float], groups: list[float], **more: object) -> History:
+    """Seven rounds with the accuracies of one client and of one test set."""
+    records = [
+        {"round": t, "groups": {"test": {"accuracy": g, "loss": 1.0}}, "clients": {"accuracy": [c, c]}}
+        for t, (c, g) in enumerate(zip(clients, groups, strict=True))
+    ]
+    return History(tuple(records), {"method": "fedavg", **more})
+
+
+def test_what_stands_beside_the_last_round_is_of_the_last_round() -> None:
+    """The mean over clients that all have the global model is the global model's."""
+    run = measured([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8])
+    assert reproduce.value(run, "mean_client") == pytest.approx(80)
+    assert reproduce.value(run, "last") == pytest.approx(80)
+    assert reproduce.value(run, "avg") == pytest.approx(100 * (0.3 + 0.4 + 0.5 + 0.6 + 0.8) / 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fedheal/table2", "of the last five rounds that were evaluated, in percent"),
+        ("fedld/table1", "of the last round that was evaluated, in percent"),
+        ("fedism/table5", "in MiB, of one client in one round"),
+        ("fedsac/table1", "100 times the correlation, in the last round that was evaluated"),
+        ("fedsac/figure3", "fairness 100 times the correlation, in the last round that was evaluated; max of the last round"),
+    ],
+)  # fmt: skip
+def test_a_table_says_of_which_rounds_and_in_which_unit_it_is(name: str, said: str, tmp_path: Path) -> None:
+    rows = [reproduce.read(name).row[0].name]
+    result = reproduce.collect(reproduce.plan(name, tmp_path, embedded=True, seeds=1, rounds=1, rows=rows))
+    assert said in reproduction.sentences(result, result.parts[0])[0]
+
+
+def test_what_makes_numbers_less_than_they_seem_is_said(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = reproduce.plan(mine, tmp_path, embedded=True, rounds=1, rows=["Plain & simple"])
+    data = {0: "one", 1: "one"}
+
+    def found(_: object) -> dict[tuple[str, str], list[History]]:
+        values = {0: [0.5, 0.6], 1: [0.5, math.nan]}
+        runs = [measured(v, v, seed=seed, data={"sha256": data[seed]}) for seed, v in values.items()]
+        return {("digits", "Plain & simple"): runs}
+
+    monkeypatch.setattr(reproduce, "histories", found)
+    (part,) = reproduce.collect(plan).parts
+    assert part.doubts == (
+        "These are numbers after 1 round; the experiment has 2.",
+        "Not defined, and left out of the means: Plain & simple AVG with 1 of 2, Plain & simple street with 2 of 2 seeds.",
+    )
+    assert reproduction.sentences(reproduce.collect(plan), part)[1:3] == list(part.doubts)
+    whole = reproduce.plan(mine, tmp_path, embedded=True)
+    (part,) = reproduce.collect(whole).parts
+    assert not any("numbers after" in said for said in part.doubts)
+
+
+def test_runs_on_files_that_changed_meanwhile_are_not_mixed_in_silence(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = reproduce.plan(mine, tmp_path, embedded=True, seeds=1)
+    data = {"Plain & simple": "one", "FedHEAL": "one"}
+
+    def found(_: object) -> dict[tuple[str, str], list[History]]:
+        return {("digits", row): [measured([0.5], [0.5], seed=0, data={"sha256": sha})] for row, sha in data.items()}
+
+    monkeypatch.setattr(reproduce, "histories", found)
+    (part,) = reproduce.collect(plan).parts
+    assert not any("same data" in said for said in part.doubts)
+    data["FedHEAL"] = "other"
+    (part,) = reproduce.collect(plan).parts
+    assert any("Not all of these runs saw the same data" in said for said in part.doubts)
+
+
+def test_parts_that_cannot_be_run_are_named(tmp_path: Path) -> None:
+    plan = reproduce.plan("fedheal/table5", tmp_path, embedded=True, seeds=1, rounds=1, rows=["FedAvg"])
+    result = reproduce.collect(plan)
+    assert [part.name for part in result.parts] == ["digits"]
+    said = "Not run: Office-Caltech10: there is no embedded stand-in for these data."
+    assert said in result.note
+    assert said in reproduction.markdown(result)
+    assert said in json.dumps(reproduction.as_dict(result))
+    only = reproduce.plan(
+        "fedheal/table5", tmp_path, embedded=True, seeds=1, rounds=1, rows=["FedAvg"], parts=["digits"]
+    )
+    assert "Not run" not in reproduce.collect(only).note
+
+
+def test_weights_decide_the_run_by_what_is_in_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace('"mlp(hidden=[8])"', '"resnet18(stem=small)"'))
+    file = tmp_path / "weights.pth"
+    stems = set()
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        torch.save(resnet18((3, 32, 32), 10, stem="small").state_dict(), file)
+        os.utime(file, ns=(seed, seed))
+        plan = reproduce.plan(str(path), tmp_path, embedded=True, seeds=1, rows=["Plain & simple"], weights=str(file))
+        stems.add(plan.cells[0].path)
+    assert len(stems) == 2
+    path.write_text(MINE.replace('network = "mlp(hidden=[8])"\n', ""))
+    with pytest.raises(reproduce.ExperimentError, match=r"part digits: digits has a network of its own .*--weights"):
+        reproduce.plan(str(path), tmp_path, embedded=True, weights=str(file))
 
 
 # showing

@@ -94,7 +94,12 @@ def test_every_round_is_told(tmp_path: Path) -> None:
 # the configuration
 def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, tmp_path: Path) -> None:
     written = tomllib.loads((run / "config.toml").read_text())
-    assert written.keys() == RunConfig.model_fields.keys() - {"clip", "steps", "chunk"}  # None, which TOML cannot say
+    assert written.keys() == RunConfig.model_fields.keys() - {
+        "clip",
+        "steps",
+        "chunk",
+        "data",
+    }  # None, which TOML cannot say
     (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
     runs.execute(tmp_path, progress=False)
     assert_same_run(run, tmp_path)

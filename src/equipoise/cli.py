@@ -223,7 +223,8 @@ def run(
         optimizer=optimizer, clip=clip, participation=participation, engine=engine, chunk=chunk, precision=precision, quorum=quorum, threads=threads, device=device,
     )  # fmt: skip
     overrides = {**(of_file.overrides if method is None else of_file.of(method)), **overrides}
-    method, seed = method or of_file.method, of_file.seed if seed is None else seed
+    method = of_file.method if method is None else method
+    seed = of_file.seed if seed is None else seed
     config = runs.configure(method, overrides=overrides, seed=seed, **choices)
     if dry_run:
         _foretell(runs.plan(config, base, workers=workers, progress=not json_), json_)
@@ -381,7 +382,7 @@ def report_(
     if json_:
         print(json.dumps(comparison(histories), indent=1))  # noqa: T201
         return
-    out.print(rich_table(comparison(histories)))
+    out.print(rich_table(comparison(histories), out.width))
     out.print(f"report: {written}", soft_wrap=True, highlight=False)
 
 
@@ -589,7 +590,7 @@ def _finish(histories: list[History], directory: Path, json_: bool, report: bool
         return
     for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
         out.print(f"[dim]{escape(line)}[/]", highlight=False)
-    out.print(rich_table(found))
+    out.print(rich_table(found, out.width))
     for history in histories:
         for line in _quarantined(history):
             out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)

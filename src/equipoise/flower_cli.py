@@ -363,7 +363,7 @@ def _finish(directory: Path, json_: bool) -> None:
     if json_:
         print(json.dumps(found, indent=1))  # noqa: T201
         return
-    out.print(rich_table(found))
+    out.print(rich_table(found, out.width))
     out.print(f"run: {directory}\nreport: {directory / 'report.html'}", soft_wrap=True, highlight=False)
 
 

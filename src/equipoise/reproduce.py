@@ -7,8 +7,9 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,9 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise import runs
 from equipoise.compare import complete
+from equipoise.data.places import digest
 from equipoise.files import waited
 from equipoise.history import History
 from equipoise.method import parse
+from equipoise.metrics.classification import MEASURES
 from equipoise.metrics.communication import traffic
 from equipoise.metrics.statistics import summary_over_seeds
 from equipoise.report.reproduction import Entry, Result, Shown
@@ -34,6 +37,13 @@ OF_RUNS = (
     "mean_client",
     "traffic",
 )  # mean accuracy of the clients' own models; MiB that a client receives and sends in a round
+MEASURED = {  # in which unit and round a statistic is; all others are as AVERAGED says
+    "traffic": "in MiB, of one client in one round",
+    **dict.fromkeys(("fairness", "spearman"), "100 times the correlation, in the last round that was evaluated"),
+    **dict.fromkeys(("last", "mean_client", "max", "min", "mean"), "of the last round that was evaluated, in percent"),
+    "best": "of the best of all rounds by the test data, in percent",
+}
+AVERAGED = "of the last five rounds that were evaluated, in percent"
 
 
 class Strict(BaseModel):
@@ -218,7 +228,9 @@ def _check(name: str, experiment: Experiment) -> None:
                     f"{name}: part {part.name}: {unknown('column', column, list(experiment.columns))}"
                 )
     for column, spec in experiment.columns.items():
-        statistic = spec.split(" ")[0]
+        statistic, _, measure = spec.partition(" ")
+        if measure and measure not in MEASURES:
+            raise ExperimentError(f"{name}: column {column}: {unknown('measure', measure, MEASURES)}")
         if not statistic.startswith("group:") and statistic not in (*OF_GROUPS, *OF_CLIENTS, *OF_RUNS):
             raise ExperimentError(
                 f"{name}: column {column}: {unknown('statistic', statistic, [*OF_GROUPS, *OF_CLIENTS, *OF_RUNS, 'group:NAME'])}"
@@ -322,6 +334,11 @@ def _config(
     if condition.network is not None:
         network, options = runs.called("network", condition.network, "resnet10(width=64)")
         told |= {"network": network, "network_options": {**options, **({"weights": weights} if weights else {})}}
+    elif weights:
+        raise ExperimentError(
+            f"part {part.name}: {condition.scenario} has a network of its own here, which takes no weights, and --weights "
+            "would do nothing. Leave it out."
+        )
     options = {**condition.options, **row.options}
     config = runs.configure(
         row.method, condition.scenario, overrides=overrides, seed=seed, scenario_options=options, data=data, **told
@@ -331,9 +348,18 @@ def _config(
 
 def _stem(config: RunConfig) -> str:
     """A name for all that decides a run's result, so that every experiment that needs the run finds it."""
-    told = json.dumps(config.model_dump(exclude={"label"}), sort_keys=True)
+    about = config.model_dump(exclude={"label"})
+    if isinstance(weights := config.network_options.get("weights"), str):
+        about["weights"] = _digest(Path(weights), Path(weights).stat().st_mtime_ns)  # the file's path says little
+    told = json.dumps(about, sort_keys=True)
     name = runs.slug(config.method.split("(")[0])
     return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}-seed{config.seed}"
+
+
+@lru_cache(maxsize=2)
+def _digest(path: Path, changed: int) -> str:
+    """Checksum of a file, made once for all cells; ``changed`` is its time of change."""
+    return digest(path)
 
 
 def run(
@@ -386,13 +412,13 @@ def value(history: History, spec: str, last: int = 5) -> float:
     spec : ``"STATISTIC [MEASURE]"``: avg, std, worst, gap, client_std or group:NAME of a measure (accuracy); or fairness,
         spearman, max, mean or min, of what clients get for what they contribute; or mean_client, the accuracy of the
         clients' own models, or traffic, the MiB that a client receives and sends in a round.
-    last : rounds that make the number.
+    last : rounds that make a number of the first kind but ``last`` and ``best``; all others are of the last round.
     """
     statistic, _, measure = spec.partition(" ")
     if statistic in OF_CLIENTS:
         found = (history.summary(last)["collaboration"] or {}).get(statistic)
     elif statistic == "mean_client":
-        found = history.summary(last)["clients"].get("mean")
+        found = history.summary(1)["clients"].get("mean")  # of one round, as ``last``, which stands beside it
     elif statistic == "traffic":
         found = traffic(history.records).total / 2**20 if any("bytes" in r for r in history.records) else None
     elif (measure or "accuracy") not in history.measures:
@@ -434,13 +460,60 @@ def collect(planned: Plan, failed: Mapping[tuple[str, str], str] | None = None) 
                 part.name, part.title or part.name, condition.scenario, tuple(columns), tuple(row.name for row in rows), entries,
                 {row.name: reasons[part.name, row.name] for row in rows if (part.name, row.name) in reasons},
                 max((len(found.get((part.name, row.name), [])) for row in rows), default=0),
+                _measured({column: experiment.columns[column] for column in columns}), tuple(_doubts(planned, part.name, entries, found)),
             )
         )  # fmt: skip
+    left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part for row in experiment.of(part)
+            if (part.name, row.name) in planned.skipped and part.name not in {one.name for one in shown}}  # fmt: skip
+    note = " ".join([*experiment.note.split(), *(f"Not run: {title}: {why}." for title, why in left.items())])
     return Result(
         title=f"{experiment.paper}: {experiment.title}", citation=experiment.citation, about=" ".join(experiment.about.split()),
-        note=" ".join(experiment.note.split()), embedded=planned.embedded, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
+        note=note, embedded=planned.embedded, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
         settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.cells)},
     )  # fmt: skip
+
+
+def _measured(columns: Mapping[str, str]) -> str:
+    """In which unit and rounds the numbers of columns are, given as they are told in the file."""
+    of: dict[str, list[str]] = {}
+    for column, spec in columns.items():
+        of.setdefault(MEASURED.get(spec.split(" ")[0], AVERAGED), []).append(column)
+    return next(iter(of)) if len(of) == 1 else "; ".join(f"{', '.join(names)} {how}" for how, names in of.items())
+
+
+def _doubts(
+    planned: Plan,
+    part: str,
+    entries: Mapping[tuple[str, str], Entry],
+    found: Mapping[tuple[str, str], Sequence[History]],
+) -> Iterator[str]:
+    """What makes the numbers of a part less than they seem."""
+    cells = [cell for cell in planned.cells if cell.part == part]
+    condition = next(p for p in planned.experiment.part if p.name == part).condition(embedded=planned.embedded)
+    rows = {row.name: row for row in planned.experiment.row}
+    fewer = {
+        (cell.config.rounds, meant)
+        for cell in cells
+        if (meant := rows[cell.row].train.get("rounds", condition.train.get("rounds", 0))) > cell.config.rounds
+    }
+    for rounds, meant in sorted(fewer):
+        yield f"These are numbers after {rounds} round{'s' * (rounds != 1)}; the experiment has {meant}."
+    undefined = [
+        f"{row} {column} with {lost} of {runs_}"
+        for (row, column), entry in entries.items()
+        if (lost := (runs_ := len(found.get((part, row), ()))) - len(entry.values))
+    ]
+    if undefined:
+        yield f"Not defined, and left out of the means: {', '.join(undefined)} seeds."
+    trained: dict[str, set[str]] = {}
+    for cell in cells:
+        for history in found.get((part, cell.row), ()):
+            if history.seed == cell.seed:
+                same = json.dumps([cell.config.scenario_options, cell.seed], sort_keys=True)
+                trained.setdefault(same, set()).add(str(history.meta.get("data", {}).get("sha256")))
+    if any(len(of) > 1 for of in trained.values()):
+        where = {str(cell.path.parent) for cell in cells}
+        yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
 
 
 def _settings(planned: Plan, part: str) -> str:

@@ -171,7 +171,8 @@ def _list(json_: bool) -> None:
         table.add_column(column, overflow="fold", justify="right" if column == "runs" else "left")
     for name, e in every.items():
         without = [part.name for part in e.part if part.embedded is None]
-        stands = "yes" if not without else "no" if len(without) == len(e.part) else f"without {', '.join(without)}"
+        few = ", ".join(without) if len(without) < 3 else f"{len(without)} of {len(e.part)} parts"
+        stands = "yes" if not without else "no" if len(without) == len(e.part) else f"without {few}"
         table.add_row(f"[bold]{name}[/]", escape(e.title), str(_count(e)), stands)
     out.print(table)
     out.print("\nBegin with [bold]equipoise reproduce fedheal/table5 --embedded --seeds 1[/].", highlight=False)
@@ -226,11 +227,11 @@ def _foretell(plan: Plan, folder: Path, jobs: int | None, json_: bool) -> None:
                 "row": cell.row,
                 "seed": cell.seed,
                 "finished": finished,
-                "seconds": round(found.seconds, 1),
+                "seconds": round(found.seconds, 3),
                 "memory": found.needed,
             }
         )
-    told = {"runs": lines, "seconds": round(seconds / at_once, 1), "memory": most * at_once, "jobs": at_once}
+    told = {"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once}
     if json_:
         print(json.dumps(told, indent=1))  # noqa: T201
         return

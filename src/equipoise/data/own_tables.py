@@ -22,7 +22,7 @@ Where = Callable[[int], str]  # says where a sample stands
 DELIMITERS = ",;\t"
 LARGEST = 3e38  # a number beyond it is infinite in the precision that networks use
 ROLES = ("client", "group", "split")
-FIXES = "Fill it in; leave the column out, --set leave_out={name}; or say what it is for, such as --set group={name}"
+FIXES = "{mend}; leave the column out, --set leave_out={name}; or say what it is for, such as --set group={name}"
 
 
 def csv(path: Path, columns: Columns) -> Own:
@@ -107,8 +107,9 @@ def _number(path: Path, line: int, name: str, cell: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or "_" in cell or abs(value) > LARGEST:
-        found = f"found {cell.strip()!r}" if cell.strip() else "it is empty"
-        raise DataError(f"{path}, line {line}, column {name}: expected a number, {found}. {FIXES.format(name=name)}.")
+        found, mend = (f"found {cell.strip()!r}", "Correct it") if cell.strip() else ("it is empty", "Fill it in")
+        fixes = FIXES.format(mend=mend, name=name)
+        raise DataError(f"{path}, line {line}, column {name}: expected a number, {found}. {fixes}.")
     return value
 
 

@@ -38,7 +38,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """A block of the table: its columns, its rows and their entries; ``missing`` says why a row has none."""
+    """A block of the table: its columns, its rows and their entries; ``missing`` says why a row has none.
+
+    ``measured`` says in which unit and rounds the numbers are, ``doubts`` what makes them less than they seem.
+    """
 
     name: str
     title: str
@@ -48,6 +51,8 @@ class Shown:
     entries: Mapping[tuple[str, str], Entry]
     missing: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 0
+    measured: str = "of the last five rounds that were evaluated, in percent"
+    doubts: tuple[str, ...] = ()
 
     def agreement(self, column: str) -> tuple[float, int] | None:
         """Kendall's tau-b between our order of the rows and the paper's, and over how many rows; None below three."""
@@ -104,7 +109,7 @@ def sentences(result: Result, part: Shown) -> list[str]:
     interval = (
         "mean ± half the 95 % interval over seeds (Student's t)" if part.seeds > 1 else "one seed, so no interval"
     )
-    said = [f"Ours: {interval}, of the last five rounds that were evaluated, in percent."]
+    said = [f"Ours: {interval}, {part.measured}.", *part.doubts]
     if any(e.paper is not None for e in part.entries.values()):
         said.append(
             "Second line: the paper's number."
@@ -147,7 +152,7 @@ def rich_tables(result: Result) -> "Group":
                 ),
             )
         shown += [table, Text(" ".join(sentences(result, part))), Text()]
-    return Group(*shown)
+    return Group(*shown, *([Text(result.note), Text()] if result.note else []))
 
 
 def markdown(result: Result) -> str:
@@ -231,6 +236,8 @@ def as_dict(result: Result) -> dict[str, object]:
         "embedded": result.embedded,
         "settings": dict(result.settings),
         "ours": [{"what": what, "why": why} for what, why in result.ours],
+        "note": result.note,
+        "doubts": {part.name: list(part.doubts) for part in result.parts if part.doubts},
         "cells": [
             {
                 "part": part.name, "row": row, "column": column, "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std),

@@ -668,13 +668,15 @@ def differences(content: Grid, tested: Sequence[str]) -> Iterator[tuple[str, dic
             yield name, {title: found[title] for title in tested}
 
 
-def rich_table(comparison: Comparison) -> "Group":
+def rich_table(comparison: Comparison, width: int = 1000) -> "Group":
     """A comparison for the terminal: one row per method, the best value of each column in bold; one table per measure.
 
     Parameters
     ----------
     comparison
         What `comparison` returned.
+    width
+        Columns of the terminal, >= 1; what does not fit beside the rest stands in a table below.
     """
     from rich.console import Group
 
@@ -682,8 +684,42 @@ def rich_table(comparison: Comparison) -> "Group":
     shown: list[Table | str] = []
     for sheet in sheets(comparison):
         # The sentences take the width of the table, and that of the accuracy is wide enough.
-        shown += [*([""] if shown else []), _rich_table(sheet, said, 60 if shown else None)]
+        for part in _folded(sheet, width):
+            shown += [*([""] if shown else []), _rich_table(part, said, 60 if shown else None)]
     return Group(*shown)
+
+
+def _folded(sheet: Sheet, width: int) -> list[Sheet]:
+    """A table as several below each other, each with some of the columns, where it is wider than the terminal."""
+    if sheet.narrow:  # made to fit, and folds its names
+        return [sheet]
+    names = max(len("method"), *(len(name) for name, _ in sheet.grid.rows))
+    blocks: list[list[int]] = [[]]
+    free = room = width - names - 2  # an edge on either side
+    for k, title in enumerate(sheet.grid.titles):
+        cells = [text for _, row in sheet.grid.rows for text in (row[k].mean, f"±{row[k].spread}")]
+        need = 1 + max(6, len(title), *map(len, cells))
+        if blocks[-1] and need > free:
+            blocks.append([])
+            free = room
+        blocks[-1].append(k)
+        free -= need
+    parts = [
+        sheet._replace(
+            grid=sheet.grid._replace(
+                titles=tuple(sheet.grid.titles[k] for k in block),
+                rows=tuple((name, tuple(row[k] for k in block)) for name, row in sheet.grid.rows),
+            ),
+            caption=sheet.caption if block is blocks[0] else "",
+            sentences=[],
+            test=[],
+            differences=[],
+        )
+        for block in blocks
+    ]
+    # What is said below the table stands below its last part.
+    last = sheet._replace(caption=parts[-1].caption, grid=parts[-1].grid)
+    return [*parts[:-1], last]
 
 
 def _rich_table(sheet: Sheet, said: set[str], min_width: int | None) -> "Table":

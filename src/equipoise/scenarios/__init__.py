@@ -82,8 +82,10 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
             )
         return build(seed, **options)
     if data is None:
-        raise ValueError(
-            f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR. "
-            "`equipoise data` tells where to get them, `equipoise data check --data DIR` whether they are complete."
+        help_ = (
+            "`equipoise init --data DIR` tells what is found there."
+            if name == "own"
+            else "`equipoise data` tells where to get them, `equipoise data check --data DIR` whether they are complete."
         )
+        raise ValueError(f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR. {help_}")
     return build(seed, Path(data).expanduser(), **options)

@@ -31,7 +31,7 @@ RELEASED_SEED = 2024  # of the published partitions
 NOISE = {"train": 0, "test": 1}  # seeds of the corruption: as in the papers, all runs see the same bad images
 SIDE = 224  # of an image, pixels
 
-TRANSFORM = Images(MEAN, STD, rotate=10.0, translate=0.02, flip=True)
+TRANSFORM = Images(MEAN, STD, pad="zero", rotate=10.0, translate=0.02, flip=True)
 PROTOCOL = Protocol(rounds=300, epochs=1, batch_size=32, lr=3e-4, momentum=0.0, weight_decay=5e-4, optimizer="adam")
 MEASURES = ("accuracy", "balanced", "auc", "auc_ovr")
 

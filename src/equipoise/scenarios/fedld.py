@@ -27,7 +27,7 @@ REDRAWS = (
 )
 SIDE = 384  # of what the network sees, pixels
 
-# Training crops a share of the area, turns and mirrors. The released code: SGD's momentum and weight decay are not in the paper.
+# Training crops a share of the area, turns (what comes from outside is black) and mirrors. The released code: SGD's momentum and weight decay are not in the paper.
 RETINA_MEAN, RETINA_STD = (0.5007, 0.5010, 0.5019), (0.0342, 0.0535, 0.0484)
 RETINA_AREA, COVID_AREA = (0.6, 1.0), (0.8, 1.2)
 DEGREES = 10.0
@@ -85,7 +85,7 @@ def retina(
     else:
         options = {"split": split or 1}
         names, parts = _published("fedld-retina", train, f"split_{split or 1}/")
-    transform = Images(RETINA_MEAN, RETINA_STD, area=RETINA_AREA, rotate=DEGREES, flip=True, size=size)
+    transform = Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size)
     protocol = replace(RETINA_PROTOCOL, participation=0.1 if len(names) >= MANY else 1.0)
     return _scenario(
         "fedld-retina", SUMMARY_RETINA, seed, {"train": train, "test": test}, names, parts, transform, protocol, options
@@ -107,7 +107,7 @@ def covid(seed: int, data: Path, *, size: int = SIDE) -> Scenario:
     """
     train, test = (catalog.read("covid-fl", data, part, side=size) for part in ("train", "test"))
     names, parts = _published("fedld-covid", train, "split_real/")
-    transform = Images(MEAN, STD, area=COVID_AREA, rotate=DEGREES, flip=True, size=size)
+    transform = Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size)
     return _scenario(
         "fedld-covid", SUMMARY_COVID, seed, {"train": train, "test": test}, names, parts, transform, COVID_PROTOCOL, {}
     )

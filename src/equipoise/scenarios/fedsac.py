@@ -141,7 +141,12 @@ def _scenario(
 
     parts = [order[part].tolist() for part in divide(y[order])]
     names = tuple(f"client-{k}" for k in range(1, clients + 1))
-    options = {"scene": scene, "samples": each, "recipe": how, "holdout": holdout}
+    options = {
+        "scene": scene,
+        "samples": each if scene == "cla" else pool // clients,
+        "recipe": how,
+        "holdout": holdout,
+    }
     return Scenario(
         name=name,
         summary=of.summary,
