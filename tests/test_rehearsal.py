@@ -54,7 +54,7 @@ def test_an_experiment_runs_from_its_files_to_the_page(name: str, tmp_path: Path
     assert {cell["row"] for cell in cells} == set(rows)
     assert all(cell["mean"] is not None and cell["paper"] is not None for cell in cells), cells
     assert not columns or {cell["column"] for cell in cells} == columns
-    folder = tmp_path / "runs" / "reproduce" / name.replace("/", "-")
+    folder = tmp_path / "runs" / "reproduce" / f"{name.replace('/', '-')}-2-rounds"
     with (folder / "table.csv").open(encoding="utf-8") as file:
         written = list(csv.DictReader(file))
     assert [float(line["mean"]) for line in written] == pytest.approx([cell["mean"] for cell in cells], abs=1e-3)

@@ -90,7 +90,8 @@ def reproduce(
     if embedded and data is not None:
         raise ValueError("--data and --embedded: tell one of them, the paper's data or the stand-in.")
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
-    folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded)
+    trial = "" if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
+    folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     if dry_run and data is None and not embedded:
         _outline(name, json_)
         return

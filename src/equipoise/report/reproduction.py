@@ -138,9 +138,9 @@ def rich_tables(result: Result) -> "Group":
         table = Table(
             title=f"{result.title}\n{part.title}", title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
-        table.add_column("")
+        table.add_column("", no_wrap=True)  # a name cut short may be another row's
         for column in part.columns:
-            table.add_column(column, justify="right")
+            table.add_column(column, justify="right", overflow="fold", min_width=max(map(len, column.split())))
         for row in part.rows:
             entries = [part.entries[row, column] for column in part.columns]
             papers = [theirs(e, embedded=result.embedded) for e in entries]
