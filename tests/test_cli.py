@@ -266,6 +266,7 @@ def test_an_option_of_the_scenario_can_be_set(equipoise: Call, tmp_path: Path) -
 QUALITY = ["-s", "digits-quality(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=5)", *TINY[2:], "--rounds", 6]
 
 
+@pytest.mark.slow
 def test_a_scenario_with_measures_from_end_to_end(equipoise: Call, tmp_path: Path) -> None:
     given = ["compare", "fedavg", "qffl", *QUALITY, "--set", "corruption=motion-blur", "--set", "corrupted=1"]
     ended = equipoise(*given, "--seeds", 2, "--runs", tmp_path, "--name", "x")

@@ -456,7 +456,12 @@ def test_one_client(name):
         (by_size, {"samples": 50}, "one would have 6: expected at least 10. Give more samples, 85 per client"),
         (by_classes, {"samples": 9}, "m must be >= 10, one sample of each of the classes; found 9"),
         (by_shares, {"alpha": 0.0}, "alpha must be at least"),
-        (by_shares, {"alpha": 0.01, "clients": 20}, "min_size=10 samples.*Raise alpha"),
+        pytest.param(
+            by_shares,
+            {"alpha": 0.01, "clients": 20},
+            "min_size=10 samples.*Raise alpha",
+            marks=pytest.mark.slow,
+        ),
         (by_shares, {"test": (900, 897, 10, 10)}, "a test of 1797 handwriting samples leaves none of 1797 to train on"),
         (by_size, {"seed": -1}, "seed must be >= 0; found -1"),
         (by_size, {"test": (10, 10, 10)}, "test must be 4 positive numbers"),
@@ -494,6 +499,7 @@ def test_steps_of_a_protocol():
         Protocol(1, 1, 8, 0.1, 0.0, 0.0, steps=0)
 
 
+@pytest.mark.slow
 def test_print_stands_in_where_handwriting_ends():
     train = load("digits-dir", seed=0, clients=60, samples=90, test=(700, 700, 20, 30)).manifest["train"]
     assert train[:2] == [198, 198]  # half of what the test leaves of 1,797

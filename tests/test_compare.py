@@ -161,6 +161,7 @@ def test_by_default_there_are_as_many_runs_at_a_time_as_cores(
 
 
 # interrupted
+@pytest.mark.slow
 def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path: Path) -> None:
     configs = [config("ditto+afl", rounds=60, lr=0.01), config("fedprox", lr=1e30), config("fedavg")]
     dead, failing, fine = directories(tmp_path / "both", configs)

@@ -92,7 +92,9 @@ def test_death_before_every_change_of_a_file_changes_nothing(zygote: Zygote, tmp
     assert n > 60
 
 
-@pytest.mark.parametrize("method", STATEFUL)
+@pytest.mark.parametrize(
+    "method", [STATEFUL[0], *(pytest.param(method, marks=pytest.mark.slow) for method in STATEFUL[1:])]
+)
 def test_deaths_at_random_moments_change_nothing(zygote: Zygote, tmp_path: Path, method: str) -> None:
     settings = config(method, rounds=16, checkpoint_every=2)
     reference = executed(tmp_path / "whole", settings)
