@@ -137,6 +137,7 @@ def assert_nothing_runs(local: LocalFederation) -> None:
     assert left_running(local) == []
 
 
+@pytest.mark.slow  # the test with TLS and keys takes the same way, and more
 def test_two_sites_without_encryption(tmp_path: Path, cache: Path) -> None:
     """The project as it is written for a newcomer, one round; and a run that fails says why."""
     project.init(tmp_path / "app", 2)
