@@ -537,6 +537,8 @@ def test_centres_are_clients_with_tests_of_their_own(reads: Reads, tmp_path: Pat
     assert parts(scenario)[5] == list(range(5, 60, 6))
     with pytest.raises(ValueError, match=r"with clients=centre images stay .*found corrupted=4"):
         load("fedism-isic", 0, tmp_path, clients="centre", corrupted=4)
+    with pytest.raises(ValueError, match="nothing is divided or corrupted, and alpha, severity would do nothing"):
+        load("fedism-isic", 0, tmp_path, clients="centre", alpha=0.5, severity=3)
     with pytest.raises(ValueError, match="clients must be a whole number or 'centre'; found 'center'"):
         load("fedism-isic", 0, tmp_path, clients="center")
     (tmp_path / "bare").mkdir()

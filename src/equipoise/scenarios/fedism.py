@@ -115,6 +115,16 @@ def isic(
     """
     if isinstance(clients, str) and clients != CENTRE:
         raise ValueError(f"fedism-isic: clients must be a whole number or {CENTRE!r}; found {clients!r}.")
+    told = {
+        "alpha": alpha != 1.0,
+        "corruption": corruption != "gaussian-noise",
+        "severity": severity,
+        "recipe": recipe != "shuffled",
+    }
+    if clients == CENTRE and (idle := [option for option, value in told.items() if value]):
+        raise ValueError(
+            f"fedism-isic: with clients={CENTRE} nothing is divided or corrupted, and {', '.join(idle)} would do nothing. Leave it out."
+        )
     if clients == CENTRE and corrupted:
         raise ValueError(
             f"fedism-isic: with clients={CENTRE} images stay as the centres took them; found corrupted={corrupted}. Leave it out."
