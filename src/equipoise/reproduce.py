@@ -349,8 +349,8 @@ def _config(
 def _stem(config: RunConfig) -> str:
     """A name for all that decides a run's result, so that every experiment that needs the run finds it."""
     about = config.model_dump(exclude={"label"})
-    if isinstance(weights := config.network_options.get("weights"), str):
-        about["weights"] = _digest(Path(weights), Path(weights).stat().st_mtime_ns)  # the file's path says little
+    if config.weights is not None:
+        about["weights"] = _digest(config.weights, config.weights.stat().st_mtime_ns)  # the file's path says little
     told = json.dumps(about, sort_keys=True)
     name = runs.slug(config.method.split("(")[0])
     return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}-seed{config.seed}"
@@ -429,9 +429,21 @@ def value(history: History, spec: str, last: int = 5) -> float:
     return math.nan if found is None else float(found)
 
 
-def collect(planned: Plan, failed: Mapping[tuple[str, str], str] | None = None) -> Result:
-    """Ours beside the paper's: every cell with its mean, its spread over seeds and the published number."""
-    found, experiment = histories(planned), planned.experiment
+def collect(
+    planned: Plan,
+    failed: Mapping[tuple[str, str], str] | None = None,
+    found: Mapping[tuple[str, str], Sequence[History]] | None = None,
+) -> Result:
+    """Ours beside the paper's: every cell with its mean, its spread over seeds and the published number.
+
+    Parameters
+    ----------
+    planned : the runs.
+    failed : what :func:`run` gave.
+    found : what :func:`histories` gave; None reads them.
+    """
+    found = histories(planned) if found is None else found
+    experiment = planned.experiment
     reasons = {**planned.skipped, **(failed or {})}
     shown = []
     for part in experiment.part:

@@ -107,8 +107,9 @@ def reproduce(
         _foretell(plan, folder, jobs, json_)
         return
     failed = _run(plan, jobs, quiet=json_)
-    result = experiments.collect(plan, failed)
-    written = _write(plan, result, folder)
+    found = experiments.histories(plan)
+    result = experiments.collect(plan, failed, found)
+    written = _write(plan, result, found, folder)
     if json_:
         print(json.dumps(reproduction.as_dict(result), indent=1))  # noqa: T201
     else:
@@ -137,9 +138,10 @@ def _run(plan: Plan, jobs: int | None, *, quiet: bool) -> dict[tuple[str, str], 
         )
 
 
-def _write(plan: Plan, result: reproduction.Result, folder: Path) -> list[Path]:
+def _write(
+    plan: Plan, result: reproduction.Result, found: dict[tuple[str, str], list[History]], folder: Path
+) -> list[Path]:
     """The table in four forms, the figures, and for every part the full report of its runs."""
-    found = experiments.histories(plan)
     reports: dict[str, str] = {}
     for part in dict.fromkeys(where for where, _ in found):
         of_part: list[History] = [run for (where, _), seeds in found.items() if where == part for run in seeds]

@@ -77,6 +77,12 @@ class RunConfig(BaseModel):
     checkpoint_every: int = Field(ge=1, default=1)
 
     @property
+    def weights(self) -> Path | None:
+        """The file that the network starts from, if it does."""
+        told = self.network_options.get("weights")
+        return Path(told).expanduser() if isinstance(told, str) else None
+
+    @property
     def solver(self) -> Solver:
         """The local optimiser."""
         if self.optimizer == "sgd":
@@ -329,8 +335,8 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every", "engine"})
     versions = {name: version(name) for name in ("torch", "numpy")}
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
-    if isinstance(weights := config.network_options.get("weights"), str):
-        made["weights"] = digest(Path(weights))  # the file's path says little
+    if config.weights is not None:
+        made["weights"] = digest(config.weights)  # the file's path says little
     recipe = {**about, **made, "labels": fingerprint(fed.experiment)["labels"], **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return cache_directory() / f"alone-{key}.json"
@@ -416,8 +422,8 @@ def _execute(
         "header": header,
         **{key: fed.history.meta[key] for key in ("contribution", "units") if key in fed.history.meta},
     }
-    if isinstance(weights := config.network_options.get("weights"), str):
-        manifest["weights"] = {"file": weights, "sha256": digest(Path(weights).expanduser())}
+    if config.weights is not None:
+        manifest["weights"] = {"file": config.network_options["weights"], "sha256": digest(config.weights)}
     write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
     if rest > 0:
         fed.fit(

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from equipoise.data.decoded import decoded
 from equipoise.data.found import DataError, Found
 from equipoise.data.idx import DIGITS
-from equipoise.data.mapped import Mapped
+from equipoise.data.lists import mapped, weight
 from equipoise.data.places import entries, located, plain
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's ImageFolder
@@ -53,11 +49,9 @@ def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Found:
         raise DataError(f"{folder}: expected one folder per class, {', '.join(classes)}; {wrong}.")
     images = [_images(found[plain(label)]) for label in classes]
     files = [path for group in images for path in group]
-    y = torch.repeat_interleave(torch.tensor([len(group) for group in images]))
-    path = decoded(files, side, what=f"{name} {folder.name}")
-    data = Mapped(path, np.arange(len(files)), y)
-    about = {"images": len(files), "bytes": sum(file.stat().st_size for file in files)}
-    return Found(data, tuple(classes), tuple(str(file.relative_to(folder)) for file in files), about=about)
+    y = [k for k, group in enumerate(images) for _ in group]
+    data = mapped(files, y, side, f"{name} {folder.name}")
+    return Found(data, tuple(classes), tuple(str(file.relative_to(folder)) for file in files), about=weight(files))
 
 
 def _images(folder: Path) -> list[Path]:

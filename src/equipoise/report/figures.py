@@ -105,20 +105,7 @@ def tradeoff(histories: Sequence[History], last: int = 5) -> "Figure":
     for i, (label, seeds) in enumerate(runs.items()):
         of_groups = [100 * last_rounds(run.group_table()[1], last) for run in seeds]
         avg, std = (np.array([reduce(a) for a in of_groups]) for reduce in (np.mean, _std))
-        several = len(seeds) > 1
-        axes.errorbar(
-            std.mean(),
-            avg.mean(),
-            xerr=std.std(ddof=1) if several else None,
-            yerr=avg.std(ddof=1) if several else None,
-            color=_color(i),
-            linestyle="",
-            marker=MARKERS[i % len(MARKERS)],
-            markersize=5,
-            elinewidth=0.8,
-            fillstyle="none" if i // len(PALETTE) % 2 else "full",
-            label=_name(label),
-        )
+        _point(axes, std, avg, label, i)
     axes.margins(0.08)
     axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
     axes.set_xlabel("STD over the groups (points)", size=8, color=INK)
@@ -402,20 +389,7 @@ def plane(histories: Sequence[History]) -> "Figure":
         if not np.isfinite(fairness).all():
             axes.axhline(best.mean(), color=_color(i), linestyle=(0, (4, 2)), linewidth=1.1, label=_name(label))
             continue
-        several = len(seeds) > 1
-        axes.errorbar(
-            fairness.mean(),
-            best.mean(),
-            xerr=fairness.std(ddof=1) if several else None,
-            yerr=best.std(ddof=1) if several else None,
-            color=_color(i),
-            linestyle="",
-            marker=MARKERS[i % len(MARKERS)],
-            markersize=5,
-            elinewidth=0.8,
-            fillstyle="none" if i // len(PALETTE) % 2 else "full",
-            label=_name(label),
-        )
+        _point(axes, fairness, best, label, i)
     axes.margins(0.08)
     left, right = axes.get_xlim()
     axes.set_xlim(max(left, -104), min(right, 104))  # fairness ends at 100, error bars may not
@@ -679,6 +653,24 @@ def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Where stretches of True begin and end: `[1, 1, 0, 1]` gives `[(0, 2), (3, 4)]`."""
     edges = np.flatnonzero(np.diff(np.r_[False, held, False].astype(np.int8)))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _point(axes: "Axes", x: Vector, y: Vector, label: str, i: int) -> None:
+    """A method's mean over its seeds [S], with crosses of one std (ddof 1) if there are several."""
+    several = len(x) > 1
+    axes.errorbar(
+        x.mean(),
+        y.mean(),
+        xerr=x.std(ddof=1) if several else None,
+        yerr=y.std(ddof=1) if several else None,
+        color=_color(i),
+        linestyle="",
+        marker=MARKERS[i % len(MARKERS)],
+        markersize=5,
+        elinewidth=0.8,
+        fillstyle="none" if i // len(PALETTE) % 2 else "full",
+        label=_name(label),
+    )
 
 
 def _titled(axes: "Axes", label: str, right: str = "") -> None:
