@@ -216,15 +216,16 @@ def test_environment_of_a_run_directory(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('method = "fedavg"\nseed = 3\n')
     (tmp_path / "metrics.jsonl").write_text('{"round": 0}\n')
     (tmp_path / "manifest.json").write_text(
-        '{"versions": {"torch": "2.9"}, "machine": {"system": "Linux", "processor": "arm", "cores": 2},'
-        ' "git": "0123456789abcdef", "data": {"sha256": "ff", "clients": {"a": [1, 2]}}}'
+        '{"versions": {"torch": "2.9"}, "machines": [{"round": 0, "system": "Linux", "architecture": "aarch64",'
+        ' "processor": "Neoverse", "instructions": "SVE", "torch": "2.9", "linear_algebra": "open", "switches": {},'
+        ' "cores": 2, "threads": 1}], "git": "0123456789abcdef", "data": {"sha256": "ff", "clients": {"a": [1, 2]}}}'
     )
     run = History.from_run(tmp_path)
     assert run.meta["data"] == {"sha256": "ff"}
     assert environment([run]) == [
         ("torch", "2.9"),
-        ("machine", "Linux arm"),
-        ("cores", "2"),
+        ("system", "Linux aarch64"),
+        ("computed with", "Neoverse · SVE · torch 2.9 · open · 1 threads"),
         ("git commit", "0123456789ab"),
         ("data, seed 3: SHA-256", "ff"),
     ]

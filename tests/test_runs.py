@@ -53,7 +53,9 @@ def test_the_manifest_tells_where_the_numbers_come_from(run: Path) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["versions"].keys() >= {"python", "equipoise", "torch", "numpy"}
     assert manifest["versions"]["torch"] == torch.__version__
-    assert manifest["machine"]["cores"] == os.cpu_count()
+    (machine,) = manifest["machines"]
+    assert (machine["round"], machine["cores"], machine["threads"]) == (0, os.cpu_count(), 1)
+    assert machine["torch"] == torch.__version__
     assert manifest["client_names"] == ["optdigits-1", "photo-1", "fonts-1", "street-1"]
     assert manifest["client_groups"] == ["optdigits", "photo", "fonts", "street"]
     assert manifest["data"]

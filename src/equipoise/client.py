@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import draws
+from equipoise.alignment import aligned
 from equipoise.oracle import Oracle
 from equipoise.rule import Gradient, Out, Rule, State, Visit, overrides
 
@@ -43,6 +44,7 @@ def visit_client(
     -------
     What is sent as the trained whole model [..., G], and for each rule its report and its new state.
     """
+    received, states, messages = aligned((received, states, messages))
     own = None if held is None else held[..., : oracle.n_params]
     shared = None if private is None else ~private[: oracle.n_params]
     visits = [

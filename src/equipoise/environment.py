@@ -1,18 +1,32 @@
-"""What a run was made with: versions, machine, the state of the source."""
+"""What a run was made with: versions, the state of the source, and the machine that computed it."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+import torch
+
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors", "flwr")
+SWITCHES = (  # environment variables that make torch, oneDNN, MKL or OpenBLAS take other instructions
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "OPENBLAS_CORETYPE",
+)
 
 
 def environment() -> dict[str, Any]:
-    """Versions of what matters for results, the kind of machine, and the commit of the source."""
+    """Versions of what matters for results, and the commit of the source."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -23,8 +37,59 @@ def environment() -> dict[str, Any]:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
     except OSError:  # no git here
         commit = ""
+    return {"versions": versions, "git": commit.strip() or None}
+
+
+def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
+    """What computes on ``device``: its name, its instructions, the libraries of matrix products, and the number of threads."""
+    where = torch.device(device)
+    name = where.type
+    if where.type == "cpu":
+        name = _processor()
+    elif where.type == "cuda" and torch.cuda.is_available():
+        name = torch.cuda.get_device_name(where)
     return {
-        "versions": versions,
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        "git": commit.strip() or None,
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": name,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "linear_algebra": _linear_algebra(),
+        "switches": {name: os.environ[name] for name in SWITCHES if os.environ.get(name)},
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
     }
+
+
+def kind(machine: Mapping[str, Any]) -> str:
+    """What the last bits of a result depend on, in words; empty where an earlier version did not record it.
+
+    Parameters
+    ----------
+    machine : as :func:`machine` gives it.
+    """
+    if "instructions" not in machine:
+        return ""
+    switches = [f"{name}={value}" for name, value in machine["switches"].items()]
+    named = (machine["processor"], machine["instructions"], f"torch {machine['torch']}", machine["linear_algebra"])
+    return " · ".join((*named, *switches))
+
+
+@cache
+def _processor() -> str:
+    """The processor's name as its maker gives it, or as much of it as the system tells."""
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        told = ""
+    names = re.findall(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", told, flags=re.M)
+    return names[0].strip() if names else platform.processor() or platform.machine()
+
+
+def _linear_algebra() -> str:
+    """The library of matrix products that torch was built with."""
+    built = torch.__config__.show()
+    if mkl := re.search(r"Math Kernel Library Version (\d[\d.]*)", built):
+        return f"MKL {mkl[1]}"
+    blas = re.search(r"BLAS_INFO=(\w+)", built)
+    return blas[1] if blas else "unknown"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.alignment import aligned
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.draws import noise, plan, seeded
 from equipoise.metrics.classification import AREAS, classification
@@ -105,7 +106,7 @@ def used(
 
     ``data`` are client ``m``'s, ``own`` [G] has its private coordinates, ``states`` what it remembers, per rule.
     """
-    vector = given.vector
+    vector, own, states = aligned((given.vector, own, states))
     if e.private is not None and own is not None:
         vector = torch.where(e.private, own, vector)
     whole = None if given.units is None or e.neurons is None else e.neurons.held(given.units)
@@ -116,7 +117,7 @@ def used(
     oracle = _at_home(e, t, m, data)
     random = e.model.random or not isinstance(data, Samples)
     with seeded(noise(e.seed, t, m) if random else None):
-        for rule, state, told in zip(e.method.rules, states, given.messages, strict=True):
+        for rule, state, told in zip(e.method.rules, states, aligned(given.messages), strict=True):
             if overrides(rule, "deploy"):
                 visit = Visit(vector, e.model.n_params, state, told, oracle, t, t, held)
                 vector = rule.deploy(vector, visit)

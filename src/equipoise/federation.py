@@ -21,6 +21,7 @@ from equipoise import checkpoint, evaluation
 from equipoise.data.samples import Absent, Samples, Stream, Transform, loaded, read
 from equipoise.draws import Plan, chances, cohort_size
 from equipoise.engines import ENGINES, Choice, Engine, choose
+from equipoise.environment import kind, machine
 from equipoise.evaluation import Tests
 from equipoise.files import write_atomically
 from equipoise.frame import Groups, frame
@@ -208,6 +209,7 @@ class Federation:
         self._solo: Progression | None = None
         self.progress = begin(self.experiment)
         self.records: list[Record] = []
+        self.machines = [{"round": 0, **machine(where)}]  # and where a run went on elsewhere, from which round
 
     @property
     def header(self) -> list[str]:
@@ -389,9 +391,9 @@ class Federation:
         if self.records or (path / "metrics.jsonl").exists():
             write_atomically(path / "metrics.jsonl", "".join(map(line, self.records)))
         self.save(path, rounds)
-        if not (path / "manifest.json").exists():
-            meta = {**self.history.meta, "rounds": rounds}
-            write_atomically(path / "manifest.json", json.dumps(meta, indent=1))
+        manifest = path / "manifest.json"
+        known = json.loads(manifest.read_text()) if manifest.exists() else {**self.history.meta, "rounds": rounds}
+        write_atomically(manifest, json.dumps({**known, "machines": self.machines}, indent=1))
 
     @property
     def history(self) -> History:
@@ -404,6 +406,7 @@ class Federation:
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
             "header": self.header,
+            "machines": self.machines,
         }
         if self.alone is not None:
             used = self._source if self.method.needs & CONTRIBUTIONS else None
@@ -474,10 +477,13 @@ class Federation:
         """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` is how many are planned."""
         t = self.progress.t
         meta = {"t": t, "rounds": rounds or t, "fingerprint": fingerprint(self.experiment), "alone": self.alone}
+        meta["machines"] = self.machines
         checkpoint.write(Path(directory) / "checkpoint", self.progress.tensors(), meta)
 
     def resume(self, directory: str | Path) -> int:
         """Go back to the checkpoint in a directory; returns the rounds still planned.
+
+        On another kind of processor, or with other libraries, the run goes on, and a warning says that last bits may differ.
 
         Raises
         ------
@@ -501,7 +507,20 @@ class Federation:
             ) from None
         self.alone = self.alone or meta.get("alone")
         self.records = trim(path / "metrics.jsonl", self.progress.t)
+        self.machines = self._continued(meta.get("machines", []), path)
         return int(meta["rounds"]) - self.progress.t
+
+    def _continued(self, before: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+        """The machines of a run that goes on here."""
+        here = {**self.machines[-1], "round": self.progress.t}
+        if before and kind(before[-1]) == kind(here):
+            return before
+        if before:
+            log.warning(
+                "%s: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
+                path, self.progress.t, kind(before[-1]), kind(here),
+            )  # fmt: skip
+        return [*before, here]
 
 
 def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:

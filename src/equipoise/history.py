@@ -57,7 +57,7 @@ _META = (
     "units",
     "header",
     "versions",
-    "machine",
+    "machines",
     "git",
     "data",
 )
@@ -93,7 +93,7 @@ class History:
         recorded), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the method was
         told, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
-        (`{package: version}`), `"machine"`, `"git"` (commit of the source) and `"data"` (what is known of the samples, with
+        (`{package: version}`), `"git"` (commit of the source), `"machines"` (from which `"round"` on what computed it) and `"data"` (what is known of the samples, with
         their `"sha256"`) as a manifest has them, `"config"`.
 
     Raises

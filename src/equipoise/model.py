@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equipoise.alignment import aligned
+
 Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
 
 
@@ -293,6 +295,7 @@ class _View:
         self.buffers = [named[n] for n in model.buffer_names]
 
     def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
+        theta, x = aligned((theta, x))
         if self.parameters[0].data_ptr() != theta.data_ptr():  # else they are there already
             for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
                 p.data = part.view(p.shape)
@@ -327,7 +330,7 @@ class Stacked:
         # vmap would update a copy of a strided buffer, and backward may need what a buffer was
         whole = torch.contiguous_format
         parts = {n: p.clone(memory_format=whole) if n in self.model.buffer_names else p for n, p in parts.items()}
-        out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, x)
+        out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
         if self.net.training and self.model.buffer_names:
             buffers.copy_(torch.cat([_flat(parts[n]) for n in self.model.buffer_names], -1))
         return out
@@ -336,14 +339,14 @@ class Stacked:
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [m, B, C] and features [m, B, D] in eval mode, without gradient."""
         self.net.eval()
-        return self._call(self.model.parts(theta, buffers), buffers, x)
+        return self._call(self.model.parts(aligned(theta), buffers), buffers, x)
 
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradients [m, P]. The result is overwritten by the next call."""
         self.net.train(train)
-        parts = self.model.parts(theta.detach(), buffers)
+        parts = self.model.parts(aligned(theta.detach()), buffers)
         leaves = [parts[n].requires_grad_() for n in self.model.names]
         loss = objective(*self._call(parts, buffers, x)).sum()
         if self.flat.shape != theta.shape:

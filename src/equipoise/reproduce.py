@@ -27,7 +27,7 @@ from equipoise.metrics.classification import MEASURES
 from equipoise.metrics.communication import traffic
 from equipoise.metrics.statistics import summary_over_seeds
 from equipoise.report.reproduction import Entry, Result, Shown
-from equipoise.report.table import summary_of
+from equipoise.report.table import mixed_machines, summary_of
 from equipoise.runs import RunConfig
 from equipoise.words import unknown
 
@@ -526,6 +526,7 @@ def _doubts(
     if any(len(of) > 1 for of in trained.values()):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
+    yield from mixed_machines(history for cell in cells for history in found.get((part, cell.row), ()))
 
 
 def _settings(planned: Plan, part: str) -> str:

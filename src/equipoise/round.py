@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise import draws, guard, threads, wire
+from equipoise.alignment import aligned
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.maths import put
@@ -93,6 +94,10 @@ class Progression:
     given: Tensor | None = None
     own: Tensor | None = None
     sent: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("vector", "clients", "server", "given", "own"):
+            object.__setattr__(self, name, aligned(getattr(self, name)))
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its path."""

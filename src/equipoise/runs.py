@@ -420,7 +420,7 @@ def _execute(
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "measures": list(fed.tests.measures),
         "header": header,
-        **{key: fed.history.meta[key] for key in ("contribution", "units") if key in fed.history.meta},
+        **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
     }
     if config.weights is not None:
         manifest["weights"] = {"file": config.network_options["weights"], "sha256": digest(config.weights)}

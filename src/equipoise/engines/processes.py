@@ -29,13 +29,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from equipoise import memory
+from equipoise.alignment import ALIGNMENT
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import OneByOne
 from equipoise.rule import State
 from equipoise.tree import flatten
 
-ALIGNED = 64  # bytes
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end
 LASTING = ("model", "rules", "solver", "private", "neurons")  # fields of a job that are sent once, not in every round
@@ -64,7 +64,7 @@ class Board:
             repeated = x.dim() > 0 and len(x) > 1 and x.stride(0) == 0
             shape = (1, *x.shape[1:]) if repeated else tuple(x.shape)
             self.places[name] = Place(end, shape, x.dtype, len(x) if repeated else 0)
-            end += -(-x.element_size() * torch.Size(shape).numel() // ALIGNED) * ALIGNED
+            end += -(-x.element_size() * torch.Size(shape).numel() // ALIGNMENT) * ALIGNMENT
         if hasattr(os, "memfd_create"):  # memory without a name, gone with its last user
             descriptor = os.memfd_create("equipoise")
             self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -72,7 +72,7 @@ class Board:
         else:
             descriptor, self.path = tempfile.mkstemp(prefix="equipoise-")
             weakref.finalize(self, _remove, descriptor, self.path)
-        os.ftruncate(descriptor, max(end, ALIGNED))
+        os.ftruncate(descriptor, max(end, ALIGNMENT))
         self.tensors = look(self.path, self.places)
         for name, x in tensors.items():
             self.tensors[name].copy_(x[:1] if self.places[name].copies else x)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from equipoise.environment import kind
 from equipoise.history import History
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds, spread
@@ -284,9 +285,9 @@ def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
     for run in histories:
         for package, version in (run.meta.get("versions") or {}).items():
             note(str(package), version)
-        machine = run.meta.get("machine") or {}
-        note("machine", " ".join(str(machine[key]) for key in ("system", "processor") if machine.get(key)))
-        note("cores", machine.get("cores"))
+        for machine in run.meta.get("machines") or ():
+            note("system", f"{machine['system']} {machine['architecture']}")
+            note("computed with", f"{kind(machine)} · {machine['threads']} threads")
         note("git commit", str(run.meta.get("git") or "")[:12])
         if digest := _digest(run):
             note(f"data, seed {run.seed}: SHA-256", digest)
@@ -430,8 +431,10 @@ def _limits(comparison: Comparison, histories: Sequence[History]) -> Iterator[st
         digests = {digest for run in histories if run.seed == seed and (digest := _digest(run))}
         if len(digests) > 1:
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
-    if any(", " in text for name, text in environment(histories) if not name.startswith("data")):
-        yield "Not all runs were made with the same source and versions on the same kind of machine, see Environment."
+    if any(
+        ", " in text for name, text in environment(histories) if not name.startswith(("data", "system", "computed"))
+    ):
+        yield "Not all runs were made with the same source and versions, see Environment."
 
 
 def _rises(runs: Sequence[History]) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from equipoise.environment import kind
 from equipoise.history import History
 from equipoise.metrics.classification import AREAS, MEASURES
 from equipoise.metrics.pooling import Moments, pooled
@@ -429,6 +430,24 @@ def _notes(runs: dict[str, dict[int, History]]) -> Iterator[str]:
     groups = {frozenset(run.groups) for run in histories}
     if len(groups) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
+    yield from mixed_machines(histories)
+
+
+def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
+    """A sentence if runs, or parts of one, were computed with different processors or libraries.
+
+    Parameters
+    ----------
+    histories
+        The runs; those that do not know what computed them are left out.
+    """
+    machines = [machine for run in histories for machine in run.meta.get("machines") or ()]
+    kinds = dict.fromkeys(text for machine in machines if (text := kind(machine)))
+    if len(kinds) > 1:
+        yield (
+            f"Computed with different processors or libraries ({'; '.join(kinds)}): the last bits of each step differ, and "
+            "training makes such differences grow."
+        )
 
 
 class Cell(NamedTuple):

@@ -1,0 +1,101 @@
+"""What computed a run stands in its record, and who mixes processors is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise import environment, federation
+from equipoise.history import History
+from equipoise.report.html import render
+from equipoise.report.table import comparison
+from helpers import federation as small
+from helpers import identical, samples
+
+OTHER = {"processor": "Sixty-Four", "instructions": "NEON", "torch": "9.9", "linear_algebra": "accelerate"}
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = environment.machine()
+    monkeypatch.setattr(federation, "machine", lambda device: {**here, **OTHER})
+
+
+def test_a_machine_says_what_the_last_bits_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    machine = environment.machine()
+    assert machine["instructions"] == torch.backends.cpu.get_cpu_capability()
+    assert machine["threads"] == torch.get_num_threads()
+    assert all(machine[key] for key in ("system", "architecture", "processor", "torch", "linear_algebra", "cores"))
+    text = environment.kind(machine)
+    assert all(f"{machine[key]}" in text for key in ("processor", "instructions", "torch", "linear_algebra"))
+    assert text.endswith("MKL_CBWR=AVX2")
+    assert environment.kind({"system": "Linux", "processor": "x86_64", "cores": 2}) == ""  # of an earlier version
+
+
+def test_a_run_goes_on_with_another_processor_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make() -> eq.Federation:
+        return small("scaffold", tests={"a": samples(20, 1)})
+
+    straight = make()
+    straight.fit(4, progress=False)
+    make().fit(2, directory=tmp_path, progress=False)
+    again = make()
+    again.resume(tmp_path)
+    assert not caplog.records
+    assert [m["round"] for m in again.machines] == [0]
+    elsewhere(monkeypatch)
+    later = make()
+    later.resume(tmp_path)
+    (said,) = caplog.messages
+    assert "rounds before 2 were computed with " in said
+    assert "here it is Sixty-Four · NEON · torch 9.9 · accelerate" in said
+    assert "last bits may differ" in said
+    later.fit(2, directory=tmp_path, progress=False)
+    assert identical(straight, later)
+    assert [m["round"] for m in json.loads((tmp_path / "manifest.json").read_text())["machines"]] == [0, 2]
+    history = History.from_run(tmp_path)
+    assert [m["round"] for m in history.meta["machines"]] == [0, 2]
+    (note,) = comparison([history])["notes"]
+    assert "Computed with different processors or libraries" in note
+    assert "Sixty-Four" in note
+    caplog.clear()
+    third = make()
+    third.resume(tmp_path)  # still there
+    assert not caplog.records
+
+
+def test_a_table_of_runs_from_two_processors_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(method: str) -> History:
+        fed = small(method, tests={"a": samples(20, 1), "b": samples(20, 2)})
+        fed.fit(1, progress=False)
+        return fed.history
+
+    one, two = run("fedavg"), run("fedprox")
+    assert comparison([one, two])["notes"] == []
+    elsewhere(monkeypatch)
+    three = run("scaffold")
+    (note,) = comparison([one, three])["notes"]
+    assert note.startswith("Computed with different processors or libraries (")
+    assert "Sixty-Four" in render([one, three])
+    assert "different processors" not in render([one, two])
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small("scaffold").fit(2, directory=tmp_path, progress=False)
+    path = tmp_path / "checkpoint" / "checkpoint.json"
+    meta: dict[str, Any] = json.loads(path.read_text())
+    del meta["machines"]
+    path.write_text(json.dumps(meta))
+    again = small("scaffold")
+    again.resume(tmp_path)
+    assert not caplog.records
+    assert [m["round"] for m in again.machines] == [2]
