@@ -1,7 +1,6 @@
 """How far the same run differs where libraries take other instructions, as they do on other processors.
 
-Each run is a process of its own with the switches of torch, oneDNN and MKL set; all are compared with the first, which has
-none. ``--portable`` in the table is all of the switches that ``equipoise run --portable`` sets.
+Each run is a process of its own with switches of torch, oneDNN and MKL set; all are compared with the first, which has none.
 
     python benchmarks/processors.py            # print the table
     python benchmarks/processors.py --write    # and keep it in benchmarks/RESULTS.md
@@ -48,7 +47,7 @@ SETS: dict[str, dict[str, str]] = {
         "MKL_CBWR": "COMPATIBLE",
     },
 }
-RUNS = (("fedavg", ""), ("fedheal", ""), ("fedavg", "mlp"), ("fedheal", "mlp"))
+RUNS = (("fedavg", ""), ("fedheal", "mlp"))
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise import environment, federation
+from equipoise import cli, environment, federation
 from equipoise.history import History
 from equipoise.report.html import render
 from equipoise.report.table import comparison
@@ -99,3 +104,63 @@ def test_a_checkpoint_of_an_earlier_version_goes_on_without_a_word(
     again.resume(tmp_path)
     assert not caplog.records
     assert [m["round"] for m in again.machines] == [2]
+
+
+HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and torch.backends.mkl.is_available()
+needs_avx2 = pytest.mark.skipif(not HAS_AVX2, reason="the switches are those of x86 processors and MKL")
+
+
+@needs_avx2
+def test_portable_starts_the_command_again_with_the_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    class StartedError(Exception):
+        pass
+
+    def start(path: str, words: list[str], variables: dict[str, str]) -> None:
+        raise StartedError(path, words, variables)
+
+    monkeypatch.setattr(os, "execve", start)
+    monkeypatch.setattr(sys, "argv", ["equipoise", "--portable", "run", "-m", "fedavg"])
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    done = CliRunner().invoke(cli.app, ["--portable", "run", "-m", "fedavg"])
+    assert isinstance(done.exception, StartedError)
+    path, words, variables = done.exception.args
+    assert path == sys.executable
+    assert words[-5:] == ["-m", "equipoise", "run", "-m", "fedavg"]
+    assert variables.items() >= environment.PORTABLE.items()
+
+
+def test_portable_is_refused_where_the_instructions_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NEON")
+    with pytest.raises(ValueError, match=r"--portable needs a processor with AVX2 .* found NEON"):
+        environment.portable()
+
+
+@needs_avx2
+@pytest.mark.slow
+def test_portable_runs_do_not_depend_on_the_instructions_of_the_processor(tmp_path: Path) -> None:
+    def run(name: str, *options: str, **switches: str) -> Any:
+        words = ["run", "-m", "fedprox", "-s", "digits(clients=4)", "--network", "mlp(hidden=[64])", "--rounds", "2"]
+        command = [
+            sys.executable,
+            "-m",
+            "equipoise",
+            *options,
+            *words,
+            "--json",
+            "--runs",
+            str(tmp_path),
+            "--name",
+            name,
+        ]
+        subprocess.run(command, env={**os.environ, **switches}, check=True, capture_output=True)
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        (file,) = (tmp_path / name / "checkpoint").glob("state-*.safetensors")
+        return load_file(file)["vector"], manifest["machines"][0]["switches"]
+
+    plain, _ = run("plain")
+    other, _ = run("other", ATEN_CPU_CAPABILITY="default", MKL_CBWR="SSE2")
+    one, switches = run("one", "--portable")
+    two, _ = run("two", "--portable", ATEN_CPU_CAPABILITY="default", MKL_CBWR="SSE2")
+    assert not torch.equal(plain, other)  # or the comparison would say nothing
+    assert torch.equal(one, two)
+    assert switches == environment.PORTABLE

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from safetensors.torch import save
 
-from equipoise import __version__, hyper, networks, runs, scenarios
+from equipoise import __version__, environment, hyper, networks, runs, scenarios
 from equipoise.analyse_cli import app as analyse
 from equipoise.checkpoint import CheckpointError
 from equipoise.compare import compare as run_all
@@ -506,10 +506,23 @@ def scenarios_(json_: Json = False) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    portable: Annotated[
+        bool,
+        typer.Option(
+            "--portable",
+            help="Before the command: take only instructions that processors of Intel and AMD have in common, so that the bits "
+            "of a run do not depend on which it is. Slower for dense networks.",
+        ),
+    ] = False,
+) -> None:
     if version:
         out.print(f"equipoise {__version__}", highlight=False)
         raise typer.Exit
+    if portable:  # libraries read these switches when they are loaded
+        arguments = [a for a in sys.argv[1:] if a != "--portable"]
+        os.execve(sys.executable, [sys.executable, "-P", "-m", "equipoise", *arguments], environment.portable())
 
 
 def _choices(

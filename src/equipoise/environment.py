@@ -23,6 +23,7 @@ SWITCHES = (  # environment variables that make torch, oneDNN, MKL or OpenBLAS t
     "MKL_ENABLE_INSTRUCTIONS",
     "OPENBLAS_CORETYPE",
 )
+PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
 
 
 def environment() -> dict[str, Any]:
@@ -73,6 +74,23 @@ def kind(machine: Mapping[str, Any]) -> str:
     switches = [f"{name}={value}" for name, value in machine["switches"].items()]
     named = (machine["processor"], machine["instructions"], f"torch {machine['torch']}", machine["linear_algebra"])
     return " · ".join((*named, *switches))
+
+
+def portable() -> dict[str, str]:
+    """The environment of a process that takes the instructions which processors of Intel and AMD have in common.
+
+    Raises
+    ------
+    ValueError : this processor, or the libraries of this PyTorch, lack them.
+    """
+    found = torch.backends.cpu.get_cpu_capability()
+    masked = "ATEN_CPU_CAPABILITY" in os.environ  # then torch does not tell what there is
+    if not (masked or found in ("AVX2", "AVX512")) or not torch.backends.mkl.is_available():
+        has = "MKL" if torch.backends.mkl.is_available() else "no MKL"
+        raise ValueError(
+            f"--portable needs a processor with AVX2 and a PyTorch with MKL; found {found} and {has}. Leave it out."
+        )
+    return {**os.environ, **PORTABLE}
 
 
 @cache
