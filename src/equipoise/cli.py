@@ -512,8 +512,8 @@ def _main(
         bool,
         typer.Option(
             "--portable",
-            help="Before the command: take only instructions that processors of Intel and AMD have in common, so that the bits "
-            "of a run do not depend on which it is. Slower for dense networks.",
+            help="Before the command: take only instructions that processors of Intel and AMD have in common, so that with SGD "
+            "the bits of a run do not depend on which it is. Slower for dense networks.",
         ),
     ] = False,
 ) -> None:
