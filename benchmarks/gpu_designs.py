@@ -20,9 +20,9 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise import draws
-from equipoise.model import Model
-from equipoise.round import one_round
+from equipoise.core import draws
+from equipoise.core.model import Model
+from equipoise.federation.round import one_round
 
 WARM = 3  # steps before a capture: libraries set themselves up, and choose kernels
 

@@ -33,7 +33,7 @@ from round import machine, options, show
 
 import equipoise as eq
 from equipoise import scenarios
-from equipoise.data.mapped import Mapped, labels, take
+from equipoise.data.memory_mapped import Mapped, labels, take
 
 IMAGES, SIDE, CLIENTS, CLASSES, BATCH = 20_000, 224, 20, 10, 32
 DISTINCT = 211  # images that are made
@@ -112,7 +112,7 @@ class Peaks:
 
 def train(folder: Path, threads: int) -> None:
     """Give the user's command in this process, and print what it took."""
-    from equipoise.cli import main
+    from equipoise.cli.main import main
 
     command = f"run --method fedavg --data {folder} --set size={SIDE} --network cnn --rounds 1 --epochs 1 --batch-size {BATCH} "
     command += f"--lr 0.01 --threads {threads} --runs {folder.parent / 'runs'}"

@@ -21,10 +21,10 @@ from rich.table import Table
 from round import machine, options, show
 from torch import Tensor, nn
 
-from equipoise.importance import ablation, naive
-from equipoise.model import Model
+from equipoise.core.model import Model
 from equipoise.networks import build
-from equipoise.neurons import Neurons, find
+from equipoise.submodels.hidden_units import Neurons, find
+from equipoise.submodels.importance import ablation, naive
 
 BATCH = 512
 CLOSE = 1e-6  # losses may differ by less

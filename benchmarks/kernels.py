@@ -28,11 +28,11 @@ from rich.table import Table
 from round import machine, options, show
 from torch import Tensor
 
-from equipoise import maths
-from equipoise.method import Method, parse
-from equipoise.model import Model
+from equipoise.core import maths
+from equipoise.core.model import Model
+from equipoise.core.rule import Cohort, Setup, State
+from equipoise.methods.catalogue import Method, parse
 from equipoise.networks import build
-from equipoise.rule import Cohort, Setup, State
 
 CLIENTS, EARLIER = 20, 3  # rounds before the one that is timed
 SIZES = torch.arange(1, CLIENTS + 1, dtype=torch.float64)

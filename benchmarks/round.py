@@ -32,9 +32,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise import draws, memory
+from equipoise.core import draws
+from equipoise.federation.round import one_round
 from equipoise.networks import build
-from equipoise.round import one_round
+from equipoise.system import memory
 
 SOLVER = eq.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4)
 CLASSES = 10

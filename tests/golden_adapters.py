@@ -13,10 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise import maths
-from equipoise.client import visit_client
-from equipoise.method import parse
+from equipoise.core import maths
+from equipoise.core.client import visit_client
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import Cohort, Rule, State
+from equipoise.core.solver import SGD
 from equipoise.methods.afl import AFL
+from equipoise.methods.catalogue import parse
 from equipoise.methods.ditto import Ditto, DittoPersonal
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fael_exact import FAELExact
@@ -30,9 +33,6 @@ from equipoise.methods.fphl import FPHL, agreement
 from equipoise.methods.moon import Moon, contrast
 from equipoise.methods.qffl import QFFL
 from equipoise.methods.scaffold import Scaffold
-from equipoise.oracle import Oracle
-from equipoise.rule import Cohort, Rule, State
-from equipoise.solver import SGD
 from golden_analysis import ADAPTERS as ANALYSIS
 from golden_collaborative import ADAPTERS as COLLABORATIVE
 from golden_collaborators import ADAPTERS as COLLABORATORS

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.analysis import filter_normalised
+from equipoise.core.solver import SGD
 from equipoise.metrics.decomposition import decompose
-from equipoise.solver import SGD
 from helpers import oracle_of, tensor
 
 Fields = dict[str, Any]

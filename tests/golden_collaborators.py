@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise import maths
+from equipoise.core import maths
+from equipoise.core.model import Bound, Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import Cohort, Setup, State, Visit
+from equipoise.core.solver import SGD
 from equipoise.methods.cffl import CFFL, judged, largest
 from equipoise.methods.finetune import FineTune
-from equipoise.model import Bound, Model
-from equipoise.oracle import Oracle
-from equipoise.rule import Cohort, Setup, State, Visit
-from equipoise.solver import SGD
 from golden_weights import qfedavg
 from helpers import full_batches, oracle_of, tensor, visit_of
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise import secure
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import Out, State, cross_entropy
+from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines.job import Answer, Job
-from equipoise.method import parse
+from equipoise.federation.round import one_round
+from equipoise.flower.secagg import masks as secure
+from equipoise.methods.catalogue import parse
 from equipoise.methods.gsam import orthogonal
 from equipoise.methods.logit_adjust import LogitAdjust
 from equipoise.methods.saga import SAGA
 from equipoise.methods.sam import perturbation, radius
 from equipoise.metrics import overhead, traffic
-from equipoise.oracle import Oracle
-from equipoise.round import one_round
-from equipoise.rule import Out, State, cross_entropy
-from equipoise.solver import SGD, Adam, Solver
 from helpers import Server, oracle_of, tensor, visit_of, watched
 
 Inputs = dict[str, Any]

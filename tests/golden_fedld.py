@@ -14,9 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise import maths
-from equipoise.client import visit_client
-from equipoise.method import parse
+from equipoise.core import maths
+from equipoise.core.client import visit_client
+from equipoise.core.model import Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import Out, Rule, State, Visit
+from equipoise.core.solver import SGD
+from equipoise.methods.catalogue import parse
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedbn import FedBN
 from equipoise.methods.fedgh import FedGH
@@ -24,10 +28,6 @@ from equipoise.methods.fedpac import FedPAC
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.margin import Margin
 from equipoise.methods.principal import Principal, axes
-from equipoise.model import Model
-from equipoise.oracle import Oracle
-from equipoise.rule import Out, Rule, State, Visit
-from equipoise.solver import SGD
 from helpers import Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
 
 Inputs = dict[str, Any]

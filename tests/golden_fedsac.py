@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.draws import Plan
+from equipoise.core.model import Bound, Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import Briefing, Setup, State
+from equipoise.core.solver import SGD
 from equipoise.data.samples import read
-from equipoise.draws import Plan
-from equipoise.method import parse
+from equipoise.methods.catalogue import parse
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
-from equipoise.model import Bound, Model
-from equipoise.neurons import Neurons, find
-from equipoise.oracle import Oracle
-from equipoise.rule import Briefing, Setup, State
-from equipoise.solver import SGD
+from equipoise.submodels.hidden_units import Neurons, find
 from helpers import Server, oracle_of, tensor
 
 Inputs = dict[str, Any]

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise import maths
-from equipoise.method import parse
+from equipoise.core import maths
+from equipoise.core.rule import Cohort, Rule, Setup
+from equipoise.methods.catalogue import parse
 from equipoise.methods.cffl import CFFL
 from equipoise.methods.cgsv import consensus, share
 from equipoise.methods.fedave import divergence, likeness
-from equipoise.rule import Cohort, Rule, Setup
 from helpers import tensor
 
 Inputs = dict[str, Any]

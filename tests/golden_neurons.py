@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.core.draws import Plan
+from equipoise.core.model import Bound, Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.solver import SGD
 from equipoise.data.samples import read
-from equipoise.draws import Plan
-from equipoise.importance import ablation, naive
-from equipoise.model import Bound, Model
-from equipoise.neurons import Neurons, find
-from equipoise.oracle import Oracle
-from equipoise.solver import SGD
+from equipoise.submodels.hidden_units import Neurons, find
+from equipoise.submodels.importance import ablation, naive
 from helpers import tensor
 
 Inputs = Mapping[str, Any]

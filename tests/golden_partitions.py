@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.draws import cohort_size
+from equipoise.core.draws import cohort_size
 from equipoise.methods.principal import Principal
 from equipoise.scenarios import corruption, partition
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from equipoise import draws
+from equipoise.core import draws
+from equipoise.core.solver import SGD
 from equipoise.methods.dp import DP
-from equipoise.solver import SGD
 from helpers import Quadratic, Server, tensor, visit_of
 
 Inputs = dict[str, Any]

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.maths import gram, simplex
-from equipoise.method import parse
+from equipoise.core.maths import gram, simplex
+from equipoise.core.rule import Rule
+from equipoise.core.solver import SGD
 from equipoise.methods.afl import AFL
+from equipoise.methods.catalogue import parse
 from equipoise.methods.fairfed import FairFed, gaps
 from equipoise.methods.fedce import cosines, without
 from equipoise.methods.fedga import FedGA
 from equipoise.methods.qffl import QFFL
-from equipoise.rule import Rule
-from equipoise.solver import SGD
 from helpers import Server, tensor
 
 Inputs = dict[str, Any]

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise import draws, maths
-from equipoise.client import visit_client
+from equipoise.core import draws, maths
+from equipoise.core.client import visit_client
+from equipoise.core.model import Bound, Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.flower import in_process
-from equipoise.flower.sites import Consortium
-from equipoise.method import Method
-from equipoise.model import Bound, Model
-from equipoise.oracle import Oracle
-from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.flower.server.sites import Consortium
+from equipoise.methods.catalogue import Method
 
 N_INPUTS, N_CLASSES = 6, 3
 UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import Cohort, Rule, Setup, State
 
 Vector = list[float]
 

@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from equipoise import cli, runs
-from equipoise.runs import RunConfig
+from equipoise.cli import main as cli
+from equipoise.runs import directory as runs
+from equipoise.runs.directory import RunConfig
 
 SIZES = {"train": [24, 20, 28, 16], "test": [20, 20, 20, 20], "clients": 4}
 SCENARIO = "digits(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=4)"

@@ -16,14 +16,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise import runs
 from equipoise.analysis import decomposition, filter_normalised, landscape, trace
 from equipoise.analysis.heterogeneity import cells, measure
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.oracle import Oracle
 from equipoise.metrics.decomposition import decompose
-from equipoise.oracle import Oracle
 from equipoise.report import analysis as draw
-from equipoise.runs import RunError
+from equipoise.runs import directory as runs
+from equipoise.runs.directory import RunError
 from helpers import UNEQUAL, KeepHead, clients, federation, network
 
 OPTIONS = {"clients": 4, "train": [8, 8, 8, 8], "test": [6, 6, 6, 6]}
@@ -87,7 +87,7 @@ def test_trace_measures_the_local_models_of_the_run(engine: str) -> None:
     ids = by_hand.records[-1]["ids"]
 
     def oracle(m: int) -> Oracle:
-        from equipoise.draws import plan
+        from equipoise.core.draws import plan
 
         drawn = plan(e.seed, 2, [m], [e.data[m].size], 1, e.batch_size, drop_single=False).of(0)
         return Oracle(e.bound, e.data[m], e.solver, drawn, e.model.n_params)

@@ -19,8 +19,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, checkpoint, cli, guard, parse, runs
-from equipoise.cli import SIGHTS
+from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, parse
+from equipoise.cli import main as cli
+from equipoise.cli.main import SIGHTS
+from equipoise.federation import checkpoint, guard
+from equipoise.runs import directory as runs
 from run_helpers import (
     TINY,
     Zygote,

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise import runs
-from equipoise.history import History
+from equipoise.metrics.history import History
+from equipoise.runs import directory as runs
 from helpers import federation, fitted, identical, samples
 
 SMALL = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}

@@ -20,12 +20,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 import fixture_data as made
-from equipoise.data import catalog, download
-from equipoise.data.catalog import Count, each
-from equipoise.data.check import WHOLE, Finding, check
-from equipoise.data.download import Address, FetchError, fetch
-from equipoise.data.found import Found
-from equipoise.data_cli import app
+from equipoise.cli.data import app
+from equipoise.data.contents import Found
+from equipoise.data.sets import catalog, download
+from equipoise.data.sets.catalog import Count, each
+from equipoise.data.sets.check import WHOLE, Finding, check
+from equipoise.data.sets.download import Address, FetchError, fetch
 
 
 @pytest.fixture(autouse=True)

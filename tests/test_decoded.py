@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import equipoise as eq
-from equipoise.data import decoded as module
+from equipoise.data import decoding as module
 from equipoise.data import samples
-from equipoise.data.decoded import ahead, array, decoded, picture, resized
-from equipoise.data.found import DataError
-from equipoise.data.mapped import Mapped
-from equipoise.threads import cores
+from equipoise.data.contents import DataError
+from equipoise.data.decoding import ahead, array, decoded, picture, resized
+from equipoise.data.memory_mapped import Mapped
+from equipoise.system.threads import cores
 
 LOADED: list[str] = []
 

@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 import equipoise as eq
-from equipoise import frame, rows
-from equipoise.method import METHODS
+from equipoise.core import client_rows as rows
+from equipoise.federation import inputs as frame
+from equipoise.methods.catalogue import METHODS
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 MAKERS = {

@@ -19,8 +19,11 @@ import yaml
 from torch import nn
 
 import equipoise as eq
-from equipoise import cli, hyper, networks, runs, scenarios
-from equipoise.method import METHODS, parse, read_value
+from equipoise import networks, scenarios
+from equipoise.cli import main as cli
+from equipoise.core import hyperparameters as hyper
+from equipoise.methods.catalogue import METHODS, parse, read_value
+from equipoise.runs import directory as runs
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -18,16 +18,17 @@ from scipy import integrate, stats
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import draws, privacy
-from equipoise.client import visit_client
+from equipoise import privacy
+from equipoise.core import draws
+from equipoise.core.client import visit_client
+from equipoise.core.rule import Rule, State, Visit
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
 from equipoise.engines.workers import Stacks, Workers
-from equipoise.guard import QuorumError
-from equipoise.method import METHODS, MethodError, parse
+from equipoise.federation.guard import QuorumError
+from equipoise.methods.catalogue import METHODS, MethodError, parse
 from equipoise.methods.dp import DP
-from equipoise.rule import Rule, State, Visit
 from helpers import KeepHead, federation, fitted, network, normal, oracle_of, samples, scripted, visit_of, watched
 from run_helpers import TINY, cache, equipoise
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise import draws
+from equipoise.core import draws
 
 
 def plan(

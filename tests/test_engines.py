@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import equipoise as eq
-from equipoise import guard
+from equipoise.core.model import Model
+from equipoise.core.rule import Rule, Visit
 from equipoise.engines import Processes, Stacks, WorkerError, Workers
 from equipoise.engines.choose import choose
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.processes import Board, look
-from equipoise.guard import QuorumError
-from equipoise.model import Model
+from equipoise.federation import guard
+from equipoise.federation.guard import QuorumError
 from equipoise.networks import build
-from equipoise.rule import Rule, Visit
-from equipoise.threads import one_thread, spread
+from equipoise.system.threads import one_thread, spread
 from helpers import (
     N_CLASSES,
     N_INPUTS,

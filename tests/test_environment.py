@@ -15,10 +15,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise import cli, environment, federation
-from equipoise.history import History
+from equipoise.cli import main as cli
+from equipoise.federation import federation
+from equipoise.metrics.history import History
 from equipoise.report.html import render
 from equipoise.report.table import comparison
+from equipoise.system import environment
 from helpers import federation as small
 from helpers import identical, samples
 

@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 
 import equipoise
-from equipoise import networks, reproduce, runs
-from equipoise.method import METHODS, parse
+from equipoise import networks
+from equipoise.methods.catalogue import METHODS, parse
 from equipoise.methods.fphl import FPHL
 from equipoise.report.reproduced_figures import KINDS
 from equipoise.report.table import STATISTICS
-from equipoise.runs import RunConfig
+from equipoise.runs import directory as runs
+from equipoise.runs import reproduce
+from equipoise.runs.directory import RunConfig
 from equipoise.scenarios import SCENARIOS
 
-ROOT = Path(equipoise.__file__).parent / "experiments"
+ROOT = Path(equipoise.__file__).parent / "runs" / "experiments"
 EVERY = reproduce.known()
 TABLES = [name for name in EVERY if "/table" in name]
 FIGURES = [name for name in EVERY if "/figure" in name]

@@ -18,17 +18,18 @@ from safetensors.torch import load_file
 from torch import nn
 
 import equipoise as eq
-from equipoise import checkpoint, runs
-from equipoise.checkpoint import CheckpointError
 from equipoise.engines.sequential import sequential
+from equipoise.federation import checkpoint
+from equipoise.federation.checkpoint import CheckpointError
+from equipoise.federation.guard import QuorumError
 from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.server.sites import Sites, SitesError, description, natural
 from equipoise.flower.settings import Settings
-from equipoise.flower.sites import Sites, SitesError, description, natural
-from equipoise.flower.store import Receipt, Store, StoreError
-from equipoise.guard import QuorumError
-from equipoise.history import History
-from equipoise.method import Method
+from equipoise.flower.site.store import Receipt, Store, StoreError
+from equipoise.methods.catalogue import Method
+from equipoise.metrics.history import History
+from equipoise.runs import directory as runs
 from helpers import (
     UNEQUAL,
     KeepHead,
@@ -896,8 +897,8 @@ def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
     def sleep(seconds: float) -> None:
         clock[0] += max(seconds, 1e-3)
 
-    monkeypatch.setattr("equipoise.flower.sites.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("equipoise.flower.sites.time.sleep", sleep)
+    monkeypatch.setattr("equipoise.flower.server.sites.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("equipoise.flower.server.sites.time.sleep", sleep)
     asked: list[float] = []
 
     def hangs(kind: str, site: str, reply: Message) -> Message:

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.flower import project
-from equipoise.flower.certs import make_certificates
-from equipoise.flower.local import LocalFederation
-from equipoise.flower.superlink import FlowerError, Outcome
+from equipoise.flower.deploy import project
+from equipoise.flower.deploy.certificates import make_certificates
+from equipoise.flower.deploy.local import LocalFederation
+from equipoise.flower.deploy.superlink import FlowerError, Outcome
 from run_helpers import cache, process
 
 __all__ = ["cache"]

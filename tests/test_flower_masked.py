@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.rule import Cohort, Rule, State
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.method import METHODS, Method
-from equipoise.rule import Cohort, Rule, State
-from equipoise.secure import DropOutError, shake
+from equipoise.flower.secagg.masks import DropOutError, shake
+from equipoise.methods.catalogue import METHODS, Method
 from helpers import clients, network, normal, samples, tensor
 
 pytest.importorskip("flwr")
@@ -30,16 +30,18 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from equipoise.flower import masked, masked_site, masked_sites
 from equipoise.flower.app import in_process, make_client_app, serve
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.masked import MaskError, Sum
-from equipoise.flower.masked_sites import require
+from equipoise.flower.secagg import server as masked_sites
+from equipoise.flower.secagg import site as masked_site
+from equipoise.flower.secagg import sums as masked
+from equipoise.flower.secagg.server import require
+from equipoise.flower.secagg.sums import MaskError, Sum
+from equipoise.flower.server.sites import Consortium, Sites, description
 from equipoise.flower.settings import Settings
-from equipoise.flower.site import Site
-from equipoise.flower.sites import Consortium, Sites, description
-from equipoise.flower.task import Task
+from equipoise.flower.site.site import Site
+from equipoise.flower.site.task import Task
 
 NAMES = ("ward-a", "ward-b", "ward-c")
 

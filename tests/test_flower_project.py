@@ -27,10 +27,13 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 
-from equipoise import cli, flower_cli, runs
-from equipoise.flower import certs, checks, local, project, superlink
-from equipoise.flower.certs import CertificateError, make_certificates
-from equipoise.flower.superlink import FlowerError
+from equipoise.cli import flower as flower_cli
+from equipoise.cli import main as cli
+from equipoise.flower.deploy import certificates as certs
+from equipoise.flower.deploy import checks, local, project, superlink
+from equipoise.flower.deploy.certificates import CertificateError, make_certificates
+from equipoise.flower.deploy.superlink import FlowerError
+from equipoise.runs import directory as runs
 from run_helpers import equipoise
 
 __all__ = ["equipoise"]

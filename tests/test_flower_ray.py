@@ -12,8 +12,8 @@ import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
 import equipoise as eq
-from equipoise.flower import cluster
-from equipoise.flower.superlink import FlowerError
+from equipoise.flower.deploy import cluster
+from equipoise.flower.deploy.superlink import FlowerError
 from run_helpers import cache
 from test_flower_loopback import app, lines, simulated_blobs
 

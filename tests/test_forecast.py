@@ -19,12 +19,14 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise import forecasts, rows, runs
+from equipoise.core import client_rows as rows
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
-from equipoise.forecasts import LIMIT, Part, duration, free_memory, size
-from equipoise.method import METHODS
-from equipoise.watch import Watch
+from equipoise.federation import forecast as forecasts
+from equipoise.federation.forecast import LIMIT, Part, duration, free_memory, size
+from equipoise.federation.tensor_memory import Watch
+from equipoise.methods.catalogue import METHODS
+from equipoise.runs import directory as runs
 from helpers import UNEQUAL, clients, federation, identical, samples
 from run_helpers import SCENARIO, TINY, cache, equipoise
 

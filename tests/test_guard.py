@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import equipoise as eq
+from equipoise.core.rule import Rule, State, Visit
 from equipoise.engines import ENGINES
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.engines.stacked import stacked
-from equipoise.rule import Rule, State, Visit
 from helpers import UNEQUAL, clients, difference, federation, fitted, identical, samples, told, watched
 
 BAD = 2  # the client that misbehaves

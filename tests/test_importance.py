@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from equipoise import importance
-from equipoise.importance import ablation, naive
-from equipoise.model import Model
-from equipoise.neurons import find
+from equipoise.core.model import Model
+from equipoise.submodels import importance
+from equipoise.submodels.hidden_units import find
+from equipoise.submodels.importance import ablation, naive
 from helpers import generator, tensor
 from test_neurons import MAPPING, NETS, Dynamic, images, made, silenced
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from equipoise import scenarios
-from equipoise.init_cli import OPTIONS, SETTINGS, read
-from equipoise.runs import RunConfig
+from equipoise.cli.init import OPTIONS, SETTINGS, read
+from equipoise.runs.directory import RunConfig
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]

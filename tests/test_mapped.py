@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.checkpoint import CheckpointError
-from equipoise.data.mapped import Mapped, labels, shape, take
+from equipoise.data.memory_mapped import Mapped, labels, shape, take
+from equipoise.federation.checkpoint import CheckpointError
 
 
 def stored(path: Path, n: int = 40, side: int = 8) -> tuple[Mapped, torch.Tensor]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise import maths
+from equipoise.core import maths
 from helpers import normal, tensor
 
 values = st.floats(-5, 5, allow_nan=False)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fixture_medical as fixture
-from equipoise.data import covid, isic, lists, retina, rsna
-from equipoise.data.decoded import resized
-from equipoise.data.found import DataError, Found
-from equipoise.data.mapped import Mapped
+from equipoise.data.contents import DataError, Found
+from equipoise.data.decoding import resized
+from equipoise.data.memory_mapped import Mapped
+from equipoise.data.sets import covid, isic, retina, rsna
+from equipoise.data.sets import image_lists as lists
 
 try:
     import pydicom  # noqa: F401

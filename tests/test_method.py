@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.method import METHODS, Method, MethodError, parse, read_value
+from equipoise.core.rule import Rule
 from equipoise.methods.afl import AFL
+from equipoise.methods.catalogue import METHODS, Method, MethodError, parse, read_value
 from equipoise.methods.ditto import DittoPersonal
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fedavg import FedAvg
@@ -19,7 +20,6 @@ from equipoise.methods.fedprox import FedProx
 from equipoise.methods.fphl import FPHL
 from equipoise.methods.qffl import QFFL
 from equipoise.methods.scaffold import Scaffold
-from equipoise.rule import Rule
 from helpers import KeepHead, Portion
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from equipoise.model import Bound, Model, Stacked
+from equipoise.core.model import Bound, Model, Stacked
 from helpers import N_CLASSES, N_INPUTS, BatchNormNet, network, normal
 
 

@@ -14,11 +14,11 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_pool2d
 
 import equipoise as eq
-from equipoise import runs
-from equipoise.model import Model
+from equipoise.core.model import Model
 from equipoise.networks import MLP, NETWORKS, NetworkEntry, build, resnet18, resnet50
 from equipoise.networks.weights import put
-from equipoise.neurons import find
+from equipoise.runs import directory as runs
+from equipoise.submodels.hidden_units import find
 from run_helpers import SIZES, executed
 from run_helpers import cache as folder  # noqa: F401 (a fixture)
 

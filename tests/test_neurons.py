@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from equipoise.model import Bound, Model
+from equipoise.core.model import Bound, Model
 from equipoise.networks import build
-from equipoise.neurons import Group, Neurons, find
+from equipoise.submodels.hidden_units import Group, Neurons, find
 from golden_neurons import ADAPTERS
 from helpers import generator
 from test_golden import ENTRIES, check

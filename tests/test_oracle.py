@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise import draws, oracle
+from equipoise.core import draws, oracle
+from equipoise.core.model import Bound, Model, Stacked
+from equipoise.core.oracle import Oracle
 from equipoise.data.samples import read, stack
-from equipoise.model import Bound, Model, Stacked
-from equipoise.oracle import Oracle
 from helpers import N_INPUTS, clients, network, normal, oracle_of, samples
 
 

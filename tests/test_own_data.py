@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from equipoise import scenarios
-from equipoise.data.found import DataError
-from equipoise.data.mapped import Mapped, labels
-from equipoise.data.own import Columns, Own, find, ordered
+from equipoise.data.contents import DataError
+from equipoise.data.memory_mapped import Mapped, labels
+from equipoise.data.own.reading import Columns, Own, find, ordered
 from equipoise.scenarios import own as own_scenario
 from equipoise.scenarios.own import divided
 from run_helpers import cache, equipoise

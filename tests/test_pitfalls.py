@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise import maths
-from equipoise.guard import ServerError
-from equipoise.rule import Cohort, Rule, State
+from equipoise.core import maths
+from equipoise.core.rule import Cohort, Rule, State
+from equipoise.federation.guard import ServerError
 from helpers import clients, difference, federation, fitted, generator, identical, normal
 
 

@@ -18,10 +18,10 @@ import torch
 from scipy.io import loadmat, savemat
 
 import fixture_data as made
-from equipoise.data import catalog, mat
-from equipoise.data.found import DataError, Found
-from equipoise.data.mapped import Mapped, labels
-from equipoise.data.places import find, located
+from equipoise.data.contents import DataError, Found
+from equipoise.data.locations import find, located
+from equipoise.data.memory_mapped import Mapped, labels
+from equipoise.data.sets import catalog, mat
 
 MAKERS: dict[str, Callable[[Path], made.Written]] = {
     "mnist": made.mnist,

@@ -15,10 +15,10 @@ from PIL import Image
 
 import fixture_data
 import fixture_medical
-from equipoise import runs
-from equipoise.data import catalog
-from equipoise.data.found import DataError, Found
-from equipoise.data.mapped import Mapped, labels
+from equipoise.data.contents import DataError, Found
+from equipoise.data.memory_mapped import Mapped, labels
+from equipoise.data.sets import catalog
+from equipoise.runs import directory as runs
 from equipoise.scenarios import SCENARIOS, Images, Scenario, load, partition
 from equipoise.scenarios.corrupted import corrupted
 

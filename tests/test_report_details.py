@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from equipoise import cli
-from equipoise.history import History
+from equipoise.cli import main as cli
 from equipoise.metrics import MEASURES, holm, spread
 from equipoise.metrics.groups import class_counts
+from equipoise.metrics.history import History
 from equipoise.metrics.performance import last_rounds
 from equipoise.report import booktabs, comparison, figures, render, verdict
 from equipoise.report.details import (
@@ -38,7 +38,7 @@ from equipoise.report.details import (
 )
 from equipoise.report.table import COLLABORATION, PARITY, STATISTICS
 from equipoise.report.terms import TERMS, anchor, hint, typeset
-from equipoise.runs import RunConfig, called
+from equipoise.runs.directory import RunConfig, called
 from test_collaborative_report import made as collaborator
 from test_report import Page, compared, made_up, several
 

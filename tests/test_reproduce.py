@@ -17,11 +17,11 @@ import pytest
 import torch
 from scipy import stats
 
-from equipoise import reproduce
-from equipoise.history import History
+from equipoise.metrics.history import History
 from equipoise.networks.resnet import resnet18
 from equipoise.report import reproduction
 from equipoise.report.reproduction import Entry, Result, Shown
+from equipoise.runs import reproduce
 
 MINE = """
 title = "Two ways"

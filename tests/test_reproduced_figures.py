@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from equipoise import reproduce
 from equipoise.analysis import reproduced
-from equipoise.history import History
+from equipoise.metrics.history import History
 from equipoise.report import reproduced_figures as drawing
 from equipoise.report.reproduction import Entry, Result, Shown
+from equipoise.runs import reproduce
 
 
 def run(

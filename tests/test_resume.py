@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 
-from equipoise import CheckpointError, QuorumError, checkpoint, federation, files, guard, runs
+from equipoise import CheckpointError, QuorumError
+from equipoise.federation import checkpoint, federation, guard
+from equipoise.runs import directory as runs
+from equipoise.system import files
 from run_helpers import (
     TINY,
     Zygote,
@@ -195,7 +198,7 @@ def test_a_full_disk_stops_the_run_and_nothing_is_lost(
 
 
 def test_a_command_on_a_full_disk_says_so_and_goes_on_with_room(whole: Path, begun: Path) -> None:
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); from equipoise.cli import main; main()"
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); from equipoise.cli.main import main; main()"
     limited = [sys.executable, "-c", code, "resume", str(begun)]
     before = tensors(begun)
     ended = subprocess.run(limited, capture_output=True, text=True, check=False)

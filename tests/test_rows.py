@@ -18,14 +18,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import checkpoint, rows
+from equipoise.core import client_rows as rows
+from equipoise.core.client_rows import Rows
+from equipoise.core.maths import put
+from equipoise.core.tree import flatten, tree_map, unflatten
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.maths import put
-from equipoise.method import METHODS
-from equipoise.round import begin
-from equipoise.rows import Rows
-from equipoise.tree import flatten, tree_map, unflatten
+from equipoise.federation import checkpoint
+from equipoise.federation.round import begin
+from equipoise.methods.catalogue import METHODS
 from helpers import KeepHead, Portion, clients, federation, samples, told
 
 META = {"t": 0, "rounds": 9, "fingerprint": {}}

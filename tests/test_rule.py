@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import evaluation
-from equipoise.method import Method, MethodError, parse
-from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.federation import evaluation
+from equipoise.methods.catalogue import Method, MethodError, parse
 from helpers import KeepHead, KeepNorm, federation, fitted, normal
 
 

@@ -17,9 +17,11 @@ from sklearn import metrics
 from torch import nn
 
 import equipoise as eq
-from equipoise import checkpoint, files, runs
-from equipoise.model import Bound
-from equipoise.runs import RunConfig, RunError
+from equipoise.core.model import Bound
+from equipoise.federation import checkpoint
+from equipoise.runs import directory as runs
+from equipoise.runs.directory import RunConfig, RunError
+from equipoise.system import files
 from run_helpers import SIZES, assert_same_run, cache, config, executed, records, started, tensors
 
 FILES = {"config.toml", "manifest.json", "metrics.jsonl", "checkpoint/checkpoint.json", "summary.json"}

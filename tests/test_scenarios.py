@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.files import cache_directory
-from equipoise.runs import configure
+from equipoise.runs.directory import configure
 from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, digits, load, partition
+from equipoise.system.files import cache_directory
 
 DOMAINS = ("optdigits", "photo", "fonts", "street")
 SMALL = {"train": (20, 20, 24, 20), "test": (20, 20, 20, 20), "clients": 8}

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise import secure
+from equipoise.flower.secagg import masks as secure
+from equipoise.flower.secagg.masks import DropOutError, SecureSum
 from equipoise.methods.saga import SAGA
-from equipoise.secure import DropOutError, SecureSum
 from helpers import Server, normal, tensor
 
 N, G, Q, BETA = 6, 5, 2.0, 0.5

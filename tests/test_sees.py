@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.maths import Mask
+from equipoise.core.rule import SEES, Cohort, Rule, Sees, State
+from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Job
-from equipoise.maths import Mask
-from equipoise.method import METHODS, Method, parse
-from equipoise.round import Experiment, Progression, one_round
-from equipoise.rule import SEES, Cohort, Rule, Sees, State
-from equipoise.tree import flatten, tree_map
+from equipoise.federation.round import Experiment, Progression, one_round
+from equipoise.methods.catalogue import METHODS, Method, parse
 from helpers import N_CLASSES, UNEQUAL, Unstable, federation, normal, watched
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equipoise.solver import SGD, Adam
+from equipoise.core.solver import SGD, Adam
 from helpers import Quadratic, normal
 
 G = 5

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import wire
-from equipoise.method import Method, parse
+from equipoise.core import wire
+from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit
+from equipoise.methods.catalogue import Method, parse
 from equipoise.metrics import Traffic, overhead, traffic
-from equipoise.rule import Briefing, Cohort, Rule, Setup, State, Visit
 from helpers import UNEQUAL, KeepHead, KeepNorm, federation, fitted, network
 
 

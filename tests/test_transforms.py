@@ -16,8 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import draws
-from equipoise.data.mapped import Mapped
+from equipoise.core import draws
+from equipoise.data.memory_mapped import Mapped
 from equipoise.data.transforms import FINE, Images
 from equipoise.networks import build
 from helpers import consortium, federation, generator, identical, told

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise import wire
+from equipoise.core import wire
 
 
 def vector(n: int, seed: int = 0) -> Tensor:

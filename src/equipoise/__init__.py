@@ -1,20 +1,20 @@
 """Fair federated learning: published methods, exactly as published, that combine freely."""
 
-from equipoise.checkpoint import CheckpointError
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.model import Model
+from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, Visit
+from equipoise.core.solver import SGD, Adam
 from equipoise.data.samples import Lazy
-from equipoise.federation import Federation
-from equipoise.forecasts import Forecast, ForecastError, forecast
-from equipoise.guard import QuorumError
-from equipoise.history import History
-from equipoise.hyper import choice, number
-from equipoise.method import METHODS, Method, MethodError, parse
-from equipoise.model import Model
+from equipoise.federation.checkpoint import CheckpointError
+from equipoise.federation.federation import Federation
+from equipoise.federation.forecast import Forecast, ForecastError, forecast
+from equipoise.federation.guard import QuorumError
+from equipoise.methods.catalogue import METHODS, Method, MethodError, parse
+from equipoise.metrics.history import History
 from equipoise.networks import NETWORKS
 from equipoise.networks import build as network
-from equipoise.rule import Briefing, Cohort, Out, Rule, Setup, Visit
 from equipoise.scenarios import SCENARIOS, Images, Scenario
 from equipoise.scenarios import load as scenario
-from equipoise.solver import SGD, Adam
 
 __version__ = "0.1.0"
 

@@ -18,16 +18,16 @@ from test_every_method import NAMES, ROUNDS
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.alignment import ALIGNMENT, aligned
+from equipoise.core.alignment import ALIGNMENT, aligned
+from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
 from equipoise.engines.workers import Stacks, Workers
+from equipoise.federation.round import Progression
 from equipoise.flower.codec import Parcel
-from equipoise.flower.store import Store
-from equipoise.method import METHODS
-from equipoise.round import Progression
-from equipoise.tree import flatten, tree_map
+from equipoise.flower.site.store import Store
+from equipoise.methods.catalogue import METHODS
 from helpers import clients, consortium, federation, identical, network, samples, told
 
 REPRESENTATIVE = ("fedavg", "moon", "scaffold+fedheal", "fedproto+fedheal", "cgsv", "fedsac", "ditto", "fedbn", "dp")

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, State, Visit, overrides
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.method import METHODS, Method, parse
-from equipoise.rule import Briefing, Cohort, Out, Rule, Setup, State, Visit, overrides
+from equipoise.methods.catalogue import METHODS, Method, parse
 from helpers import (
     UNEQUAL,
     KeepHead,

@@ -13,9 +13,9 @@ from test_every_method import ROUNDS, SIZES, SUMS, TESTS, KilledError, run
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.flower.sites import Consortium
-from equipoise.flower.store import Receipt, Store
-from equipoise.round import one_round
+from equipoise.federation.round import one_round
+from equipoise.flower.server.sites import Consortium
+from equipoise.flower.site.store import Receipt, Store
 from helpers import consortium, told
 
 CASES = [

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.rule import Cohort, Setup
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.methods.cffl import CFFL, judged, largest
-from equipoise.rule import Cohort, Setup
 from helpers import N_CLASSES, UNEQUAL, clients, difference, federation, fitted, normal, samples, tensor
 
 VALIDATION = samples(50, 2)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import maths
+from equipoise.core import maths
+from equipoise.core.maths import add_largest
 from equipoise.engines import Answer, Job
-from equipoise.maths import add_largest
-from equipoise.method import MethodError, parse
+from equipoise.methods.catalogue import MethodError, parse
 from equipoise.methods.cgsv import CGSV, consensus, share
 from helpers import UNEQUAL, federation, fitted, normal, scripted, tensor, watched
 from reward_helpers import Vector, one_round, top

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
 from equipoise.methods.ditto import Ditto, DittoPersonal
 from helpers import UNEQUAL, Quadratic, StartAt, difference, federation, fitted, normal, samples, tensor
 

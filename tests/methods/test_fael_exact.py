@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from equipoise import maths
+from equipoise.core import maths
 from equipoise.methods.fael_exact import FAELExact, equidistant
 from helpers import Server, normal
 

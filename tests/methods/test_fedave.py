@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import equipoise as eq
+from equipoise.core.model import Model
 from equipoise.engines import ENGINES, Answer, Job
-from equipoise.method import MethodError, parse
+from equipoise.methods.catalogue import MethodError, parse
 from equipoise.methods.fedave import FedAVE, divergence, likeness
-from equipoise.model import Model
 from helpers import (
     UNEQUAL,
     clients,

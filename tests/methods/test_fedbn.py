@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.client import visit_client
-from equipoise.draws import plan
+from equipoise.core.client import visit_client
+from equipoise.core.draws import plan
+from equipoise.core.model import Model
+from equipoise.core.oracle import Oracle
 from equipoise.methods.fedbn import FedBN
-from equipoise.model import Model
-from equipoise.oracle import Oracle
 from helpers import clients, federation, fitted, network, oracle_of, samples
 
 SIZES = (9, 13, 9, 13, 9)

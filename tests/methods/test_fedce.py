@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.maths import gram
+from equipoise.core.maths import gram
 from equipoise.methods.fedce import FedCE, cosines, without
 from helpers import Server, federation, fitted, normal, oracle_of, samples, tensor, visit_of, watched
 

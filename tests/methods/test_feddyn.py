@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
 from equipoise.methods.feddyn import FedDyn
 from helpers import Quadratic, Server, federation, fitted, normal, visit_of, watched
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import maths
+from equipoise.core import maths
 from equipoise.methods.fedfv import FedFV
 from helpers import Server, federation, fitted, normal, scripted
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise import maths
-from equipoise.method import MethodError
+from equipoise.core import maths
+from equipoise.methods.catalogue import MethodError
 from equipoise.methods.fedgh import FedGH
 from helpers import Server, normal
 

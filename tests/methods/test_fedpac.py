@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.model import Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import State
 from equipoise.methods.fedpac import FedPAC
 from equipoise.methods.fedproto import global_prototypes
-from equipoise.model import Model
-from equipoise.oracle import Oracle
-from equipoise.rule import State
 from helpers import clients, federation, fitted, network, normal, oracle_of, out_of, samples, visit_of
 
 C, D = 3, 7

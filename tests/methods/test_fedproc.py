@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.model import Model
 from equipoise.methods.fedproc import FedProc
-from equipoise.model import Model
 from helpers import N_CLASSES, fitted, network, normal, oracle_of, out_of, samples, visit_of
 
 D = 7

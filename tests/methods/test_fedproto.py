@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise import maths
+from equipoise.core import maths
+from equipoise.core.model import Model
 from equipoise.methods.fedproto import FedProto, global_prototypes, local_prototypes
-from equipoise.model import Model
 from helpers import (
     N_CLASSES,
     Server,

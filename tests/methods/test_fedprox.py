@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
 from equipoise.methods.fedprox import FedProx
 from helpers import Quadratic, normal, oracle_of, samples, visit_of
 

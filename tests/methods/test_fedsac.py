@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise import wire
+from equipoise.core import wire
+from equipoise.core.model import Model
+from equipoise.federation.round import submodels
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
-from equipoise.model import Model
 from equipoise.networks import build
-from equipoise.neurons import find
-from equipoise.round import submodels
+from equipoise.submodels.hidden_units import find
 from helpers import UNEQUAL, Server, difference, federation, fitted, network, normal, samples
 
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
@@ -182,10 +182,10 @@ def test_a_really_smaller_network_gives_the_same_numbers(
         shrunk.append(int(units.sum()))
         return extract(self, units)
 
-    monkeypatch.setattr("equipoise.neurons.Neurons.extract", watched)
+    monkeypatch.setattr("equipoise.submodels.hidden_units.Neurons.extract", watched)
     small = fitted("fedsac(beta=4)", 3, **settings)
     assert shrunk
-    monkeypatch.setattr("equipoise.neurons.Neurons.fits", lambda self, units: False)
+    monkeypatch.setattr("equipoise.submodels.hidden_units.Neurons.fits", lambda self, units: False)
     taken = len(shrunk)
     masked = fitted("fedsac(beta=4)", 3, **settings)
     assert len(shrunk) == taken + 1  # a trial when the federation was made
@@ -213,7 +213,7 @@ def test_what_is_not_held_does_not_move_and_weight_decay_leaves_it_alone() -> No
 
 # looks, options
 def test_importances_are_looked_at_every_so_many_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from equipoise.oracle import Oracle
+    from equipoise.core.oracle import Oracle
 
     looks: list[Tensor] = []
     original = Oracle.ablation

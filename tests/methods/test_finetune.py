@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise import draws, evaluation
+from equipoise.core import draws
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.federation import evaluation
 from equipoise.methods.finetune import FineTune
 from helpers import UNEQUAL, clients, federation, fitted, samples
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import rows
+from equipoise.core import client_rows as rows
 from equipoise.methods.fphl import BINS, FPHL, histogram
 from helpers import Server, fitted, normal
 

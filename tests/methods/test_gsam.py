@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
 from equipoise.methods.gsam import GSAM, orthogonal
 from equipoise.methods.sam import SAM
 from helpers import Quadratic, difference, fitted, identical, normal

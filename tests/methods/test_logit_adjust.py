@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import equipoise as eq
+from equipoise.core.rule import Out
 from equipoise.methods.logit_adjust import LogitAdjust
-from equipoise.rule import Out
 from helpers import federation, fitted, identical, network, normal, one_step_gradient, oracle_of, out_of, visit_of
 
 COUNTS = [9, 3, 0, 1]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.rule import Out
 from equipoise.methods.margin import Margin
-from equipoise.rule import Out
 from helpers import federation, fitted, normal, oracle_of, samples, visit_of
 
 ORACLE = oracle_of(torch.nn.Linear(6, 3).double(), *samples(4, 1), eq.SGD(1.0))

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.model import Model
 from equipoise.methods.moon import Moon, contrast
-from equipoise.model import Model
 from helpers import (
     federation,
     fitted,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import maths
-from equipoise.method import MethodError
+from equipoise.core import maths
+from equipoise.methods.catalogue import MethodError
 from equipoise.methods.principal import Principal
 from helpers import Server, federation, fitted, normal, scripted
 

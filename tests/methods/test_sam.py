@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.rule import State
 from equipoise.methods.sam import SAM, perturbation, radius
-from equipoise.rule import State
 from helpers import (
     Quadratic,
     difference,

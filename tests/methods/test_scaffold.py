@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.rule import State
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.scaffold import Scaffold
-from equipoise.rule import State
 from helpers import Quadratic, Server, normal
 
 N, G = 3, 4

@@ -11,17 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise import evaluation, runs
 from equipoise.data.samples import loaded
 from equipoise.engines import Answer, Job
-from equipoise.evaluation import Tests
-from equipoise.federation import Federation
-from equipoise.files import write_atomically
-from equipoise.history import History
-from equipoise.method import Method, parse
+from equipoise.federation import evaluation
+from equipoise.federation.evaluation import Tests
+from equipoise.federation.federation import Federation
+from equipoise.federation.round import Experiment, Progression, begin, one_round
+from equipoise.methods.catalogue import Method, parse
 from equipoise.metrics.decomposition import decompose
-from equipoise.round import Experiment, Progression, begin, one_round
-from equipoise.runs import RunConfig, RunError
+from equipoise.metrics.history import History
+from equipoise.runs import directory as runs
+from equipoise.runs.directory import RunConfig, RunError
+from equipoise.system.files import write_atomically
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory
 AGREE = 1e-6  # largest difference of a client's weight between a run and its repetition

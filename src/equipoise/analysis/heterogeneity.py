@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise import runs
 from equipoise.analysis.decomposition import decomposition, measured
-from equipoise.compare import fitting, side_by_side
-from equipoise.method import parse
-from equipoise.runs import RunConfig, RunError
+from equipoise.methods.catalogue import parse
+from equipoise.runs import directory as runs
+from equipoise.runs.compare import fitting, side_by_side
+from equipoise.runs.directory import RunConfig, RunError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ def cells(base: Path, alphas: Sequence[float] = ALPHAS, seeds: int = 1, **choice
     Parameters
     ----------
     base : directory of the figure. alphas : Dirichlet concentrations, > 0. seeds : 0, 1, ..., seeds - 1.
-    choices : fields of :class:`equipoise.runs.RunConfig`; ``scenario_options`` may not hold ``alpha``.
+    choices : fields of :class:`equipoise.runs.directory.RunConfig`; ``scenario_options`` may not hold ``alpha``.
     """
     options = dict(choices.pop("scenario_options", {}))
     found = []

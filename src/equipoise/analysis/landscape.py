@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise import checkpoint, evaluation, runs
 from equipoise.data.samples import Samples, Stream
-from equipoise.federation import Federation
-from equipoise.history import History
-from equipoise.words import unknown
+from equipoise.federation import checkpoint, evaluation
+from equipoise.federation.federation import Federation
+from equipoise.metrics.history import History
+from equipoise.runs import directory as runs
+from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.analysis.decomposition import decomposition
 from equipoise.analysis.landscape import landscape
-from equipoise.method import parse
+from equipoise.methods.catalogue import parse
 from equipoise.report import analysis as draw
-from equipoise.runs import load
+from equipoise.runs.directory import load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

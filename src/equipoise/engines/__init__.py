@@ -1,4 +1,4 @@
-"""Engines: ways to call :func:`equipoise.client.visit_client` for the clients of a round. All give the same result."""
+"""Engines: ways to call :func:`equipoise.core.client.visit_client` for the clients of a round. All give the same result."""
 
 from collections.abc import Callable, Mapping
 

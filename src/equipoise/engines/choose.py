@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from equipoise.core.model import Model
 from equipoise.data.samples import Samples
-from equipoise.model import Model
 
 SMALL = 100_000  # parameters: below it a dense step is mostly overhead, which a stack shares
 

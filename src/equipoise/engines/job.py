@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from equipoise.core.draws import Plan, key, plan
+from equipoise.core.model import Model
+from equipoise.core.rule import Rule, State
+from equipoise.core.solver import Solver
+from equipoise.core.tree import span, tree_map
 from equipoise.data.samples import Samples, Stream
-from equipoise.draws import Plan, key, plan
-from equipoise.model import Model
-from equipoise.rule import Rule, State
-from equipoise.solver import Solver
-from equipoise.tree import span, tree_map
 
 if TYPE_CHECKING:
-    from equipoise.neurons import Neurons
+    from equipoise.submodels.hidden_units import Neurons
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Job:
 
     ``ids`` are the M clients, ``received`` [M, G] the models they start from (a view where all get the same),
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
-    what never leaves a client. ``chances`` tell the random numbers of each sample, see :func:`equipoise.draws.chances`.
+    what never leaves a client. ``chances`` tell the random numbers of each sample, see :func:`equipoise.core.draws.chances`.
     ``steps`` are taken instead of ``epochs`` if told. Where clients get submodels, ``units``
     [M, K] are the hidden units of each and ``held`` [M, G] the coordinates; ``neurons`` are there if a smaller network may be
     trained in place of the masked one. ``secret`` is what clients draw the noise of this visit from that protects them, at

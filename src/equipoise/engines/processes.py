@@ -28,13 +28,13 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from equipoise import memory
-from equipoise.alignment import ALIGNMENT
+from equipoise.core.alignment import ALIGNMENT
+from equipoise.core.rule import State
+from equipoise.core.tree import flatten
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import OneByOne
-from equipoise.rule import State
-from equipoise.tree import flatten
+from equipoise.system import memory
 
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end

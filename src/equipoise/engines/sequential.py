@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.draws import noise, seeded
+from equipoise.core.model import Bound, Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.tree import tree_map
 from equipoise.data.samples import Stream
-from equipoise.draws import noise, seeded
 from equipoise.engines.job import Answer, Job
-from equipoise.model import Bound, Model
-from equipoise.neurons import Neurons
-from equipoise.oracle import Oracle
-from equipoise.tree import tree_map
+from equipoise.submodels.hidden_units import Neurons
 
 
 def sequential(job: Job) -> Iterator[Answer]:

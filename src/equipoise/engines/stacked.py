@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from equipoise.client import visit_client
+from equipoise.core.client import visit_client
+from equipoise.core.model import Model, Stacked
+from equipoise.core.oracle import Oracle
+from equipoise.core.tree import span
 from equipoise.data.samples import Samples, Stream, stack
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.model import Model, Stacked
-from equipoise.oracle import Oracle
-from equipoise.tree import span
 
 log = logging.getLogger(__name__)
 MEMORY = 256 << 20  # bytes for the vectors of one stack; beyond that they leave the caches and nothing is gained

@@ -9,7 +9,7 @@ from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import OneByOne
 from equipoise.engines.stacked import Together, check, stacks
-from equipoise.threads import spread
+from equipoise.system.threads import spread
 
 FEWEST, MOST = (
     20,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from equipoise.flower.app import in_process, make_client_app, make_server_app
     from equipoise.flower.grid import InProcessGrid
-    from equipoise.flower.task import Task
+    from equipoise.flower.site.task import Task
 
 __all__ = ["InProcessGrid", "Task", "in_process", "make_client_app", "make_server_app"]
 WHERE = {
     "InProcessGrid": "grid",
-    "Task": "task",
+    "Task": "site.task",
     "in_process": "app",
     "make_client_app": "app",
     "make_server_app": "app",

@@ -23,23 +23,23 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from equipoise import checkpoint
+from equipoise.core.rule import Rule
+from equipoise.core.solver import SGD, Solver
 from equipoise.data.samples import Transform
-from equipoise.environment import environment
-from equipoise.files import held, sweep, write_atomically
-from equipoise.flower import masked_site
+from equipoise.federation import checkpoint
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.masked_sites import require
+from equipoise.flower.secagg import site as masked_site
+from equipoise.flower.secagg.server import require
+from equipoise.flower.server.sites import Consortium, Known, Sites, SitesError, description
 from equipoise.flower.settings import Settings
-from equipoise.flower.site import KINDS, Site, SiteError, harmless
-from equipoise.flower.sites import Consortium, Known, Sites, SitesError, description
-from equipoise.flower.store import Store, StoreError
-from equipoise.flower.task import Task, TaskFunction
-from equipoise.history import History
-from equipoise.method import Method
-from equipoise.rule import Rule
-from equipoise.solver import SGD, Solver
+from equipoise.flower.site.site import KINDS, Site, SiteError, harmless
+from equipoise.flower.site.store import Store, StoreError
+from equipoise.flower.site.task import Task, TaskFunction
+from equipoise.methods.catalogue import Method
+from equipoise.metrics.history import History
+from equipoise.system.environment import environment
+from equipoise.system.files import held, sweep, write_atomically
 
 log = logging.getLogger(__name__)
 

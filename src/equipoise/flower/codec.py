@@ -11,8 +11,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from equipoise import wire
-from equipoise.rule import State
+from equipoise.core import wire
+from equipoise.core.rule import State
 
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from equipoise.solver import SGD, Adam, Solver
+from equipoise.core.solver import SGD, Adam, Solver
 
 
 class Settings(BaseModel):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.hyper import number
-from equipoise.maths import project_to_simplex, simplex
-from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.hyperparameters import number
+from equipoise.core.maths import project_to_simplex, simplex
+from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.hyper import choice, number
-from equipoise.maths import simplex, square_norms
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import simplex, square_norms
+from equipoise.core.rule import Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
-from equipoise.rule import Cohort, Rule, Setup, State, Visit, needed
 
 
 def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -> Tensor:

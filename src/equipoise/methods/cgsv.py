@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.maths import Sparsify, add_largest, gram, simplex
-from equipoise.rule import Cohort, Rule, Setup, State, needed
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import Sparsify, add_largest, gram, simplex
+from equipoise.core.rule import Cohort, Rule, Setup, State, needed
 
 EPS = 1e-7  # added to the length of an update before dividing by it
 LEAST = 1e-3  # of a reputation, before they are scaled to sum one
@@ -62,7 +62,7 @@ class CGSV(Rule):
     beta : altruism, >= 0: how little the shares q differ. Released: 0.5 to 2, and 1e7, which gives everybody everything.
         0, which does not define q, also does.
     gamma : length of every update, > 0; with the solver's rate it sets the size of a step. Released: 0.15 to 1.
-    sparsify : which entries of u are the largest, see :func:`equipoise.maths.add_largest`: of every tensor
+    sparsify : which entries of u are the largest, see :func:`equipoise.core.maths.add_largest`: of every tensor
         (``"exact_layer"``), as the released code counts them (``"released_layer"``), or of the vector (``"paper_global"``).
     reputation : q from the client's ``"own"`` reputation, or from its ``"contribution"``, what it reaches alone. u weighs by
         reputations in any case.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.hyper import number
-from equipoise.rule import Rule, Setup, State, Visit
+from equipoise.core.hyperparameters import number
+from equipoise.core.rule import Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)

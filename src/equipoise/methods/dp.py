@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from equipoise import hyper
-from equipoise.hyper import INF, number
-from equipoise.rule import Rule, Visit
+from equipoise.core import hyperparameters as hyper
+from equipoise.core.hyperparameters import INF, number
+from equipoise.core.rule import Rule, Visit
 
 if TYPE_CHECKING:
-    from equipoise.model import Model
+    from equipoise.core.model import Model
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DP(Rule):
 
     The norm is over all that leaves the client. The clipping of McMahan, Ramage, Talwar, Zhang, ICLR 2018, Algorithm 1, and Geyer,
     Klein, Nabi, 2017, with the noise added by each client, so that the server need not be trusted. What it is worth:
-    :func:`equipoise.privacy.spent`.
+    :func:`equipoise.privacy.accounting.spent`.
 
     Parameters
     ----------

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.hyper import number
-from equipoise.maths import gram, simplex
-from equipoise.rule import Cohort, Rule, Setup, State
+from equipoise.core.hyperparameters import number
+from equipoise.core.maths import gram, simplex
+from equipoise.core.rule import Cohort, Rule, Setup, State
 
 RIDGE = 1e-10  # picks the solution nearest to the sample weights where there are many
 

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.maths import simplex, square_norms
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import simplex, square_norms
+from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import LEAST, rewarded, share, unit
-from equipoise.rule import Briefing, Cohort, Rule, Setup, State, Visit, needed
 
 TINY = 1e-12
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from equipoise.hyper import choice
-from equipoise.rule import Cohort, Rule, Setup, State
+from equipoise.core.hyperparameters import choice
+from equipoise.core.rule import Cohort, Rule, Setup, State
 
 
 @dataclass(frozen=True)

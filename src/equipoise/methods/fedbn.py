@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipoise.hyper import choice
-from equipoise.rule import Rule
+from equipoise.core.hyperparameters import choice
+from equipoise.core.rule import Rule
 
 if TYPE_CHECKING:
-    from equipoise.model import Model
+    from equipoise.core.model import Model
 
 log = logging.getLogger(__name__)
 

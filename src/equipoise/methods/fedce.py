@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.maths import gram, simplex
-from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import gram, simplex
+from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 
 ALONE = 1e-6  # a client with all but this share of the weight leaves no model of the others
 

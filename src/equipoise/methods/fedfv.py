@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.maths import gram
-from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import gram
+from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.maths import combine, gram
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import combine, gram
+from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fedhgd import deconflict
-from equipoise.rule import Cohort, Rule, Setup, State
 
 TINY = 1e-12  # relative: a shorter square is rounding
 

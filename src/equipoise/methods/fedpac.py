@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.hyper import number
-from equipoise.maths import gram, min_on_simplex, pick
+from equipoise.core.hyperparameters import number
+from equipoise.core.maths import gram, min_on_simplex, pick
+from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
-from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)

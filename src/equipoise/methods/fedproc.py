@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from equipoise import maths
-from equipoise.hyper import number
+from equipoise.core import maths
+from equipoise.core.hyperparameters import number
+from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
-from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)

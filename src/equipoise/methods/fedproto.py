@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise import maths
-from equipoise.hyper import number
-from equipoise.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core import maths
+from equipoise.core.hyperparameters import number
+from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 
 
 def no_prototypes(setup: Setup) -> State:

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.rule import Rule, Visit
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.rule import Rule, Visit
 
 
 def unit(vector: Tensor, layout: Sequence[int]) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.rule import Briefing, Cohort, Rule, Setup, State, needed
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
 
 log = logging.getLogger(__name__)
 SLACK = 1e-9  # of a cumulative score, against rounding

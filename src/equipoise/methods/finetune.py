@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from equipoise.hyper import choice
-from equipoise.rule import Rule, Visit
+from equipoise.core.hyperparameters import choice
+from equipoise.core.rule import Rule, Visit
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.maths import Bits, at_least, in_memory, put, spread, take
-from equipoise.rule import Cohort, Rule, Setup, State
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import Bits, at_least, in_memory, put, spread, take
+from equipoise.core.rule import Cohort, Rule, Setup, State
 
 BINS = 20
 BYTE = 254  # rounds up to which a byte counts; beyond, 16 bits do

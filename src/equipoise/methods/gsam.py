@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.hyper import number
+from equipoise.core.hyperparameters import number
+from equipoise.core.rule import Gradient, Rule, Visit
 from equipoise.methods.sam import length, perturbation, radius
-from equipoise.rule import Gradient, Rule, Visit
 
 
 def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:

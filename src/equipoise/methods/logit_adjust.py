@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.hyper import number
-from equipoise.rule import Out, Rule, Visit, cross_entropy
+from equipoise.core.hyperparameters import number
+from equipoise.core.rule import Out, Rule, Visit, cross_entropy
 
 
 @dataclass(frozen=True)

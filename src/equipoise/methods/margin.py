@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.rule import Out, Rule, Visit
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.rule import Out, Rule, Visit
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from equipoise.hyper import number
-from equipoise.rule import Out, Rule, Setup, State, Visit
+from equipoise.core.hyperparameters import number
+from equipoise.core.rule import Out, Rule, Setup, State, Visit
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.maths import gram
-from equipoise.rule import Cohort, Rule, Setup, State
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import gram
+from equipoise.core.rule import Cohort, Rule, Setup, State
 
 TINY = 1e-12  # relative: shorter axes, and products nearer to a right angle, are rounding
 CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take another side

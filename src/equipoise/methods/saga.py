@@ -8,10 +8,10 @@ from typing import Literal
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equipoise.hyper import choice, number
-from equipoise.maths import simplex
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.maths import simplex
+from equipoise.core.rule import Cohort, Power, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
-from equipoise.rule import Cohort, Power, Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)

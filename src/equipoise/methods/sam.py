@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.hyper import number
-from equipoise.rule import Gradient, Rule, Visit
+from equipoise.core.hyperparameters import number
+from equipoise.core.rule import Gradient, Rule, Visit
 
 
 def length(g: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.hyper import choice, number
-from equipoise.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.hyperparameters import choice, number
+from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 
 
 @dataclass(frozen=True)

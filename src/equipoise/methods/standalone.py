@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from equipoise.rule import Rule
+from equipoise.core.rule import Rule
 
 if TYPE_CHECKING:
-    from equipoise.model import Model
+    from equipoise.core.model import Model
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.groups import class_counts
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 MEASURES: Final = {  # name in records and options: title of its table
     "accuracy": "Accuracy",

@@ -15,7 +15,7 @@ from torch import nn
 from equipoise.networks.cnn import CNN
 from equipoise.networks.mlp import MLP
 from equipoise.networks.resnet import ResNet, ResNet10, resnet18, resnet50
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 __all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet", "ResNet10", "build", "resnet18", "resnet50"]
 

@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from equipoise.files import write_atomically
-from equipoise.history import History
+from equipoise.metrics.history import History
 from equipoise.report.details import Block, Tests, communication, every_client, over_clients, over_groups, tests
 from equipoise.report.table import Cell, Grid, Sheet, _latex, comparison, sheets, tables
+from equipoise.system.files import write_atomically
 
 
 def save(histories: Sequence[History], directory: str | os.PathLike[str]) -> list[Path]:

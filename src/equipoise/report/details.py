@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from equipoise.environment import kind
-from equipoise.history import History
 from equipoise.metrics.communication import full_model, overhead, traffic
+from equipoise.metrics.history import History
 from equipoise.metrics.performance import last_rounds, spread
 from equipoise.metrics.statistics import holm
 from equipoise.report.table import (
@@ -29,6 +28,7 @@ from equipoise.report.table import (
     tables,
 )
 from equipoise.report.terms import TERMS
+from equipoise.system.environment import kind
 
 LEVELS: Final = {  # key of `equipoise.metrics.spread`: title and digits
     "mean": ("mean", 2),

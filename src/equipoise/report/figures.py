@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.history import History
 from equipoise.metrics.collaborative import collaborative_fairness
+from equipoise.metrics.history import History
 from equipoise.metrics.performance import last_rounds
 from equipoise.report.table import UNDEFINED, by_label, comparison
 

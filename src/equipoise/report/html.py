@@ -11,8 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from equipoise.files import write_atomically
-from equipoise.history import History
+from equipoise.metrics.history import History
 from equipoise.report import booktabs
 from equipoise.report import figures as drawings
 from equipoise.report.details import (
@@ -44,6 +43,7 @@ from equipoise.report.table import (
     verdict,
 )
 from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
+from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.history import History
+from equipoise.metrics.history import History
 from equipoise.report import figures
 from equipoise.report.figures import FAINT, INK, MARKERS, _color, _dash, _legend, _name, _panels, _whole_numbers
 from equipoise.report.reproduction import Entry, Result, Shown
@@ -51,9 +51,9 @@ def draw(
     Parameters
     ----------
     experiment
-        What `equipoise.reproduce.read` returned.
+        What `equipoise.runs.reproduce.read` returned.
     result
-        What `equipoise.reproduce.collect` returned.
+        What `equipoise.runs.reproduce.collect` returned.
     histories
         The finished runs, by part and row.
 

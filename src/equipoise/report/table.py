@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from equipoise.environment import kind
-from equipoise.history import History
 from equipoise.metrics.classification import AREAS, MEASURES
+from equipoise.metrics.history import History
 from equipoise.metrics.pooling import Moments, pooled
 from equipoise.metrics.statistics import holm, paired, summary_over_seeds
+from equipoise.system.environment import kind
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -8,9 +8,9 @@ from typing import Any
 
 from equipoise.scenarios import collaboration, digits, fedheal, fedism, fedld, fedsac, label_skew, own, quality
 from equipoise.scenarios.corruption import CORRUPTIONS
-from equipoise.scenarios.real import remembered
+from equipoise.scenarios.papers import remembered
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 __all__ = ["CORRUPTIONS", "SCENARIOS", "Images", "Protocol", "Scenario", "ScenarioEntry", "load"]
 

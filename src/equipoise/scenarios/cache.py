@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from equipoise.files import cache_directory
+from equipoise.system.files import cache_directory
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equipoise.scenarios import cache, digits, partition
 from equipoise.scenarios.scenario import Protocol, Scenario
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
 

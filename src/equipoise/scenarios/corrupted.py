@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.decoded import ahead, kept
-from equipoise.data.mapped import Data, Mapped, take
+from equipoise.data.decoding import ahead, kept
+from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.scenarios.corruption import CORRUPTIONS
 
 VERSION = 1  # raise it whenever a byte changes: it is part of the name of the kept file

@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equipoise.data import catalog
-from equipoise.data.decoded import resized
-from equipoise.data.found import DataError, Found
-from equipoise.data.mapped import Data, Mapped, labels, take
+from equipoise.data.contents import DataError, Found
+from equipoise.data.decoding import resized
+from equipoise.data.memory_mapped import Data, Mapped, labels, take
+from equipoise.data.sets import catalog
 from equipoise.scenarios import partition
-from equipoise.scenarios.real import MEAN, STD, manifest
+from equipoise.scenarios.papers import MEAN, STD, manifest
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data import catalog
-from equipoise.data.found import DataError, Found
-from equipoise.data.mapped import Data, labels, take
+from equipoise.data.contents import DataError, Found
+from equipoise.data.memory_mapped import Data, labels, take
+from equipoise.data.sets import catalog
 from equipoise.scenarios import partition
 from equipoise.scenarios.corrupted import corrupted as corrupt
 from equipoise.scenarios.corruption import CORRUPTIONS
-from equipoise.scenarios.real import MEAN, STD, manifest
+from equipoise.scenarios.papers import MEAN, STD, manifest
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
 

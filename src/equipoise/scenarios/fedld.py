@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equipoise.data import catalog
-from equipoise.data.found import DataError, Found
-from equipoise.data.mapped import labels, take
+from equipoise.data.contents import DataError, Found
+from equipoise.data.memory_mapped import labels, take
+from equipoise.data.sets import catalog
 from equipoise.scenarios import partition
-from equipoise.scenarios.real import MEAN, STD, manifest
+from equipoise.scenarios.papers import MEAN, STD, manifest
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
 
 VERSION = 1  # raise it whenever a part changes

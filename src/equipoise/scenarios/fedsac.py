@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.data import catalog
-from equipoise.data.mapped import labels, take
+from equipoise.data.memory_mapped import labels, take
+from equipoise.data.sets import catalog
 from equipoise.scenarios import partition
-from equipoise.scenarios.real import manifest
+from equipoise.scenarios.papers import manifest
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
 

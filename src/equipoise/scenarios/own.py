@@ -14,9 +14,9 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from equipoise.data.found import DataError
-from equipoise.data.mapped import Data, Mapped, take
-from equipoise.data.own import Columns, Own, find, listed, ordered
+from equipoise.data.contents import DataError
+from equipoise.data.memory_mapped import Data, Mapped, take
+from equipoise.data.own.reading import Columns, Own, find, listed, ordered
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import Images, Protocol, Scenario
@@ -55,7 +55,7 @@ def scenario(
     leave_out: str | Sequence[str] = (),
     download: bool = False,
 ) -> Scenario:
-    """Make a federation of what the user has; :func:`equipoise.data.own.find` says what that may be.
+    """Make a federation of what the user has; :func:`equipoise.data.own.reading.find` says what that may be.
 
     Where the data do not say what is for testing, a part of every client's samples is drawn, as evenly over the classes as
     possible. Numbers are standardised by the mean and standard deviation of all training samples.

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.random import Generator, RandomState
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 Indices = NDArray[np.int64]
 Shares = NDArray[np.float64]

@@ -12,7 +12,7 @@ import torch
 from equipoise.scenarios import cache, digits, partition
 from equipoise.scenarios.corruption import CORRUPTIONS, Corruption, motion_blur
 from equipoise.scenarios.scenario import Protocol, Scenario
-from equipoise.words import unknown
+from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from equipoise.data.mapped import Data, Mapped, labels, shape
+from equipoise.data.memory_mapped import Data, Mapped, labels, shape
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images as Images
 

@@ -1,0 +1,232 @@
+"""The command ``equipoise analyse``: reading arguments and printing, nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from equipoise.analysis import decomposition as take_apart
+from equipoise.analysis import heterogeneity as skew
+from equipoise.analysis import landscape as walk
+from equipoise.methods.catalogue import parse
+from equipoise.report import analysis as draw
+from equipoise.report.figures import save
+from equipoise.runs import directory as runs
+from equipoise.runs.compare import members
+from equipoise.system.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+app = typer.Typer(
+    name="analyse",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Take trained runs apart: where their loss comes from, how flat their minimum is.",
+)
+out = Console()
+err = Console(stderr=True)
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+@app.command(epilog="Example: `equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
+def decomposition(
+    directories: Runs,
+    every: Annotated[int, typer.Option(min=1, help="Measure every so many rounds, and the last.")] = 1,
+    others: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="METHOD", help="Also one round of this method from the same models. Repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Directory for figure and data [default: the run's own, or analysis/]."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and draw nothing.")] = False,
+    json_: Json = False,
+) -> None:
+    """Split the loss of each round into local, distribution-shift and aggregation loss (FedLD, Eq. 2).
+
+    Each run is trained once more, which gives the same local models; what was measured stays beside the run.
+    """
+    paths = [run for path in directories for run in members(path)] or directories
+    planned = sum(runs.load(path).rounds for path in paths)
+    found: dict[str, list[dict[str, float]]] = {}
+    with _bar(not quiet and not json_) as bar:
+        task = bar.add_task("rounds", total=planned)
+        before = 0
+        for path in paths:
+            config = runs.load(path)
+            rows = take_apart(path, every, others or (), on_round=lambda _, __: bar.advance(task))
+            before += config.rounds
+            bar.update(task, completed=before)
+            for row in rows:
+                own = row["method"] == str(parse(config.method))
+                name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
+                found.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
+    if json_:
+        print(json.dumps(found, indent=1))  # noqa: T201
+        return
+    if quiet:
+        return
+    table = _table("run", "round", "local", "shift", "aggregation", "global")
+    for name, rows in found.items():
+        for row in rows if len(found) == 1 else rows[-1:]:
+            numbers = (f"{row[key]:+.4f}" for key in ("local", "shift", "aggregation", "total"))
+            table.add_row(name, str(int(row["round"])), *numbers)
+    out.print(table)
+    out.print("Mean cross-entropy in nats; local + shift + aggregation = global. FedLD reports absolute values.")
+    where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
+    _drawn({"decomposition": draw.decomposition(found)}, where)
+    if len(paths) > 1:
+        _wrote(write_atomically(_made(where) / "decomposition.json", json.dumps(found, indent=1)))
+
+
+@app.command(epilog="Example: `equipoise analyse heterogeneity --rounds 20 --seeds 3 --name fig2`")
+def heterogeneity(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help=f"Methods to try [default: {' '.join(skew.METHODS)}].")
+    ] = None,
+    alphas: Annotated[str, typer.Option(help="Dirichlet concentrations, most even first.")] = "100,10,1,0.1,0.01",
+    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Rounds of FedAvg.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
+    every: Annotated[int, typer.Option(min=1, help="Measure every so many rounds, and the last.")] = 4,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time [default: one per core].")
+    ] = None,
+    network: Annotated[str | None, typer.Option(help="mlp, cnn or resnet10 [default: the scenario's].")] = None,
+    name: Annotated[
+        str, typer.Option(help="Write to RUNS/NAME. The same command again goes on where it stopped.")
+    ] = "heterogeneity",
+    base: Annotated[Path, typer.Option("--runs", help="Where runs are kept.")] = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """Draw the distribution-shift and aggregation loss of one round against the label skew (FedLD, Fig. 2).
+
+    FedAvg is trained at every skew; from its models, one round of every method is tried.
+    """
+    try:
+        concentrations = [float(word) for word in alphas.split(",")]
+    except ValueError:
+        concentrations = [0.0]
+    if min(concentrations) <= 0:
+        raise ValueError(
+            f"--alphas {alphas}: expected numbers > 0 with commas between them, for example 100,1,0.01."
+        ) from None
+    directory = runs.place(base, name, name)
+    cells = skew.cells(directory, concentrations, seeds, rounds=rounds, network=network)
+    with _bar(not json_) as bar:
+        task = bar.add_task("runs", total=len(cells))
+        frame = skew.measure(
+            cells,
+            methods or skew.METHODS,
+            every=every,
+            jobs=jobs,
+            on_progress=lambda done, _: bar.update(task, completed=done),
+        )
+    terms = ["local", "shift", "aggregation", "total"]
+    mean = frame.groupby(["method", "alpha"], sort=False)[terms].mean().reset_index()
+    if json_:
+        print(json.dumps(mean.to_dict("records"), indent=1))  # noqa: T201
+        return
+    table = _table("method", "alpha", "local", "shift", "aggregation", "global")
+    for method in dict.fromkeys(mean["method"]):
+        for row in mean[mean["method"] == method].to_dict("records"):
+            table.add_row(method, f"{row['alpha']:g}", *(f"{row[term]:+.4f}" for term in terms))
+    out.print(table)
+    out.print("Mean cross-entropy in nats of one round, over the measured rounds and all seeds.")
+    _wrote(write_atomically(directory / "heterogeneity.csv", frame.to_csv(index=False)))
+    _drawn({"heterogeneity": draw.heterogeneity(frame)}, directory)
+
+
+@app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
+def landscape(
+    directories: Runs,
+    group: Annotated[str | None, typer.Option(help="Test set [default: the worst of the first run].")] = None,
+    points: Annotated[int, typer.Option(min=3, help="Points of a line, odd.")] = 51,
+    grid: Annotated[int, typer.Option(min=0, help="Points along each axis of the plane, odd; 0 for none.")] = 21,
+    draws: Annotated[int, typer.Option(min=1, help="Random directions that are averaged.")] = 3,
+    span: Annotated[float, typer.Option(help="How far to go, in filter norms.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the directions.")] = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory for figures and data.")] = Path("landscape"),
+    json_: Json = False,
+) -> None:
+    """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
+    import pandas as pd
+
+    paths = [run for path in directories for run in members(path)] or directories
+    with _bar(not json_) as bar:
+        task = bar.add_task("points", total=None)
+        found = walk(
+            paths,
+            group,
+            points=points,
+            grid=grid,
+            draws=draws,
+            span=span,
+            seed=seed,
+            on_point=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    frame = pd.concat([one.frame() for one in found], ignore_index=True)
+    if json_:
+        print(json.dumps(frame.to_dict("records")))  # noqa: T201
+        return
+    table = _table("run", "seed", "loss", f"at ±{span / 2:g}", f"at ±{span:g}")
+    for one in found:
+        middle, quarter = len(one.at) // 2, len(one.at) // 4
+        mean = one.line.mean(axis=0)
+        half, edge = (mean[quarter] + mean[-1 - quarter]) / 2, (mean[0] + mean[-1]) / 2
+        table.add_row(one.label, str(one.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}")
+    out.print(table)
+    out.print(f"Loss on {found[0].group} in nats, mean over {draws} directions; a smaller rise is a flatter minimum.")
+    _wrote(write_atomically(_made(output) / "landscape.csv", frame.to_csv(index=False)))
+    _drawn({"landscape-1d": draw.lines(found)} | ({"landscape-2d": draw.planes(found)} if grid else {}), output)
+
+
+def _named(path: Path, config: runs.RunConfig, paths: list[Path]) -> str:
+    """What to call a run among others: its method, and what sets it apart."""
+    others = [runs.load(other) for other in paths]
+    name = config.label
+    if len({other.seed for other in others}) > 1:
+        name += f", seed {config.seed}"
+    options = [k for k in config.scenario_options if len({str(o.scenario_options.get(k)) for o in others}) > 1]
+    name += "".join(f", {k}={config.scenario_options[k]}" for k in options)
+    same = [
+        other
+        for other in others
+        if (other.label, other.seed, other.scenario_options) == (config.label, config.seed, config.scenario_options)
+    ]
+    return name if len(same) == 1 else f"{name} ({path.name})"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="right" if k else "left", no_wrap=True)
+    return table
+
+
+def _bar(wanted: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=err, disable=not wanted or not err.is_terminal)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _drawn(figures: dict[str, Figure], directory: Path) -> None:
+    for path in save(figures, directory):
+        _wrote(path)
+
+
+def _wrote(path: Path) -> None:
+    out.print(f"wrote {path}", soft_wrap=True, highlight=False)

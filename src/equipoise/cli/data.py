@@ -1,0 +1,203 @@
+"""The command ``equipoise data``: reading arguments and printing, nothing else."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from equipoise.data.sets import catalog, download
+from equipoise.data.sets.check import Finding, check
+from equipoise.system.suggestions import unknown
+
+app = typer.Typer(
+    name="data",
+    invoke_without_command=True,
+    rich_markup_mode="markdown",
+    help="The data sets of the papers: list them, check your files, fetch those that have plain addresses.",
+    epilog="Start with `equipoise data list`, then `equipoise data check mnist --data data`.",
+)
+out = Console()
+err = Console(stderr=True)
+
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A data set [default: all that are in the folder].")]
+Folder = Annotated[
+    Path, typer.Option("--data", "-d", metavar="DIR", help="The folder with your data sets, or a set's own.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+@app.callback()
+def _main(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        listed()
+
+
+@app.command("list", epilog="Example: `equipoise data list --json`")
+def listed(json_: Json = False) -> None:
+    """List the data sets: who uses them, how large they are, where to get them and on what terms."""
+    if json_:
+        print(json.dumps([_told(name) for name in catalog.SETS], indent=1))  # noqa: T201
+        return
+    for name, entry in catalog.SETS.items():
+        out.print(f"[bold]{name}[/]  {escape(entry.title)}", highlight=False)
+        told = {"used by": entry.used_by, "size": entry.size, "from": entry.source, "terms": entry.terms}
+        for what, text in told.items():
+            out.print(Padding(f"{what}: {escape(text)}", (0, 0, 0, 4)), highlight=False)
+    out.print("Your files: equipoise data check NAME --data DIR. Fetch: equipoise data get NAME --data DIR.")
+
+
+def _told(name: str) -> dict[str, Any]:
+    entry = catalog.SETS[name]
+    return {
+        "name": name,
+        **{key: getattr(entry, key) for key in ("title", "used_by", "classes", "size", "source", "terms", "places")},
+        "splits": {split: count and count.images for split, count in entry.splits.items()},
+        "addresses": [file.url for file in entry.files],
+    }
+
+
+@app.command("check", epilog="Example: `equipoise data check svhn --data data`")
+def checked(name: Name = None, data: Folder = Path("data"), json_: Json = False) -> None:
+    """Read your files and count their classes, beside the published numbers; status 0 only if all is complete.
+
+    Every file is read. Image files are decoded on the way, once: a run finds them decoded.
+    """
+    names = [name] if name is not None else [known for known in catalog.SETS if catalog.present(known, data)]
+    if not names:
+        raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
+    found = {known: check(known, data.expanduser()) for known in names}
+    if json_:
+        print(json.dumps([_record(known, parts) for known, parts in found.items()], indent=1))  # noqa: T201
+    else:
+        for known, parts in found.items():
+            _show(known, parts, data)
+    if not all(part.good for parts in found.values() for part in parts):
+        raise typer.Exit(1)
+
+
+def _record(name: str, parts: tuple[Finding, ...]) -> dict[str, Any]:
+    entry = catalog.SETS[name]
+    splits = {
+        part.split: {
+            "verdict": part.verdict,
+            "found": part.found and dict(zip(part.classes, part.found, strict=True)),
+            "images": part.found and sum(part.found),
+            "published": part.published
+            and {
+                "images": part.published.images,
+                "classes": part.published.classes and dict(zip(part.classes, part.published.classes, strict=True)),
+            },
+            "problem": part.problem,
+            "parts": dict(part.parts),
+        }
+        for part in parts
+    }
+    complete = all(part.good for part in parts)
+    return {"name": name, "complete": complete, "splits": splits, "source": entry.source, "terms": entry.terms}
+
+
+def _show(name: str, parts: tuple[Finding, ...], data: Path) -> None:
+    """One set in words and numbers; a count that differs is followed by the published one."""
+    entry = catalog.SETS[name]
+    out.print(f"[bold]{name}[/]  {escape(entry.title)}, in {escape(str(data))}", highlight=False)
+    if there := [part for part in parts if part.found is not None]:
+        out.print(_counts(there))
+    for part in parts:
+        colour = {"OK": "green", "nothing to compare with": "dim"}.get(part.verdict, "red" if not part.good else "dim")
+        more = f"; {len(part.parts)} lists of clients or sites" * bool(part.parts) + " (no experiment needs it)" * (
+            not part.needed
+        )
+        out.print(f"{part.split}: [{colour}]{part.verdict}[/]{more}", highlight=False)
+        if part.problem and not part.good:
+            out.print(f"  {escape(part.problem)}", soft_wrap=True, highlight=False)
+    if not all(part.good for part in parts):
+        out.print(f"Where to get it: {escape(entry.source)}. Terms: {escape(entry.terms)}.", soft_wrap=True)
+        if entry.files:
+            out.print(f"To fetch it: equipoise data get {name} --data {escape(str(data))}", soft_wrap=True)
+    out.print()
+
+
+def _counts(parts: list[Finding]) -> Table:
+    """Images of each class, beside the published numbers where there are any."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("class")
+    columns: list[list[str]] = []
+    for part in parts:
+        found = [*(part.found or ()), sum(part.found or ())]
+        known = (
+            None
+            if part.published is None
+            else [*(part.published.classes or [None] * (len(found) - 1)), part.published.images]
+        )
+        table.add_column(part.split, justify="right")
+        columns.append([f"{n:,}" for n in found])
+        if known is not None:
+            table.add_column("published", justify="right")
+            columns[-1] = [f"{n:,}" if k in (None, n) else f"[red]{n:,}[/]" for n, k in zip(found, known, strict=True)]
+            columns.append(["" if k is None else f"{k:,}" for k in known])
+    for row in zip([*map(escape, parts[0].classes), "together"], *columns, strict=True):
+        table.add_row(*row)
+    return table
+
+
+@app.command(epilog="Example: `equipoise data get mnist --data data --download`")
+def get(
+    name: Annotated[str, typer.Argument(help="A data set; see `equipoise data list`.")],
+    data: Folder = Path("data"),
+    split: Annotated[
+        list[str] | None, typer.Option(help="Only this split. Repeatable [default: all that experiments need].")
+    ] = None,
+    wanted: Annotated[
+        bool, typer.Option("--download", help="Fetch the files now, and accept nothing for you.")
+    ] = False,
+) -> None:
+    """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it if told to."""
+    entry = catalog.entry(name)
+    for one in split or ():
+        if one not in entry.splits:
+            raise ValueError(unknown(f"split of {name}", one, entry.splits))
+    splits = split or [one for one in entry.splits if one not in entry.optional]
+    files = [file for file in entry.files if file.split is None or file.split in splits]
+    out.print(f"[bold]{name}[/]  {escape(entry.title)}, {escape(entry.size)}", highlight=False)
+    out.print(f"from: {escape(entry.source)}\nterms: {escape(entry.terms)}", soft_wrap=True, highlight=False)
+    if not files:
+        places = " or ".join(str(data / place) for place in entry.places)
+        out.print(f"put it at: {escape(places)}", soft_wrap=True, highlight=False)
+        raise ValueError(
+            f"{name} has no plain address: fetch it by hand, from the place told above, on the terms of that place. "
+            f"Then: equipoise data check {name} --data {data}"
+        )
+    root = data.expanduser()
+    for file in files:
+        state = "is there" if file.there(root) else decimal(file.size)
+        told = f"{escape(str(data / file.place))}: {state}\n    {file.url}, md5 {file.md5}"
+        out.print(told, soft_wrap=True, highlight=False)
+    missing = [file for file in files if not file.there(root)]
+    if missing and not wanted:
+        out.print("Nothing was fetched. Add --download to fetch these files from these addresses.")
+    elif missing:
+        _fetch(missing, root)
+        out.print(f"All files are there, with the published checksums. Next: equipoise data check {name} --data {data}")
+
+
+def _fetch(files: list[download.Address], root: Path) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
+        for file in files:
+            task = bar.add_task(Path(file.place).name, total=file.size)
+            try:
+                download.fetch(file, root, partial(bar.advance, task))
+            except BaseException as stop:
+                if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
+                    stop.add_note("Stopped. Nothing half fetched was kept; the same command fetches what is missing.")
+                raise

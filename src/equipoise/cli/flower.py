@@ -1,0 +1,376 @@
+"""The command ``equipoise flower``: reading arguments and printing, nothing else."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from equipoise.metrics.history import History
+from equipoise.report.table import comparison, rich_table
+from equipoise.runs import directory as runs
+
+if TYPE_CHECKING:
+    from equipoise.flower.deploy.checks import Finding
+    from equipoise.flower.deploy.superlink import Outcome
+
+app = typer.Typer(
+    name="flower",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Run a federation across machines, on Flower: a project, certificates, a trial on this machine, checks, runs.",
+    epilog="Start with `equipoise flower init my-federation`, then `equipoise flower up my-federation --sites 3 --tls`.",
+)
+out = Console()
+err = Console(stderr=True)
+
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE...",
+        help="Change settings of pyproject.toml for this run, for example `-c 'rounds=40 method=\"afl\"'`. Repeatable.",
+    ),
+]
+Nodes = Annotated[
+    Path | None,
+    typer.Option(
+        "--node-config",
+        metavar="FILE",
+        help="TOML file with what sites are started with: a table per site, or the keys of one site.",
+    ),
+]
+Hosts = Annotated[
+    list[str] | None, typer.Option("--host", help="Name or address by which sites reach the server. Repeatable.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Here = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the project.")]
+
+
+@app.command(epilog="Example: `equipoise flower init my-federation --sites 3`")
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the new project; its name is the app's.")],
+    sites: Annotated[int, typer.Option(min=2, help="How many sites it starts with: site-0, site-1, ...")] = 3,
+) -> None:
+    """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
+    with _told():
+        from equipoise.flower.deploy import project
+
+        for path in project.init(directory, sites):
+            out.print(f"wrote {path}", soft_wrap=True, highlight=False)
+    out.print(f"Try it: equipoise flower up {directory} --sites {sites} --tls", soft_wrap=True, highlight=False)
+
+
+@app.command(epilog="Example: `equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
+def up(
+    directory: Here = Path(),
+    sites: Annotated[
+        int | None, typer.Option(min=1, help="How many sites [default: those of --node-config, or 3].")
+    ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt, and let in only sites whose keys are registered, as in earnest.")
+    ] = False,
+    config: Config = None,
+    node_config: Nodes = None,
+    limit: Annotated[float | None, typer.Option(help="Seconds after which the run is stopped [default: none].")] = None,
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Only check what would be started; start nothing.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Try a federation on this machine: start a server and sites as real processes, run the app, stop them.
+
+    Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command goes on with a run that was stopped.
+    """
+    with _told():
+        from equipoise.flower.deploy import project
+        from equipoise.flower.deploy.checks import check as look
+        from equipoise.flower.deploy.local import LocalFederation
+
+        settings = project.settings(directory)
+        changes = project.overrides(config or (), settings)
+        told = _nodes(node_config, several=True)
+        names = [f"site-{k}" for k in range(sites or 3)] if sites or not told else list(told)
+        if strangers := sorted(told.keys() - set(names)):
+            raise ValueError(f"{node_config} tells of {', '.join(strangers)}; the sites are {', '.join(names)}.")
+        changes = {"min-sites": len(names)} | changes
+        changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
+        base = directory / "local"
+        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **told.get(name, {})} for name in names}
+        certificates = base / "certs" if tls and (base / "certs").exists() else None
+        findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
+        if only_check:
+            _show(findings, json_)
+        if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
+            raise runs.RunError("Nothing was started. " + " ".join(wrong))
+        run = Path(changes["run-dir"])
+        rounds = int({**settings, **changes}["rounds"])
+        say = _silent if json_ else _say
+        say(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
+        with (
+            _stopping("Stopped. The same command goes on from the last complete round."),
+            LocalFederation(base, directory, names, tls=tls, node_config=told) as local,
+            _progress(run, base / "run.log", rounds, not json_) as look_again,
+        ):
+            outcome = local.run(changes, limit=limit, watch=look_again)
+            log = local.directory / "run.log"
+            look_again()
+        _ended(outcome, log)
+    _finish(run, json_)
+
+
+@app.command(epilog="Example: `equipoise flower run my-federation federation -c 'rounds=40'`")
+def run(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the project.")],
+    connection: Annotated[str, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")],
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Run a project on a server that is there already, and show what it prints; a failed run ends with status 1.
+
+    Ctrl-C stops watching, not the run.
+    """
+    with _told():
+        from equipoise.flower.deploy import project
+        from equipoise.flower.deploy.checks import reach
+        from equipoise.flower.deploy.superlink import SuperLink, environment, plain
+
+        settings = project.settings(directory)
+        changes = project.overrides(config or (), settings)
+        wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
+        if wrong:
+            raise runs.RunError("Nothing was started. " + " ".join(wrong))
+        link = SuperLink(connection, environment())
+        number = link.submit(directory.resolve(), changes)
+        say = _silent if json_ else _say
+        say(f"run {number} has begun; to stop it: flwr stop {number} {connection}")
+        left = f"Run {number} goes on without you. To see it: flwr log {number} {connection}; to stop it: flwr stop {number} {connection}."
+        with _stopping(left), tempfile.TemporaryDirectory() as place:
+            log = Path(place) / "run.log"
+            with log.open("w+") as file:
+
+                def show() -> None:
+                    say(plain(file.read()).rstrip("\n"))
+
+                outcome = link.follow(number, log, watch=show)
+                show()
+        if json_:
+            print(json.dumps({"run": number, "status": outcome.status, "reason": outcome.reason}, indent=1))  # noqa: T201
+        _ended(outcome, None)
+    say(f"run {number} is complete; its results are on the server, in run-dir")
+
+
+@app.command(
+    epilog="Example: `equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`"
+)
+def check(
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of the project.")] = None,
+    connection: Annotated[
+        str | None, typer.Option(help="Name of a SuperLink in Flower's config.toml: is it there, and who it says?")
+    ] = None,
+    certs: Annotated[Path | None, typer.Option(help="Folder of certificates and keys.")] = None,
+    host: Hosts = None,
+    key: Annotated[list[Path] | None, typer.Option(help="Private key of a site. Repeatable.")] = None,
+    node_config: Nodes = None,
+    port: Annotated[
+        list[int] | None, typer.Option(help="A port that must be free on this machine. Repeatable.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Find out what would stop a run before it begins: versions, settings, paths, certificates, keys, ports, the server."""
+    with _told():
+        from equipoise.flower.deploy.checks import check as look
+
+        findings = look(
+            directory,
+            connection=connection,
+            certificates=certs,
+            hosts=host or ("127.0.0.1",),
+            keys=key or (),
+            node_configs=_nodes(node_config),
+            ports=port or (),
+        )
+    _show(findings, json_)
+
+
+@app.command(
+    epilog="Example: `equipoise flower certs certs --host fl.example.org`; at a site: `equipoise flower certs certs --site hospital-0`"
+)
+def certs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for certificates and keys.")],
+    host: Hosts = None,
+    site: Annotated[list[str] | None, typer.Option(help="Name of a site that gets a key pair. Repeatable.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="Life of the server certificate.")] = 365,
+) -> None:
+    """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
+
+    Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline.
+    """
+    with _told():
+        from equipoise.flower.deploy.certificates import make_certificates
+
+        if not host and not site:
+            raise ValueError("Give --host NAME for a server certificate, or --site NAME for the key pair of a site.")
+        for path in make_certificates(directory, host or (), site or (), days):
+            out.print(f"wrote {path}", soft_wrap=True, highlight=False)
+
+
+@app.command(epilog="Example: `equipoise flower ray my-federation --clients 20 -c 'rounds=10'`")
+def ray(
+    directory: Here = Path(),
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="How many clients [default: the sites of --node-config, or 10].")
+    ] = None,
+    cpus: Annotated[float, typer.Option("--cpus-per-client", help="CPUs that a client takes; parts are possible.")] = 1,
+    gpus: Annotated[float, typer.Option("--gpus-per-client", help="GPUs that a client takes; parts are possible.")] = 0,
+    memory: Annotated[
+        float, typer.Option("--memory-per-client", help="GB that a client takes; at 0 memory is not counted.")
+    ] = 0,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster that runs: HOST:PORT, or auto [default: one is started here].")
+    ] = None,
+    config: Config = None,
+    node_config: Nodes = None,
+    json_: Json = False,
+) -> None:
+    """Simulate many clients of a project on a Ray cluster, through Flower's simulation: the same apps as between sites.
+
+    The run goes to the run-dir of the settings, what clients remember to DIR/local/sites. The same command goes on with a run that was stopped.
+    """
+    with _told():
+        from equipoise.flower.deploy import cluster, project
+
+        changes = project.overrides(config or (), project.settings(directory))
+        told = _nodes(node_config, several=True)
+        names = [f"site-{k}" for k in range(clients or 10)] if clients or not told else list(told)
+        if strangers := sorted(told.keys() - set(names)):
+            raise ValueError(
+                f"{node_config} tells of {', '.join(strangers)}; the clients are {names[0]} to {names[-1]}."
+            )
+        where = cluster.Cluster(address, cpus, gpus, memory)
+        sites = {name: told.get(name, {}) for name in names}
+        (_silent if json_ else _say)(f"{len(names)} clients, on Ray{f' at {address}' if address else ''}")
+        run = cluster.run(directory, len(names), changes, sites=sites, cluster=where)
+    _finish(run, json_)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong with Flower is told as what goes wrong with a run."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
+            raise
+        raise runs.RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
+    except RuntimeError as error:
+        if type(error).__name__ != "FlowerError":  # the class is in a module that may have been the one that is missing
+            raise
+        raise runs.RunError(str(error)) from None
+
+
+def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]]:
+    """What sites are told, by their names."""
+    if path is None:
+        return {}
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ValueError(f"--node-config {path} cannot be read: {why}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"--node-config {path}: {error}. Write NAME = VALUE, with quotes around text.") from None
+    tables = [value for value in told.values() if isinstance(value, dict)]
+    if several and len(tables) < len(told):
+        raise ValueError(f"--node-config {path}: expected a table per site, such as [site-0], with its keys below it.")
+    return told if tables else {str(told.get("site", path.stem)): told}
+
+
+def _show(findings: list[Finding], json_: bool) -> None:
+    """Print what was found, and end: with status 1 if something is wrong."""
+    wrong = [each for each in findings if not each.ok]
+    if json_:
+        found = [{"what": each.what, "ok": each.ok, "text": each.text} for each in findings]
+        print(json.dumps({"ok": not wrong, "findings": found}, indent=1))  # noqa: T201
+    else:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("")
+        table.add_column("what", no_wrap=True)
+        table.add_column("found", overflow="fold")
+        for each in findings:
+            table.add_row("[green]ok[/]" if each.ok else "[bold red]wrong[/]", escape(each.what), escape(each.text))
+        out.print(table)
+        out.print(f"{len(wrong)} of {len(findings)} are wrong." if wrong else "All is well.", highlight=False)
+    raise typer.Exit(1 if wrong else 0)
+
+
+@contextmanager
+def _stopping(left: str) -> Iterator[None]:
+    """What a user is told who stops the command here."""
+    try:
+        yield
+    except BaseException as stop:
+        if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
+            stop.add_note(left)
+        raise
+
+
+@contextmanager
+def _progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator[Callable[[], None]]:
+    """What the server's log says, and a bar of the rounds that a run directory has; the function that is given goes on with both."""
+    from equipoise.flower.deploy.superlink import ours
+
+    path, last, told = directory / "metrics.jsonl", [0.0], [0]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, disable=not wanted or not err.is_terminal) as bar:
+        task = bar.add_task("rounds", total=rounds)
+
+        def look() -> None:
+            if wanted and log.exists():
+                lines = log.read_bytes().decode(errors="replace").split("\n")[:-1]
+                said = list(ours(lines))
+                for line in said[told[0] :]:
+                    bar.console.print(escape(line), soft_wrap=True, highlight=False)
+                told[0] = len(said)
+            if time.monotonic() - last[0] > 1 and path.exists():
+                last[0] = time.monotonic()
+                bar.update(task, completed=path.read_bytes().count(b"\n"))
+
+        yield look
+
+
+def _ended(outcome: Outcome, log: Path | None) -> None:
+    if not outcome.completed:
+        why = outcome.reason if outcome.reason not in ("", "N/A") else outcome.status
+        why = why.removeprefix("ServerApp failed with exception: ")
+        raise runs.RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
+
+
+def _finish(directory: Path, json_: bool) -> None:
+    found = comparison([History.from_run(directory)])
+    if json_:
+        print(json.dumps(found, indent=1))  # noqa: T201
+        return
+    out.print(rich_table(found, out.width))
+    out.print(f"run: {directory}\nreport: {directory / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def _say(text: str) -> None:
+    if text:
+        out.print(escape(text), soft_wrap=True, highlight=False)
+
+
+def _silent(text: str) -> None:
+    pass

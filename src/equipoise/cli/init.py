@@ -1,0 +1,319 @@
+"""The command ``equipoise init``: look at the user's data and write a commented configuration; and reading one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from equipoise import scenarios
+from equipoise.data.own.reading import HUB, Columns, Own, counts, find, listed
+from equipoise.methods.catalogue import read_value
+from equipoise.runs import directory as runs
+from equipoise.runs.directory import RunConfig
+from equipoise.scenarios.own import Parts, divided, several, test_sets
+from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import unknown
+
+out = Console()
+
+DIVIDED = 8  # clients among whom data are divided that do not say whose they are
+SHOWN = 20  # clients in a table
+SETTINGS = {  # what each means, in the order of the file
+    "method": 'one method or a sum of parts, such as "fedprox+fedheal": see `equipoise methods`',
+    "data": "your data; relative to the folder of this file",
+    "scenario": "what the data are, with options in brackets: see `equipoise scenarios`",
+    "seed": "decides every random choice, and the division of the data",
+    "network": 'mlp, cnn, resnet10 ..., with options in brackets: "cnn(width=32)"',
+    "rounds": "communication rounds",
+    "epochs": "passes of a client over its data in one round",
+    "steps": "local steps per round in place of epochs, as many for every client",
+    "batch_size": "samples in a step",
+    "optimizer": "sgd, adam or adamw",
+    "lr": "learning rate",
+    "momentum": "of sgd, in [0, 1)",
+    "weight_decay": ">= 0",
+    "clip": "largest norm of a local gradient",
+    "participation": "share of the clients that train in a round, in (0, 1]",
+    "engine": "auto, sequential, workers, processes, stacked or flower-inproc; no result depends on it but by rounding",
+    "chunk": "most clients of a stack, with engine stacked",
+    "precision": "full, or bf16: faster where the hardware has it, less exact",
+    "quorum": "least share of clients that must answer well, in [0, 1]",
+    "threads": "processor threads of a run",
+    "device": "cpu or cuda",
+}
+EXAMPLES = {"steps": 20, "clip": 10.0, "chunk": 64}  # of settings whose default is not to have them
+OPTIONS = {  # of the scenario `own`
+    "clients": "divide data that do not say whose they are among so many clients",
+    "alpha": "of that division, >= 0.01: the lower, the more the clients' classes differ",
+    "test": "share of a client's samples that is drawn for testing where the data have no part test, in (0, 0.5]",
+    "validation": "share of its training samples that is drawn for the server, for methods that need such, in [0, 0.5]",
+    "tests": "what a test set is: groups, clients or all",
+    "size": "side of images in pixels, >= 8",
+    "measures": "recorded beside the accuracy: balanced, auc, auc_ovr, rates",
+    "label": "column of the class",
+    "client": "column of the client",
+    "group": "column of a group of people or devices, between which fairness is measured",
+    "split": "column that says train, test or validation",
+    "image": "column of image files",
+    "leave_out": "columns that are no features",
+    "download": "whether a data set of the Hub may be downloaded",
+}
+WORDS = {
+    "clients": DIVIDED,
+    "tests": "clients",
+    "measures": ["balanced"],
+    "leave_out": ["id"],
+}  # examples of these options
+UNTOLD = {"clients": "as the data have them", "tests": "groups if there are any, else clients if few"}
+
+
+def init(
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            "-d",
+            metavar="PATH",
+            help="Your data, as of `equipoise run --data` [default: the scenario digits].",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Look at your data, say what was found, and write a commented file of all settings for `equipoise run --config`."""
+    if output.exists() and not force:
+        raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")
+    options = _options(set_, data)
+    found = None if data is None else _look(data, options)
+    if found is not None and found[0].client is None:
+        options.setdefault("clients", len(found[1].train))
+    lines = [] if found is None else _facts(*found)
+    write_atomically(output, _text(_beside(data, output), options, lines))
+    if json_:
+        told = {"file": str(output), **({} if found is None else _described(*found))}
+        print(json.dumps(told, indent=1))  # noqa: T201
+        return
+    if found is not None:
+        _show(*found, lines)
+    out.print(
+        f"wrote {output}. Start it: equipoise run --config {output}", soft_wrap=True, highlight=False, markup=False
+    )
+
+
+def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals or name.strip() not in OPTIONS:
+            raise ValueError(f"--set {pair}: {unknown('option of your own data:', name.strip(), OPTIONS)}")
+        options[name.strip()] = read_value(value)
+    if options and data is None:
+        raise ValueError(
+            f"--set {next(iter(options))}: this is an option of your own data. Say where they are, with --data."
+        )
+    return options
+
+
+def _look(data: str, options: Mapping[str, Any]) -> tuple[Own, Parts, dict[str, list[int]]]:
+    """What there is, and how it would be divided with seed 0."""
+    columns = {name: options[name] for name in ("label", "client", "group", "split", "image") if name in options}
+    own = find(
+        data,
+        Columns(**columns, leave_out=several(options.get("leave_out", ()))),
+        download=options.get("download", False),
+    )
+    told = {name: options[name] for name in ("clients", "alpha", "test", "validation") if name in options}
+    if own.client is None:
+        told.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
+    parts = divided(own, 0, **told)
+    return own, parts, test_sets(own, parts, options.get("tests"))[0]
+
+
+def _facts(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
+    """Sentences about what was found."""
+    whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
+    return [
+        f"{own.source}: {own.layout}",
+        f"{_many(len(own), 'sample')}, {whose}",
+        f"{_many(len(own.classes), 'class')}: {listed(f'{name} {n:,}' for name, n in counts(own.label).items())}",
+        *([f"features: {listed(own.features)}"] if own.features else []),
+        *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
+        *([f"parts: {listed(f'{name} {n:,}' for name, n in Counter(own.split).items())}"] if own.split else []),
+        f"test sets: {listed(f'{name} {len(rows):,}' for name, rows in sets.items())}",
+        *own.notes,
+        *parts.notes,
+    ]
+
+
+def _many(n: int, word: str) -> str:
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}{'es' if word.endswith('s') else 's'}"
+
+
+def _described(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> dict[str, Any]:
+    return {
+        "source": own.source,
+        "layout": own.layout,
+        "samples": len(own),
+        "classes": counts(own.label),
+        "groups": None if own.group is None else counts(own.group),
+        "clients": {
+            name: {"train": len(rows), "test": len(parts.test.get(name, []))} for name, rows in parts.train.items()
+        },
+        "validation": len(parts.validation),
+        "tests": {name: len(rows) for name, rows in sets.items()},
+        "notes": [*own.notes, *parts.notes],
+    }
+
+
+def _show(own: Own, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:
+    for line in lines:
+        out.print(escape(line), soft_wrap=True, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("client")
+    for title in ("train", "test", "classes"):
+        table.add_column(title, justify="right")
+    for name, rows in list(parts.train.items())[:SHOWN]:
+        classes = len({own.label[row] for row in rows})
+        table.add_row(escape(name), f"{len(rows):,}", f"{len(parts.test.get(name, [])):,}", str(classes))
+    out.print(table)
+    if (more := len(parts.train) - SHOWN) > 0:
+        out.print(f"and {more} more clients")
+
+
+def _beside(data: str | None, output: Path) -> str | None:
+    """The user's path, as it is told in a file at ``output``."""
+    if data is None or data.startswith((HUB, "~")) or Path(data).is_absolute():
+        return data
+    return Path(os.path.relpath(data, output.parent)).as_posix()
+
+
+def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str:
+    """The file: what was found, then every setting, those that are not told behind a #."""
+    own = data is not None
+    protocol = scenarios.own.PROTOCOL if own else scenarios.digits.PROTOCOL
+    known = {**{k: f.default for k, f in RunConfig.model_fields.items() if not f.is_required()}, **vars(protocol)}
+    told: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
+    lines = [
+        "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
+        "# A line that begins with # shows what holds without it; options of the command line win over this file.",
+        *(["#", "# What was found:"] if facts else []),
+        *(f"#   {_printable(fact)}" for fact in facts),
+        "",
+    ]
+    for name, meaning in SETTINGS.items():
+        if name in told:
+            lines.append(_line(name, told[name], meaning))
+        elif name in EXAMPLES:
+            lines.append(_line(name, EXAMPLES[name], f"{meaning}; default: none", off=True))
+        elif name == "network":
+            usual = "cnn for images, mlp for numbers" if own else "cnn"
+            lines.append(_line(name, "cnn", f"{meaning}; default: {usual}", off=True))
+        else:
+            lines.append(_line(name, {"data": "my/", "scenario": "own", **known}[name], meaning, off=True))
+    lines += [
+        "",
+        f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
+        "# fedheal.tau = 0.4",
+    ]
+    usual_values = inspect.signature(scenarios.SCENARIOS["own"].build).parameters
+    for name, meaning in OPTIONS.items() if own else ():
+        value = usual_values[name].default
+        if name in options:
+            lines.append(_line(name, options[name], meaning))
+        elif name in WORDS:
+            lines.append(_line(name, WORDS[name], f"{meaning}; default: {UNTOLD.get(name, 'none')}", off=True))
+        else:
+            lines.append(_line(name, name if value is None else value, meaning, off=True))
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: Any, meaning: str, *, off: bool = False) -> str:
+    """A line of TOML, which writes numbers, words and lists of these as JSON does; a comment if it is ``off``."""
+    return f"{'# ' * off}{name} = {json.dumps(value, ensure_ascii=False)}".ljust(28) + f"  # {meaning}"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
+    """Read a configuration that ``equipoise init`` or a user wrote.
+
+    Parameters
+    ----------
+    path : the file.
+
+    Returns
+    -------
+    The method, its hyper-parameters by ``part.name``, the seed, and the choices, as :func:`equipoise.runs.directory.configure` takes
+    them; only what the file tells.
+
+    Raises
+    ------
+    ValueError : there is no such file, it is damaged, or it tells something that is no setting; names the file.
+    """
+    try:
+        told = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no TOML file: {str(error).rstrip('.')}. Mend it, or write one with: equipoise init."
+        ) from None
+    settings = told.pop("set", {})
+    for name in told:
+        if name not in SETTINGS:
+            hint = (
+                " Options of the data and hyper-parameters are in the table [set]."
+                if name in OPTIONS or "." in name
+                else ""
+            )
+            raise ValueError(f"{path}: {unknown('setting', name, (*SETTINGS, 'set'))}{hint}")
+    for name, kind in {"method": str, "data": str, "scenario": str, "network": str, "seed": int}.items():
+        if name in told and (not isinstance(told[name], kind) or isinstance(told[name], bool)):
+            what = "a whole number" if kind is int else "text in quotes"
+            raise ValueError(f"{path}: {name} must be {what}; found {told[name]!r}.")
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
+    overrides, options = _divided(settings)
+    method, seed = told.pop("method", "fedavg"), told.pop("seed", 0)
+    if "data" in told:
+        given = Path(told["data"]).expanduser()
+        told["data"] = runs.whole(told["data"] if told["data"].startswith(HUB) else str(path.parent / given))
+    told["scenario"], bracketed = runs.called(
+        f"{path}: scenario =", told.get("scenario") or ("own" if "data" in told else "digits"), "digits(clients=8)"
+    )
+    for name in options.keys() & bracketed.keys():
+        raise ValueError(f"{path}: {name} is told twice, in scenario and in [set]. Leave one out.")
+    told["scenario_options"] = {**bracketed, **options}
+    if "network" in told:
+        told["network"], told["network_options"] = runs.called(
+            f"{path}: network =", told["network"], "resnet10(width=64)"
+        )
+    return method, overrides, seed, told
+
+
+def _divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Hyper-parameters by ``part.name``, told as ``part.name = ...`` or as a table, and options of the scenario."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
+    return {k: v for k, v in flat.items() if "." in k}, {k: v for k, v in flat.items() if "." not in k}

@@ -1,0 +1,84 @@
+"""The command ``equipoise privacy``: reading arguments and printing, nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from equipoise.methods.catalogue import parse
+from equipoise.methods.dp import DP
+from equipoise.metrics.history import History
+from equipoise.privacy.accounting import SENSITIVITY, answers, noise_for, spent
+from equipoise.runs import directory as runs
+
+out = Console()
+
+
+def privacy(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Directory of a run with `dp`: its noise, and who answered.")
+    ] = None,
+    noise: Annotated[float | None, typer.Option(min=0, help="The noise z of `dp`: tells epsilon.")] = None,
+    epsilon: Annotated[float | None, typer.Option(min=0, help="The epsilon wanted: tells the noise z.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", "-r", min=1, help="Rounds in which a client answers [default: 1].")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="In (0, 1); well below one over the number of clients.")] = 1e-5,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Tell what the noise of `dp` is worth: epsilon, for all data of one client, from its noise or the other way round."""
+    if sum(given is not None for given in (run, noise, epsilon)) != 1 or (run is not None and rounds is not None):
+        raise ValueError(
+            "equipoise privacy: expected a RUN, or --noise or --epsilon with --rounds; for example "
+            "equipoise privacy --noise 1.1 --rounds 40."
+        )
+    if run is not None:
+        told = _of(run)
+    else:
+        told = [{"answers": rounds or 1, **({"noise": noise} if epsilon is None else {"epsilon": epsilon})}]
+    found = [_completed(row, delta) for row in told]
+    if json_:
+        print(json.dumps(found, indent=1))  # noqa: T201
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, value in found[0].items():
+        for column in [f"{name}, {r}" for r in value] if isinstance(value, dict) else [name]:
+            table.add_column(column, justify="right")
+    for row in found:
+        values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]
+        table.add_row(*("infinite" if value is None else f"{value:.6g}" for value in values))
+    out.print(table)
+    out.print(
+        f"(epsilon, {delta:g})-differential privacy of all data of one client that answered so often. replace: compared with any "
+        "other data of as many samples; zero-out: with an update of zero.",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _of(run: Path) -> list[dict[str, Any]]:
+    """For each number of answers in a run, how many clients gave as many."""
+    config = runs.load(run)
+    rule = next((rule for rule in parse(config.method).rules if isinstance(rule, DP)), None)
+    if rule is None:
+        raise ValueError(f"{run}: its method {config.method} adds no noise. Give a run with dp in its method.")
+    counts = answers(History.from_run(run).records)
+    if not counts:
+        raise ValueError(f"{run} has no complete round yet. Go on with it first: equipoise resume {run}.")
+    many = Counter(counts.values())
+    return [{"clients": many[k], "answers": k, "noise": rule.noise} for k in sorted(many, reverse=True)]
+
+
+def _completed(row: dict[str, Any], delta: float) -> dict[str, Any]:
+    """A row with what it lacks, for each relation: epsilon, or the noise."""
+    if "noise" in row:
+        values = {r: spent(row["noise"], row["answers"], delta, r) for r in SENSITIVITY}
+        return {**row, "epsilon": {r: None if math.isinf(value) else value for r, value in values.items()}}
+    return {**row, "noise": {r: noise_for(row["epsilon"], row["answers"], delta, r) for r in SENSITIVITY}}

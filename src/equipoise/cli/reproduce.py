@@ -1,0 +1,260 @@
+"""``equipoise reproduce``: a table or figure of a paper, run and set beside what was published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from equipoise.analysis import reproduced
+from equipoise.metrics.history import History
+from equipoise.report import reproduced_figures, reproduction
+from equipoise.report.figures import save
+from equipoise.report.html import write as write_report
+from equipoise.runs import directory as runs
+from equipoise.runs import reproduce as experiments
+from equipoise.runs.compare import fitting
+from equipoise.runs.directory import RunError
+from equipoise.runs.reproduce import Plan
+from equipoise.system.environment import environment
+from equipoise.system.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+out = Console()
+err = Console(stderr=True)
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PAPER/ITEM]",
+            help="An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", "-d", metavar="DIR", help="The folder with the paper's data sets; see `equipoise data`."
+        ),
+    ] = None,
+    embedded: Annotated[
+        bool,
+        typer.Option(
+            "--embedded",
+            help="Take embedded stand-in data, scaled down: nothing is downloaded, and the values are not the paper's.",
+        ),
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds: 0, 1, ... [default: the experiment's].")
+    ] = None,
+    part: Annotated[list[str] | None, typer.Option("--part", help="Only this block of columns. Repeatable.")] = None,
+    row: Annotated[list[str] | None, typer.Option("--row", help="Only this row. Repeatable.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time [default: cores / threads; on a GPU 1].")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")] = None,
+    precision: Annotated[str | None, typer.Option(help="full, or bf16 [default: full].")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
+        ),
+    ] = None,
+    base: Annotated[Path, typer.Option("--runs", help="Where runs are kept.")] = Path("runs"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, and say what they would take; train and write nothing.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Run a table or figure of a paper, cell by cell, and set ours beside the published numbers.
+
+    What is finished is not run again, and a run that was stopped goes on: give the same command again. Writes the table as
+    Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
+    """
+    if name is None:
+        _list(json_)
+        return
+    if embedded and data is not None:
+        raise ValueError("--data and --embedded: tell one of them, the paper's data or the stand-in.")
+    stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
+    trial = "" if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
+    folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
+    if dry_run and data is None and not embedded:
+        _outline(name, json_)
+        return
+    with err.status("Looking at the runs ..."):
+        plan = experiments.plan(
+            name,
+            base / "reproduce",
+            weights=None if weights is None else runs.whole(weights),
+            data=None if data is None else runs.whole(data), embedded=embedded, seeds=seeds, parts=part or (), rows=row or (),
+            rounds=rounds, device=device, precision=precision,
+        )  # fmt: skip
+    if dry_run:
+        _foretell(plan, folder, jobs, json_)
+        return
+    failed = _run(plan, jobs, quiet=json_)
+    found = experiments.histories(plan)
+    result = experiments.collect(plan, failed, found)
+    written = _write(plan, result, found, folder)
+    if json_:
+        print(json.dumps(reproduction.as_dict(result), indent=1))  # noqa: T201
+    else:
+        out.print(reproduction.rich_tables(result))
+        for path in written:
+            out.print(str(path), soft_wrap=True, highlight=False)
+    if failed:
+        named = "; ".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
+        raise RunError(f"Some cells failed, the others are shown. {named}. The same command runs them again.")
+
+
+def _run(plan: Plan, jobs: int | None, *, quiet: bool) -> dict[tuple[str, str], str]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, disable=quiet or not err.is_terminal) as bar:
+        task = bar.add_task(f"{len(plan.cells)} runs", total=plan.rounds)
+        return experiments.run(
+            plan,
+            jobs=jobs or fitting([cell.config for cell in plan.cells]),
+            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def _write(
+    plan: Plan, result: reproduction.Result, found: dict[tuple[str, str], list[History]], folder: Path
+) -> list[Path]:
+    """The table in four forms, the figures, and for every part the full report of its runs."""
+    reports: dict[str, str] = {}
+    for part in dict.fromkeys(where for where, _ in found):
+        of_part: list[History] = [run for (where, _), seeds in found.items() if where == part for run in seeds]
+        reports[part] = f"{part}/report.html"
+        write_report(of_part, folder / reports[part])
+    figures: dict[str, Figure] = {}
+    if plan.experiment.kind == "figure":
+        figures = reproduced_figures.draw(plan.experiment, result, found) | reproduced.drawn(
+            plan.experiment.figure, experiments.directories(plan)
+        )
+    written = [
+        write_atomically(folder / "table.md", reproduction.markdown(result)),
+        write_atomically(folder / "table.tex", reproduction.latex(result)),
+        write_atomically(folder / "table.csv", reproduction.table_csv(result)),
+    ]
+    if figures:
+        written += save(figures, folder)
+    packages = [(package, str(version)) for package, version in environment()["versions"].items()]
+    return [*written, write_atomically(folder / "index.html", reproduction.html(result, figures, reports, packages))]
+
+
+def _list(json_: bool) -> None:
+    every = {name: experiments.read(name) for name in experiments.known()}
+    if json_:
+        told = {n: {"title": e.title, "kind": e.kind, "paper": e.paper, "runs": _count(e)} for n, e in every.items()}
+        print(json.dumps(told, indent=1))  # noqa: T201
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("experiment", "what it is", "runs", "embedded"):
+        table.add_column(column, overflow="fold", justify="right" if column == "runs" else "left")
+    for name, e in every.items():
+        without = [part.name for part in e.part if part.embedded is None]
+        few = ", ".join(without) if len(without) < 3 else f"{len(without)} of {len(e.part)} parts"
+        stands = "yes" if not without else "no" if len(without) == len(e.part) else f"without {few}"
+        table.add_row(f"[bold]{name}[/]", escape(e.title), str(_count(e)), stands)
+    out.print(table)
+    out.print("\nBegin with [bold]equipoise reproduce fedheal/table5 --embedded --seeds 1[/].", highlight=False)
+
+
+def _count(experiment: experiments.Experiment) -> int:
+    return experiment.seeds * sum(not row.skip for part in experiment.part for row in experiment.of(part))
+
+
+def _outline(name: str, json_: bool) -> None:
+    """What can be said of an experiment without its data."""
+    experiment = experiments.read(name)
+    told = [
+        {
+            "part": part.name,
+            "scenario": part.scenario,
+            "rows": [row.name for row in experiment.of(part)],
+            "train": part.train,
+        }
+        for part in experiment.part
+    ]
+    if json_:
+        print(json.dumps({"runs": _count(experiment), "parts": told}, indent=1))  # noqa: T201
+        return
+    out.print(f"{experiment.paper}: {experiment.title}: {_count(experiment)} runs", highlight=False)
+    for part in experiment.part:
+        rows = experiment.of(part)
+        trained = ", ".join(f"{k}={v}" for k, v in part.train.items()) or "the scenario's own settings"
+        out.print(
+            f"  {part.title or part.name}: {part.scenario}, {part.network or 'its network'}, {trained}; {len(rows)} rows x {experiment.seeds} seeds",
+            highlight=False,
+        )
+    out.print("Time and memory depend on the data: add --data DIR or --embedded.", highlight=False)
+
+
+def _foretell(plan: Plan, folder: Path, jobs: int | None, json_: bool) -> None:
+    """What the missing runs would take: one of every row and part is tried."""
+    at_once = jobs or fitting([cell.config for cell in plan.cells])
+    lines, seconds, most = [], 0.0, 0.0
+    shown = {}
+    for cell in plan.cells:
+        if (cell.part, cell.row) not in shown:
+            with err.status(f"Trying {cell.part}: {cell.row} ..."):
+                shown[cell.part, cell.row] = runs.plan(cell.config, folder, workers=1, progress=False)
+        found = shown[cell.part, cell.row]
+        finished = runs.finished(cell.path)
+        seconds += 0.0 if finished else found.seconds
+        most = max(most, found.needed)
+        lines.append(
+            {
+                "part": cell.part,
+                "row": cell.row,
+                "seed": cell.seed,
+                "finished": finished,
+                "seconds": round(found.seconds, 3),
+                "memory": found.needed,
+            }
+        )
+    told = {"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once}
+    if json_:
+        print(json.dumps(told, indent=1))  # noqa: T201
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("part", "row", "seeds", "finished", "minutes each", "memory each"):
+        table.add_column(column, justify="left" if column in ("part", "row") else "right")
+    for (where, row), found in shown.items():
+        of_row = [line for line in lines if (line["part"], line["row"]) == (where, row)]
+        done = sum(bool(line["finished"]) for line in of_row)
+        table.add_row(
+            where,
+            escape(row),
+            str(len(of_row)),
+            str(done),
+            f"{found.seconds / 60:.1f}",
+            f"{found.needed / 2**20:,.0f} MiB",
+        )
+    out.print(table)
+    left = sum(not line["finished"] for line in lines)
+    out.print(
+        f"{left} of {len(lines)} runs are left: about {seconds / 60 / at_once:.0f} minutes with {at_once} at a time, and {most * at_once / 2**30:.1f} GiB of memory.",
+        highlight=False,
+    )

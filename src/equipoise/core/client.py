@@ -1,0 +1,132 @@
+"""All that a client does in a round, as one pure function; an engine is a way to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from operator import add, and_
+
+import torch
+from torch import Tensor
+
+from equipoise.core import draws
+from equipoise.core.alignment import aligned
+from equipoise.core.oracle import Oracle
+from equipoise.core.rule import Gradient, Out, Rule, State, Visit, overrides
+
+
+def visit_client(
+    rules: Sequence[Rule],
+    oracle: Oracle,
+    t: int,
+    rounds: int,
+    received: Tensor,
+    states: Sequence[State],
+    messages: Sequence[State],
+    private: Tensor | None = None,
+    held: Tensor | None = None,
+    keys: Sequence[bytes] = (),
+) -> tuple[Tensor, list[State], list[State]]:
+    """Train from the received model and report: the client side of every method.
+
+    Parameters
+    ----------
+    rules : the rules of the method, each with its own entry in ``states`` and ``messages``.
+    oracle : the client's data; for a stack of clients, theirs.
+    t, rounds : this round and the planned number of rounds.
+    received : whole model handed out [..., G].
+    private : coordinates [G] that never leave the client, or None.
+    held : coordinates [..., G] of the client's submodel, or None; the others do not train.
+    keys : what each client draws its noise from; without them a rule that adds noise raises ``ValueError``.
+
+    Returns
+    -------
+    What is sent as the trained whole model [..., G], and for each rule its report and its new state.
+    """
+    received, states, messages = aligned((received, states, messages))
+    own = None if held is None else held[..., : oracle.n_params]
+    shared = None if private is None else ~private[: oracle.n_params]
+    visits = [
+        Visit(received, oracle.n_params, s, m, oracle, t, rounds, own, shared)
+        for s, m in zip(states, messages, strict=True)
+    ]
+    if keys:
+        like = received[..., : oracle.n_params]
+        visits = [replace(v, normal=partial(_normal, keys, r, like)) for r, v in zip(rules, visits, strict=True)]
+    paired = list(zip(rules, visits, strict=True))
+    start = received
+    for rule, visit in paired:
+        if overrides(rule, "begin"):
+            start = rule.begin(start.clone(), visit)
+    if held is not None:
+        start = start.where(held, 0)
+
+    with_loss = [(r, v) for r, v in paired if overrides(r, "loss")]
+    with_correction = [(r, v) for r, v in paired if overrides(r, "correction")]
+    with_gradient = [(r, v) for r, v in paired if overrides(r, "gradient")]
+
+    def terms(out: Out) -> Tensor:
+        total = out.cross_entropy
+        for r, v in with_loss:
+            term = r.loss(out, v)
+            if isinstance(term, Tensor) and term.shape != total.shape:
+                raise ValueError(
+                    f"{type(r).__name__}.loss must give one number per client: expected shape {list(total.shape)}, "
+                    f"found {list(term.shape)}. Reduce over the last dimensions only, for example with out.mean()."
+                )
+            total = total + term
+        return total
+
+    def correction(theta: Tensor) -> Tensor | float:
+        total = reduce(add, (r.correction(theta, v) for r, v in with_correction))
+        # It ties a client to the others, who have no part in what stays at home.
+        return total if shared is None else total * shared
+
+    def wrap(grad: Gradient, theta: Tensor) -> Tensor:
+        for r, v in with_gradient:
+            grad = _wrapped(r, v, grad)
+        return grad(theta)
+
+    masks = [] if own is None else [own]
+    masks += [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
+    trained = oracle.solve(
+        start,
+        terms if with_loss else None,
+        correction if with_correction else None,
+        wrap if with_gradient else None,
+        reduce(and_, masks) if masks else None,
+    )
+    theta = trained[..., : oracle.n_params]
+    visits = [replace(v, trained=trained, begun=start[..., : oracle.n_params]) for v in visits]
+    done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
+    for rule, (report, _) in zip(rules, done, strict=True):
+        if report and not rule.reports:  # what protects clients relies on it
+            raise ValueError(f"{type(rule).__name__} says that it reports nothing, and reports {', '.join(report)}.")
+    sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
+    return sent, [report for report, _ in done], [state for _, state in done]
+
+
+def _sent(
+    rules: Sequence[Rule], visits: Sequence[Visit], trained: Tensor, start: Tensor, shared: Tensor | None
+) -> Tensor:
+    """The trained model as the server will see it, where a rule sends something else than the update."""
+    sending = [(r, v) for r, v in zip(rules, visits, strict=True) if overrides(r, "upload")]
+    if not sending:
+        return trained
+    P = start.shape[-1]
+    update = trained[..., :P] - start
+    for r, v in sending:
+        update = r.upload(update, v)
+    sent = start + update if shared is None else torch.where(shared, start + update, trained[..., :P])
+    return torch.cat([sent, trained[..., P:]], -1)
+
+
+def _normal(keys: Sequence[bytes], rule: Rule, like: Tensor) -> Tensor:
+    """Standard normal numbers [..., P] of each client, drawn on the CPU whatever the device."""
+    drawn = [draws.normal(key, type(rule).__name__, like.shape[-1], like.dtype) for key in keys]
+    return torch.stack(drawn).view(like.shape).to(like.device)
+
+
+def _wrapped(rule: Rule, visit: Visit, grad: Gradient) -> Gradient:
+    return lambda theta: rule.gradient(grad, theta, visit)

@@ -1,0 +1,339 @@
+"""The vector algebra that rules share: simplex, class means, and reductions over the update matrix.
+
+Reductions over the ``P`` columns of a matrix ``[M, P]`` work in blocks, so that nothing of the size of the matrix is
+ever built beside it, and accumulate in float64. Several threads share out the blocks, and the result is the same bits
+for any number of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect, bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from equipoise.system import threads
+
+BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones are all overhead
+RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
+SHORTEST = 4  # blocks of a run at least: fewer are done before a thread has started
+Part = TypeVar("Part")
+
+
+def simplex(w: Tensor) -> Tensor:
+    """Scale non-negative weights ``[M]`` to sum one; all zero gives equal weights."""
+    total = w.sum()
+    return w / total if total > 0 else torch.full_like(w, 1 / len(w))
+
+
+def project_to_simplex(v: Tensor) -> Tensor:
+    r"""Nearest point of the simplex to ``v`` ``[M]``.
+
+    .. math:: x = \max(v - \theta, 0), \quad \theta = (\sum_{i \le \rho} u_i - 1) / \rho
+
+    with ``u`` the sorted ``v`` and ``rho`` the largest ``j`` with ``u_j > (sum_{i<=j} u_i - 1) / j``.
+    Duchi, Shalev-Shwartz, Singer, Chandra, ICML 2008, Figure 1.
+    """
+    u = v.sort(descending=True).values
+    excess = u.cumsum(0) - 1
+    rank = torch.arange(1, len(v) + 1, dtype=v.dtype, device=v.device)
+    rho = int((u * rank > excess).nonzero()[-1])
+    return (v - excess[rho] / (rho + 1)).clamp(min=0)
+
+
+def min_on_simplex(P: Tensor, otherwise: Tensor) -> Tensor:
+    r"""The point of the simplex at which :math:`a^\top P a` is least, for a positive semi-definite ``P`` [M, M].
+
+    It is the :math:`b \ge 0` of least :math:`\tfrac12 b^\top P b - \sum_m b_m`, scaled to sum one; b is found by non-negative
+    least squares with a Cholesky factor of P, and solved for once more on its support. :math:`10^{-12}` of the mean of the
+    diagonal is added to it, so that there is one such point. ``otherwise`` [M] is given where P is zero, or not semi-definite.
+    """
+    from scipy.optimize import nnls  # half a second, which every other start would pay
+
+    mean = float(P.trace()) / len(P)
+    if not mean > 0:
+        return otherwise
+    Q = (P + P.T).double() / (2 * mean) + 1e-12 * torch.eye(len(P), dtype=torch.float64, device=P.device)
+    factor, failed = torch.linalg.cholesky_ex(Q)
+    ones = torch.ones(len(P), 1, dtype=torch.float64, device=P.device)
+    if failed:
+        return otherwise
+    target = torch.linalg.solve_triangular(factor, ones, upper=False).flatten()
+    b = torch.from_numpy(nnls(factor.T.cpu().numpy(), target.cpu().numpy(), maxiter=100 * len(P))[0]).to(P.device)
+    on = b > 1e-9 * b.sum()
+    a = torch.zeros_like(b)
+    a[on] = torch.linalg.solve(Q[on][:, on], ones[on]).flatten().clamp(min=0)
+    return simplex(a).to(otherwise)
+
+
+def pick(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``table`` ``[..., C, D]`` named by ``index`` ``[..., B]``: ``[..., B, D]``, for one client or a stack."""
+    return torch.take_along_dim(table, index.unsqueeze(-1), dim=-2)
+
+
+def class_sums(features: Tensor, y: Tensor, ok: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Sum the features of each class.
+
+    ``features`` [..., n, D], labels ``y`` [..., n] and ``ok`` [..., n] (false where padded) give sums [..., C, D] and
+    counts [..., C].
+    """
+    member = (y.unsqueeze(-1) == torch.arange(n_classes, device=y.device)) & ok.unsqueeze(-1)  # [..., n, C]
+    member = member.to(features.dtype)
+    return member.mT @ features, member.sum(-2)
+
+
+def class_means(sums: Tensor, counts: Tensor) -> Tensor:
+    """Mean feature of each class [..., C, D]; zero where the class has no sample."""
+    return sums / counts.clamp(min=1).unsqueeze(-1)
+
+
+def blocks(n_rows: int, n_columns: int) -> list[slice]:
+    """Slices that cover the columns of a matrix; each begins at a whole byte of bits."""
+    width = max(BLOCK // max(n_rows, 1) // 64, 1) * 64
+    return [slice(start, min(start + width, n_columns)) for start in range(0, max(n_columns, 1), width)]
+
+
+def spread(work: Callable[[list[slice]], Part], matrix: Tensor) -> list[Part]:
+    """What ``work`` makes of each run of blocks of ``matrix`` [M, P], in the order of the columns.
+
+    As many threads as :func:`equipoise.system.threads.allowed` says take the runs in turn. The runs depend on
+    the shape alone, so added up in their order they give the same bits for any number of threads.
+    """
+    parts = blocks(*matrix.shape)
+    n = max(SHORTEST, -(-len(parts) // RUNS))
+    runs = [parts[k : k + n] for k in range(0, len(parts), n)]
+    if matrix.device.type != "cpu":
+        return [work(run) for run in runs]
+    return threads.gather(runs, lambda: work, threads.allowed())
+
+
+def packed(x: Tensor) -> Tensor:
+    """Bytes ``x`` [M, n] of 0 or 1 as bits [M, ceil(n / 8)], the first column lowest."""
+    if x.device.type == "cpu":
+        return torch.from_numpy(np.packbits(x.numpy(), axis=1, bitorder="little"))
+    return _packed(x)
+
+
+def unpacked(x: Tensor) -> Tensor:
+    """The bytes [M, 8 n] of 0 or 1 of bits ``x`` [M, n]."""
+    if x.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(x.numpy(), axis=1, bitorder="little"))
+    return _unpacked(x)
+
+
+def _packed(x: Tensor) -> Tensor:
+    """The same on any device."""
+    eight: Tensor = functional.pad(x, (0, -x.shape[1] % 8)).unflatten(1, (-1, 8))
+    return torch.bitwise_left_shift(eight, torch.arange(8, device=x.device)).sum(-1).to(torch.uint8)
+
+
+def _unpacked(x: Tensor) -> Tensor:
+    """The same on any device."""
+    eight = x[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=x.device)
+    return eight.bitwise_and_(1).flatten(1)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A boolean matrix [M, n] of which each entry takes one bit: ``bits`` [M, ceil(n / 8)] (uint8), ``width`` is n."""
+
+    bits: Tensor
+    width: int
+
+    @staticmethod
+    def empty(matrix: Tensor) -> Bits:
+        """Bits of the shape of ``matrix`` [M, n], to be :meth:`put`; until then, anything."""
+        return Bits(matrix.new_empty(len(matrix), -(-matrix.shape[1] // 8), dtype=torch.uint8), matrix.shape[1])
+
+    def put(self, part: slice, block: Tensor) -> None:
+        """Set the columns ``part``, one of the :func:`blocks`, to bytes of 0 or 1 [M, n]; for who makes the matrix."""
+        self.bits[:, part.start // 8 : -(-part.stop // 8)] = packed(block)
+
+    def block(self, part: slice) -> Tensor:
+        """Any columns, as bytes of 0 or 1: [M, n]."""
+        first = part.start // 8
+        bits = unpacked(self.bits[:, first : -(-part.stop // 8)])
+        return bits[:, part.start - 8 * first : part.stop - 8 * first]
+
+    def dense(self) -> Tensor:
+        """The matrix as a boolean tensor [M, n]."""
+        return self.block(slice(0, self.width)).bool()
+
+
+Mask = Tensor | Bits
+
+
+def _bytes(mask: Mask, part: slice) -> Tensor:
+    """Columns of a mask as bytes of 0 or 1, which are converted sooner than booleans; as numbers, if it holds numbers."""
+    if isinstance(mask, Bits):
+        return mask.block(part)
+    return mask[:, part].view(torch.uint8) if mask.dtype == torch.bool else mask[:, part]
+
+
+def _scale(w: Tensor, c: Tensor) -> Tensor:
+    r"""By how much the weights of a column's holders grow, :math:`\sum_j p_j / \sum_j c_{j,i} p_j`; 0 where there is none."""
+    return torch.nan_to_num_(w.sum() / (w @ c), 0, 0, 0)
+
+
+def shares(weights: Tensor, mask: Tensor) -> Tensor:
+    r"""Weight of each client in each column when some are masked (FedHEAL, Eq. 9).
+
+    .. math:: q_{m,i} = \frac{c_{m,i}\, p_m}{\sum_j c_{j,i}\, p_j} \sum_j p_j
+
+    ``weights`` [M] and a boolean ``mask`` [M, G] give [M, G]; a column that every client masks gives 0, so that its
+    parameter stays as it is.
+    """
+    c = mask.to(weights.dtype)
+    return weights[:, None] * c * _scale(weights, c)
+
+
+Block = tuple[slice, Tensor, Tensor | None]
+
+
+def _masked(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[Block]:
+    """Where each block is, its (masked) columns, and its mask in their dtype; the next block overwrites both."""
+    if mask is None:
+        yield from ((part, rows[:, part], None) for part in parts)
+        return
+    held = rows.new_empty(2, len(rows), parts[0].stop - parts[0].start)
+    for part in parts:
+        c, u = held[:, :, : part.stop - part.start]
+        c.copy_(_bytes(mask, part))
+        yield part, torch.mul(c, rows[:, part], out=u), c
+
+
+def _doubled(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[tuple[slice, Tensor]]:
+    """Where each block is, and its (masked) columns in float64; the next block overwrites them."""
+    held = rows.new_empty(len(rows), parts[0].stop - parts[0].start, dtype=torch.float64)
+    for part, u, _ in _masked(rows, mask, parts):
+        yield part, held[:, : u.shape[1]].copy_(u)
+
+
+def _total(sums: Sequence[Tensor]) -> Tensor:
+    """Their sum, from the first to the last."""
+    total = sums[0].clone()
+    for more in sums[1:]:
+        total += more
+    return total
+
+
+def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
+    """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
+    w = weights.to(updates.dtype)
+    step = torch.empty_like(updates[0])
+
+    def some(parts: list[slice]) -> None:
+        for part, u, c in _masked(updates, mask, parts):
+            torch.mv(u.T, w, out=step[part])
+            if c is not None:
+                step[part] *= _scale(w, c)
+
+    spread(some, updates)
+    return step
+
+
+def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] = ()) -> Tensor:
+    """Squared length of each (masked) row of [M, P], summed in float64: [M]; with a ``layout``, of each of its T tensors: [M, T]."""
+    borders = np.cumsum([0, *(layout or rows.shape[1:])]).tolist()
+
+    def some(parts: list[slice]) -> Tensor:
+        total = torch.zeros(len(rows), len(borders) - 1, dtype=torch.float64, device=rows.device)
+        for part, u in _doubled(rows, mask, parts):
+            for k in range(bisect(borders, part.start) - 1, bisect_left(borders, part.stop)):
+                inside = slice(max(borders[k] - part.start, 0), borders[k + 1] - part.start)
+                total[:, k] += torch.linalg.vector_norm(u[:, inside], dim=1).square_()
+        return total
+
+    total = _total(spread(some, rows))
+    return total if layout else total[:, 0]
+
+
+def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
+    """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]."""
+
+    def some(parts: list[slice]) -> Tensor:
+        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+        held = total.new_empty(parts[0].stop - parts[0].start, len(rows))  # clients side by side: a third faster
+        for _, u, _ in _masked(rows, mask, parts):
+            v = held[: u.shape[1]].copy_(u.T)
+            total.addmm_(v.T, v)
+        return total
+
+    return _total(spread(some, rows))
+
+
+def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:
+    """Where ``x`` [...] >= ``bound``, or, with ``above``, > ``bound``: as bytes of 0 or 1."""
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is eight times as fast
+        y = x.detach().numpy()
+        return torch.from_numpy((y > bound if above else y >= bound).view(np.uint8))
+    return (x > bound if above else x >= bound).view(torch.uint8)
+
+
+def ascending(x: Tensor) -> Tensor:
+    """The entries of ``x`` [n] from the least to the largest: [n]."""
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is fifteen times as fast
+        return torch.from_numpy(np.sort(x.detach().numpy()))
+    return x.sort().values
+
+
+def in_memory(table: Tensor) -> bool:
+    """Whether ``table`` [N, ...] is a tensor, not rows on disk that look like one."""
+    return bool(torch.is_tensor(table))
+
+
+def everyone(table: Tensor, ids: Tensor) -> bool:
+    """Whether ``ids`` [M] are all rows of ``table`` [N, ...] in their order, and it is in memory."""
+    n = len(table)
+    return in_memory(table) and len(ids) == n and torch.equal(ids, torch.arange(n, device=ids.device))
+
+
+def take(table: Tensor, ids: Tensor) -> Tensor:
+    """The rows ``ids`` [M] of ``table`` [N, ...], not to be changed: the table itself where they are all."""
+    return table if everyone(table, ids) else table[ids]
+
+
+def put(table: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """``table`` [N, ...] with its rows ``ids`` [M] replaced by ``rows`` [M, ...]: these themselves where they are all."""
+    return rows if everyone(table, ids) else table.index_copy(0, ids, rows)
+
+
+Sparsify = Literal["exact_layer", "released_layer", "paper_global"]
+SLACK = 1e-12  # relative; a share that should be 1, or 3 / n, may come out of a quotient a little off
+
+
+def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[int], form: Sparsify) -> Tensor:
+    r"""Add to row m of ``rows`` [M, G] the share :math:`q_m` of ``vector`` [P] that is largest in size; P <= G.
+
+    ``share`` is q [M] in [0, 1], ``layout`` the sizes of the tensors, ``form`` how many of their entries that is:
+
+    - ``"exact_layer"``: of each tensor of n entries, :math:`\lceil q n \rceil`; of equal ones, those that stand first.
+    - ``"released_layer"``: :math:`\min(\lceil q n \rceil, n - 1)` and all that equal the least of them. So even q = 1 leaves
+      out the smallest. A tensor of one entry, for which this gives nothing, is given like the others.
+    - ``"paper_global"``: :math:`\lfloor q P \rfloor` of the whole vector.
+
+    Every tensor is sorted once for all rows.
+    """
+    out, start = rows.clone(), 0
+    for n in (len(vector),) if form == "paper_global" else layout:
+        part = vector[start : start + n]
+        size = part.abs()
+        ordered = ascending(size)
+        asked = share.double() * n
+        k = (asked * (1 + SLACK)).floor() if form == "paper_global" else (asked * (1 - SLACK)).ceil()
+        k = k.long().clamp(max=max(n - 1, 1) if form == "released_layer" else n)
+        least = ordered[(n - k).clamp(max=n - 1)]
+        tied = n - torch.searchsorted(ordered, least) - k  # entries that equal the least one and are too many
+        for row, count, bound, surplus in zip(out, k.tolist(), least.tolist(), tied.tolist(), strict=True):
+            if count:
+                taken = at_least(size, bound)
+                if surplus and form != "released_layer":
+                    taken[(size == bound).nonzero().flatten()[-surplus:]] = 0
+                row[start : start + n].addcmul_(part, taken.to(part.dtype))
+        start += n
+    return out

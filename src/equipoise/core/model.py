@@ -1,0 +1,368 @@
+"""A network as a pure function of one flat vector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from equipoise.core.alignment import aligned
+
+Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
+
+
+class Model:
+    """A network as a function of one flat vector ``theta`` [G], and the meaning of its coordinates.
+
+    The vector holds the P trainable scalars first, tensor by tensor in the order of ``named_parameters()`` (shared
+    tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics).
+
+    Parameters
+    ----------
+    net : the network; it is copied, never changed. Its output are logits [B, C].
+    head : name of the classifier, whose input are the features; by default the ``nn.Linear`` registered last.
+    random : whether training is known to draw random numbers, as a transform may; layers that do are found in any case.
+
+    Attributes
+    ----------
+    initial : the network's own values [G].
+    layout : sizes of the trainable tensors; ``names`` and ``shapes`` go with them.
+    n_params : P.
+    layer : [G], for each coordinate the number of its tensor.
+    norm : [G], true on the scales, shifts and statistics of normalisation layers.
+    head : [G], true on the classifier.
+    random : whether the network, or the transform of its inputs, draws random numbers in training (dropout).
+    batch_norm : whether it normalises over the batch.
+    channels_last : whether images go in with their channels innermost in memory; see :meth:`settle`.
+    bf16 : whether matrix products and convolutions round their inputs to bfloat16 (autocast); parameters, gradients and
+        the loss keep their dtype.
+
+    Raises
+    ------
+    ValueError : no trainable parameter, an unknown ``head``, mixed dtypes, or BatchNorm with ``momentum=None``.
+    """
+
+    def __init__(self, net: nn.Module, head: str | None = None, random: bool = False) -> None:
+        self.net = copy.deepcopy(net)
+        parameters = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise ValueError("The network has no trainable parameter (requires_grad=True): there is nothing to train.")
+        buffers = {n: b for n, b in self.net.named_buffers() if b.is_floating_point()}
+        dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
+        if len(dtypes) > 1:
+            raise ValueError(
+                f"The network mixes dtypes ({', '.join(sorted(map(str, dtypes)))}); convert it to one, for example net.float()."
+            )
+        for name, module in self.net.named_modules():
+            if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
+                raise ValueError(
+                    f"BatchNorm {name!r} has momentum=None, which counts batches; give it a momentum, for example 0.1."
+                )
+        self.names = tuple(parameters)
+        self.buffer_names = tuple(buffers)
+        self.shapes = tuple(p.shape for p in parameters.values())
+        self.buffer_shapes = tuple(b.shape for b in buffers.values())
+        self.layout = tuple(p.numel() for p in parameters.values())
+        self.buffer_layout = tuple(b.numel() for b in buffers.values())
+        self.n_params = sum(self.layout)
+        tensors = [*parameters.values(), *buffers.values()]
+        self.initial = torch.cat([t.detach().reshape(-1) for t in tensors]).clone()
+        self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
+        linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
+        if head is not None and head not in dict(self.net.named_modules()):
+            raise ValueError(
+                f"The network has no module {head!r} to take features from. It has: {', '.join(linear) or 'no nn.Linear'}."
+            )
+        self.head_name = head if head is not None else (linear[-1] if linear else None)
+        self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
+        self.head = self._within([] if self.head_name is None else [self.head_name])
+        modules = list(self.net.modules())
+        self.random = random or any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
+        self.batch_norm = any(isinstance(m, _BatchNorm) for m in modules)
+        self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
+        self.channels_last = False
+        self.bf16 = False
+
+    def inside(self, *kinds: type[nn.Module]) -> Tensor:
+        """Mark the coordinates [G] of the tensors that belong to modules of some kinds, such as ``nn.GroupNorm``."""
+        return self._within([n for n, m in self.net.named_modules() if isinstance(m, kinds)])
+
+    def named(self, word: str) -> Tensor:
+        """Mark the coordinates [G] of the tensors with ``word`` in their name."""
+        return self._mark([word in name for name in (*self.names, *self.buffer_names)])
+
+    def _within(self, modules: list[str]) -> Tensor:
+        return self._mark([name.rpartition(".")[0] in modules for name in (*self.names, *self.buffer_names)])
+
+    def _mark(self, tensors: list[bool]) -> Tensor:
+        sizes = torch.tensor([*self.layout, *self.buffer_layout])
+        return torch.tensor(tensors).repeat_interleave(sizes).to(self.initial.device)
+
+    @property
+    def size(self) -> int:
+        """Number G of coordinates."""
+        return len(self.initial)
+
+    def seen(self, net: Callable[[Tensor], Tensor], x: Tensor, features: _Features) -> tuple[Tensor, Tensor]:
+        """Logits [B, C] and features [B, D] of inputs ``x`` [B, ...] by ``net``, in the precision that was asked for."""
+        if not self.bf16:
+            logits = net(x)
+            return logits, features.take(logits)
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            logits = net(x)
+        dtype = self.initial.dtype
+        return logits.to(dtype), features.take(logits).to(dtype)
+
+    def fixed(self) -> list[Tensor]:
+        """The floating tensors of the network that are not in the vector: frozen parameters."""
+        return [p for n, p in self.net.named_parameters() if n not in self.names]
+
+    def settle(self, x: Tensor) -> None:
+        """Let images go in with their channels innermost, if the network takes them so, as on a CPU convolutions prefer.
+
+        One step on ``x`` [B, C, H, W], B > 1, finds out: a network that calls ``view`` on an image may not take them.
+        """
+        if not self.convolutional or x.dim() != 4 or x.device.type != "cpu":
+            return
+        self.channels_last = True
+        theta, buffers = self.initial.clone().split([self.n_params, self.size - self.n_params])
+        try:
+            with torch.random.fork_rng(devices=[]):
+                Bound(self).gradient(theta, buffers, x, lambda logits, features: logits.sum())
+        except Exception:  # it concerns this order only, or will come up again in training
+            self.channels_last = False
+
+    def parts(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """Cut ``theta`` [..., P] and ``buffers`` [..., G - P] into named tensors [..., *shape]."""
+        lead = theta.shape[:-1]
+        cut = [*theta.split(self.layout, -1), *(buffers.split(self.buffer_layout, -1) if self.buffer_names else ())]
+        shapes = (*self.shapes, *self.buffer_shapes)
+        names = (*self.names, *self.buffer_names)
+        return {n: part.view(*lead, *shape) for n, part, shape in zip(names, cut, shapes, strict=True)}
+
+    def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
+        """The network's state dictionary at a whole vector [G]; what is not in the vector keeps its first value."""
+        state = {n: t.detach().clone() for n, t in self.net.state_dict().items()}
+        parts = self.parts(vector[: self.n_params].detach(), vector[self.n_params :].detach())
+        shared = {id(p): n for n, p in self.net.named_parameters()} | {id(b): n for n, b in self.net.named_buffers()}
+        for name, tensor in (
+            *self.net.named_parameters(remove_duplicate=False),
+            *self.net.named_buffers(remove_duplicate=False),
+        ):
+            if (first := shared[id(tensor)]) in parts and name in state:
+                state[name] = parts[first].clone().to(state[name].device)
+        return state
+
+    def network(self, vector: Tensor) -> nn.Module:
+        """A copy of the network at a whole vector [G], in eval mode."""
+        net = copy.deepcopy(self.net)
+        net.load_state_dict(self.state_dict(vector))
+        return net.to(vector.device).eval()
+
+
+def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | None, bool]:
+    """Run ``net`` once on ``x`` [B, ...], B > 1, in training mode: its classifier, and whether it draws random numbers.
+
+    The classifier is the linear layer whose output are the logits, else the one called last.
+
+    Raises
+    ------
+    ValueError : a ``head`` that is never called.
+    """
+    called: dict[str, Tensor] = {}
+    probe, x = copy.deepcopy(net).cpu().train(), x.cpu()  # where random numbers leave a trace that can be read
+    for name, module in probe.named_modules():
+        if isinstance(module, nn.Linear) or name == head:
+            module.register_forward_hook(partial(_keep, called, name))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.random.get_rng_state()
+        logits = probe(x)
+        random = not torch.equal(before, torch.random.get_rng_state())
+    if head is not None and head not in called:
+        raise ValueError(
+            f"The layer {head!r}, whose inputs were to be the features, is never called by the network. "
+            f"Called are: {', '.join(called) or 'no nn.Linear'}."
+        )
+    last = next((name for name, out in called.items() if out is logits), next(reversed(called), None))
+    return (last if head is None else head), random
+
+
+def _keep(kept: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+    kept.pop(name, None)  # a layer called again is the latest
+    kept[name] = output
+
+
+class Evaluator(Protocol):
+    """The network at given vectors: of one client ``[P]``, or of a stack ``[m, P]``."""
+
+    @property
+    def model(self) -> Model:
+        """What the vectors mean."""
+        ...
+
+    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""
+        ...
+
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+    ) -> Tensor:
+        """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
+        ...
+
+    def cut(self, theta: Tensor) -> Sequence[Tensor]:
+        """Parts [..., p] of ``theta`` [..., P], as views: those that :meth:`gradients` gives the gradient of."""
+        ...
+
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+        """Gradient of the objective in parts [..., p], in training mode: what costs least to step along."""
+        ...
+
+
+class _Features:
+    """Remembers what entered the classifier in the last forward pass of ``net``."""
+
+    def __init__(self, net: nn.Module, head: str | None) -> None:
+        self.last: Tensor | None = None
+        if head is not None:
+            net.get_submodule(head).register_forward_pre_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self.last = inputs[0]
+
+    def take(self, logits: Tensor) -> Tensor:
+        """The features [B, D] of the pass that gave ``logits``; without a classifier, the logits themselves."""
+        features, self.last = self.last, None
+        return logits if features is None else features.flatten(1)
+
+
+class Bound:
+    """The network at one vector: its tensors are views of the vector, so that nothing is copied to move it there."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.training = _View(model)
+        self.flat = torch.zeros_like(model.initial[: model.n_params])
+
+    @cached_property
+    def looking(self) -> _View:
+        """A copy of its own: a look elsewhere in mid-step must not move what backward reads."""
+        return _View(self.model)
+
+    @torch.no_grad()
+    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [B, C] and features [B, D] in eval mode, without gradient."""
+        return self.looking(theta, buffers, x, train=False)
+
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+    ) -> Tensor:
+        """Gradient [P]. The result is overwritten by the next call."""
+        return torch.cat(self._parts(theta, buffers, x, objective, train), out=self.flat)
+
+    def cut(self, theta: Tensor) -> Sequence[Tensor]:
+        """The tensors of the network, flat."""
+        parts: tuple[Tensor, ...] = theta.split(self.model.layout)
+        return parts
+
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+        """Gradient by each tensor of the network, flat: as autograd leaves it, nothing is gathered."""
+        return self._parts(theta, buffers, x, objective, True)
+
+    def _parts(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, train: bool) -> list[Tensor]:
+        loss = objective(*self.training(theta, buffers, x, train=train))
+        found = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
+        return [
+            (g.to_dense() if g.is_sparse else g).reshape(-1).contiguous() for g in found
+        ]  # autograd may have expanded a number
+
+
+class _View:
+    """A copy of the network whose tensors can be pointed at any vector."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.net = copy.deepcopy(model.net).train()
+        self.features = _Features(self.net, model.head_name)
+        named = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        self.parameters = [named[n] for n in model.names]
+        self.buffers = [named[n] for n in model.buffer_names]
+
+    def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
+        theta, x = aligned((theta, x))
+        if self.parameters[0].data_ptr() != theta.data_ptr():  # else they are there already
+            for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
+                p.data = part.view(p.shape)
+        if self.buffers and self.buffers[0].data_ptr() != buffers.data_ptr():
+            for b, part in zip(self.buffers, buffers.split(self.model.buffer_layout), strict=True):
+                b.data = part.view(b.shape)
+        if self.net.training != train:
+            self.net.train(train)
+        if self.model.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return self.model.seen(self.net, x, self.features)
+
+
+class Stacked:
+    """The network at a stack of vectors, by ``torch.vmap`` over the clients."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.net = copy.deepcopy(model.net)
+        self.features = _Features(self.net, model.head_name)
+        taken = {*model.names, *model.buffer_names}
+        every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        self.flat = torch.empty(0)
+        self.constants = {n: t.detach() for n, t in every.items() if n not in taken}
+
+    def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        def one(parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
+            net = partial(functional_call, self.net, {**parts, **constants})
+            return self.model.seen(net, batch, self.features)
+
+        constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
+        # vmap would update a copy of a strided buffer, and backward may need what a buffer was
+        whole = torch.contiguous_format
+        parts = {n: p.clone(memory_format=whole) if n in self.model.buffer_names else p for n, p in parts.items()}
+        out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
+        if self.net.training and self.model.buffer_names:
+            buffers.copy_(torch.cat([_flat(parts[n]) for n in self.model.buffer_names], -1))
+        return out
+
+    @torch.no_grad()
+    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [m, B, C] and features [m, B, D] in eval mode, without gradient."""
+        self.net.eval()
+        return self._call(self.model.parts(aligned(theta), buffers), buffers, x)
+
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+    ) -> Tensor:
+        """Gradients [m, P]. The result is overwritten by the next call."""
+        self.net.train(train)
+        parts = self.model.parts(aligned(theta.detach()), buffers)
+        leaves = [parts[n].requires_grad_() for n in self.model.names]
+        loss = objective(*self._call(parts, buffers, x)).sum()
+        if self.flat.shape != theta.shape:
+            self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
+        found = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return torch.cat([_flat(g) for g in found], -1, out=self.flat)
+
+    def cut(self, theta: Tensor) -> Sequence[Tensor]:
+        """All of it, because a step on strided views would cost more than to gather the gradients."""
+        return (theta,)
+
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+        """The gradients [m, P]."""
+        return (self.gradient(theta, buffers, x, objective),)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """The entries of each client's tensor ``x`` [m, ...], which may be a single number: [m, n]."""
+    return x.unsqueeze(-1).flatten(1)

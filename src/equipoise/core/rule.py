@@ -1,0 +1,423 @@
+"""The contract: what a rule may do in a round, and what it is told.
+
+A **rule** is the unit of composition: a frozen dataclass of hyper-parameters with optional pure hooks, one paper in one
+file. A method is an ordered tuple of rules. Hooks keep nothing: state is an argument and a result.
+
+Shapes. ``P`` trainable scalars come first in a whole model vector of ``G``; the floating buffers (BatchNorm statistics)
+follow. In every hook ``theta`` [..., P] is the trainable part; a whole vector has a name of its own
+(``visit.received``, ``visit.trained``). The leading ``...`` is absent for one client and ``[m]`` for a stack of them, so
+client hooks reduce over their last dimensions only, and the same line serves every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from equipoise.core import client_rows as rows
+from equipoise.core import hyperparameters as hyper
+from equipoise.core import maths
+
+if TYPE_CHECKING:
+    from equipoise.core.model import Model
+    from equipoise.core.oracle import Oracle
+    from equipoise.core.solver import Solver
+    from equipoise.submodels.hidden_units import Neurons
+
+State = dict[str, Tensor]
+Needed = TypeVar("Needed")
+Gradient = Callable[[Tensor], Tensor]
+Sees = Literal["nothing", "sum", "scalars+sum", "matrix"]
+SEES: tuple[Sees, ...] = get_args(Sees)  # from least to most, see Rule.sees
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each sample [..., B] from logits [..., B, C] and labels [..., B]."""
+    return functional.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known before the first round.
+
+    ``initial`` [G] is the first global model, ``layout`` the sizes of its trainable tensors, ``sizes`` [N] the training
+    samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none),
+    ``head`` [P] true on the classifier, ``neurons`` the network's hidden units where a rule needs them, ``n_validation``
+    the batches of the server's validation data, ``asked`` how many clients train in a round (None: all).
+    """
+
+    initial: Tensor
+    layout: tuple[int, ...]
+    sizes: Tensor
+    solver: Solver | None = None
+    n_classes: int = 0
+    n_features: int = 0
+    head: Tensor | None = None
+    neurons: Neurons | None = None
+    n_validation: int = 0
+    asked: int | None = None
+
+    @property
+    def n_params(self) -> int:
+        """Number P of trainable scalars."""
+        return sum(self.layout)
+
+    @property
+    def theta(self) -> Tensor:
+        """The trainable part of ``initial`` [P]."""
+        return self.initial[: self.n_params]
+
+    @property
+    def n_buffers(self) -> int:
+        """Number of scalars in floating buffers."""
+        return len(self.initial) - self.n_params
+
+    @property
+    def n_clients(self) -> int:
+        """Number N of clients in the federation."""
+        return len(self.sizes)
+
+    def per_client(self, row: Tensor) -> Tensor:
+        """State [N, ...] with the same ``row`` [...] for every client; on disk if most clients are absent and it is large.
+
+        Take rows out by ``state[ids]`` and put them back by ``state.index_copy(0, ids, values)``, and do nothing else
+        with it: what is on disk is :class:`equipoise.core.client_rows.Rows`, which can do just that.
+        """
+        if self.asked is not None and rows.on_disk(row.nbytes, self.n_clients, self.asked):
+            return cast(Tensor, rows.Rows(row, self.n_clients))
+        return row.expand(self.n_clients, *row.shape).clone()
+
+
+@dataclass(frozen=True)
+class Out:
+    """One batch as the network saw it.
+
+    ``logits`` [..., B, C], ``features`` [..., B, D] (what enters the classifier), labels ``y`` [..., B], ``ok``
+    [..., B], 0 where a stacked batch is padded, or None where none is. ``ask`` gives the features [..., B, D] of the
+    same batch at another whole model vector [..., G], in eval mode and without gradient.
+    """
+
+    logits: Tensor
+    features: Tensor
+    y: Tensor
+    ok: Tensor | None
+    ask: Callable[[Tensor], Tensor]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of one number per sample [..., B] over the samples that are there: [...]."""
+        if self.ok is None:
+            return values.mean(-1)
+        return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
+
+    @property
+    def cross_entropy(self) -> Tensor:
+        """Mean cross-entropy of the batch, one number per client [...]."""
+        return self.mean(cross_entropy(self.logits, self.y))
+
+
+def _no_noise() -> Tensor:
+    raise ValueError("This visit has nothing to draw noise from: give visit_client the keys of its clients.")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What one client (or a stack of clients) knows in round ``t``, as one rule sees it.
+
+    ``received`` [..., G] is the model handed out, ``state`` and ``message`` are the rule's own, ``oracle`` answers
+    questions about the client's data, ``rounds`` is the planned number of rounds, ``held`` [..., P] marks the client's
+    submodel, if it has one: nothing else is there to be trained. ``shared`` [P] marks what leaves the client, if not all
+    does. ``trained`` [..., G] is the model
+    after local training and ``begun`` [..., P] the parameters it started from; both are there in ``upload`` and
+    ``finish`` only. ``normal()`` gives the client's own standard normal numbers [..., P] for this rule and round, the same
+    at every call.
+    """
+
+    received: Tensor
+    n_params: int
+    state: State
+    message: State
+    oracle: Oracle
+    t: int
+    rounds: int
+    held: Tensor | None = None
+    shared: Tensor | None = None
+    trained: Tensor = field(default_factory=lambda: torch.empty(0))
+    begun: Tensor = field(default_factory=lambda: torch.empty(0))
+    normal: Callable[[], Tensor] = field(default_factory=lambda: _no_noise)
+
+    @property
+    def start(self) -> Tensor:
+        """The trainable part of the received model [..., P]."""
+        return self.received[..., : self.n_params]
+
+    @property
+    def travel(self) -> Tensor:
+        """How far this round's steps along a constant unit gradient move the parameters [..., 1]."""
+        return self.oracle.travel.to(self.received.dtype)
+
+
+@dataclass(frozen=True)
+class Briefing:
+    """What the server knows when round ``t`` begins, before it hands anything out.
+
+    ``vector`` [G] is the global model, ``received`` [M, G] what each of the clients ``ids`` [M] holds, ``sizes`` [N] the
+    training samples of all. ``oracle`` answers questions about the server's own validation data, in batches of
+    ``VALIDATION_BATCH`` samples, ``contribution`` [N] is what each client reaches alone (accuracy in [0, 1], float64) and
+    ``neurons`` are the network's hidden units: each is None unless a rule :attr:`Rule.needs` it.
+    """
+
+    t: int
+    rounds: int
+    n_params: int
+    vector: Tensor
+    received: Tensor
+    ids: Tensor
+    sizes: Tensor
+    seed: int = 0
+    oracle: Oracle | None = None
+    contribution: Tensor | None = None
+    neurons: Neurons | None = None
+
+
+@dataclass(frozen=True)
+class Cohort:
+    r"""What the server knows once the M clients of round ``t`` have answered.
+
+    The round ends in one reduction over the updates :math:`u_m`:
+
+    .. math:: \theta^{t+1} = \theta^t + \eta \sum_m W_m u_m + s
+
+    ``theta`` [P] is the broadcast model, ``updates`` [M, P] and ``buffer_updates`` [M, G - P] are trained minus
+    received. ``weights`` [M] (convex) say how much each client counts; they average the buffers and, unless
+    ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. A
+    mask is a boolean tensor or :class:`equipoise.core.maths.Bits`, whose ``dense()`` is one. ``scale`` is eta, ``shift`` [P] is s.
+    ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
+    ``notes`` are numbers to record with the round; they have no influence.
+
+    ``received`` [M, G] is what each client started from, ``kept`` [M, G] what it holds when the server's reward arrives: the
+    same, or, where clients keep some of their own work, what a rule puts there. ``held`` [M, G] marks the coordinates of each client's submodel,
+    if there are submodels; updates are zero elsewhere. ``oracle``, ``contribution`` [N] : see :class:`Briefing`.
+    """
+
+    t: int
+    rounds: int
+    n_clients: int
+    theta: Tensor
+    updates: Tensor
+    ids: Tensor
+    sizes: Tensor
+    weights: Tensor
+    layout: tuple[int, ...]
+    buffer_updates: Tensor
+    coefficients: Tensor | None = None
+    mask: maths.Mask | None = None
+    buffer_mask: maths.Mask | None = None
+    scale: float = 1.0
+    shift: Tensor | None = None
+    reports: State = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    received: Tensor = field(default_factory=lambda: torch.empty(0))
+    kept: Tensor = field(default_factory=lambda: torch.empty(0))
+    held: Tensor | None = None
+    oracle: Oracle | None = None
+    contribution: Tensor | None = None
+    seed: int = 0
+
+    @property
+    def uniform(self) -> Tensor:
+        """Equal weights [M]."""
+        return torch.full_like(self.weights, 1 / len(self.ids))
+
+    def step(self) -> Tensor:
+        """What this round adds to ``theta``: [P]."""
+        weights = self.weights if self.coefficients is None else self.coefficients
+        if weights.dim() == 2:
+            parts = zip(self.updates.split(self.layout, 1), weights.unbind(1), strict=True)
+            step = torch.cat([maths.combine(u, w) for u, w in parts])
+        else:
+            step = maths.combine(self.updates, weights, self.mask)
+        step = step if self.scale == 1 else self.scale * step  # one vector less in memory
+        return step if self.shift is None else step + self.shift
+
+    @property
+    def counted(self) -> Tensor:
+        """How much each client counted in the step, with its sign; the sizes sum to one: [M]."""
+        if self.coefficients is None:
+            return self.weights
+        c = self.coefficients
+        if c.dim() == 2:
+            c = c @ torch.tensor(self.layout, dtype=c.dtype, device=c.device)
+        total = c.abs().sum()
+        return c / total if total > 0 else c
+
+    def buffer_step(self) -> Tensor:
+        """What this round adds to the buffers: a plain convex average, never extrapolated, [G - P]."""
+        return maths.combine(self.buffer_updates, maths.simplex(self.weights), self.buffer_mask)
+
+
+@dataclass(frozen=True)
+class Power:
+    r"""Weights in proportion to a power of one number of each client, which need only sums: see :mod:`equipoise.flower.secagg.masks`.
+
+    .. math:: w_m = \beta \frac{a_m}{\sum_j a_j} + (1 - \beta) \frac{u_m}{\sum_j u_j}, \qquad a_m = \max(v_m, \epsilon)^q
+
+    ``report`` is the name under which clients report v, u_m is the weight that a client had last (0 before its first), and
+    ``floor`` is epsilon. ``typical`` is a guess of v > 0 before anything is known.
+    """
+
+    report: str
+    q: float
+    beta: float = 1.0
+    floor: float = 1e-10
+    typical: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The hooks of a round, in order of time; each has a default that does nothing.
+
+    ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"mask"``, ``"weights"``
+    (how much each client counts), ``"direction"`` (the coefficients of the updates), ``"submodel"``, ``"upload"``, ``"reward"`` (what each client
+    gets). ``needs`` names what the federation must have for it: ``"validation"`` (data of the server's own), ``"contribution"``
+    (what each client reaches alone; found out before the first round), ``"neurons"`` (a network whose hidden units are known).
+    A rule is final: vary it by composing, not by subclassing.
+    """
+
+    @property
+    def owns(self) -> frozenset[str]:
+        """What only one rule of a method may set."""
+        return frozenset()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the federation must have."""
+        return frozenset()
+
+    @property
+    def sees(self) -> Sees:
+        """What the server must see of what single clients send, the least of :data:`SEES` that is enough.
+
+        ``"nothing"``; ``"sum"``, sums over the clients with weights known before the round, of updates and of what is reported;
+        ``"scalars+sum"``, before the sums also a few numbers of each client, on which their weights may depend; ``"matrix"``, what each client sends:
+        updates, their inner products or signs, a model to be judged. A rule that overrides what the server does and says nothing here sees all.
+        """
+        return "matrix" if any(overrides(self, hook) for hook in ("prepare", "aggregate", "reward")) else "sum"
+
+    @property
+    def reports(self) -> str:
+        """What a client tells the server of its data besides its update, in words; empty for nothing."""
+        return "a report" if overrides(self, "finish") else ""
+
+    @property
+    def seals(self) -> bool:
+        """Whether nothing but the update may leave a client, because this rule protects that and nothing else."""
+        return False
+
+    @property
+    def power(self) -> Power | None:
+        """How the rule's weights follow from sums, where what it reports has no other use; None if they do not."""
+        return None
+
+    def __post_init__(self) -> None:
+        hyper.check(self)
+
+    # before the first round
+    def client_state(self, setup: Setup) -> State:
+        """What each client remembers, as one client has it before its first visit."""
+        return {}
+
+    def server_state(self, setup: Setup) -> State:
+        """What the server remembers."""
+        return {}
+
+    # hand-out (server)
+    def prepare(self, state: State, briefing: Briefing) -> State:
+        """The server's state when a round begins, before anything is handed out."""
+        return state
+
+    def submodel(self, state: State, m: int) -> Tensor | None:
+        """Hidden units [K] (boolean) of the network that client ``m`` gets; None for all."""
+        return None
+
+    def message(self, state: State, m: int) -> State:
+        """What client ``m`` is told besides its model."""
+        return {}
+
+    # on the client
+    def private(self, model: Model) -> Tensor | None:
+        """Coordinates [G] (boolean) that never leave the client, or None."""
+        return None
+
+    def begin(self, start: Tensor, visit: Visit) -> Tensor:
+        """The whole model [..., G] from which local training starts."""
+        return start
+
+    def trains(self, visit: Visit) -> Tensor | None:
+        """Coordinates [..., P] (boolean) that local training may move, or None for all."""
+        return None
+
+    def loss(self, out: Out, visit: Visit) -> Tensor | float:
+        """A term [...] of the batch loss, from logits, features and labels."""
+        return 0.0
+
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor | float:
+        """A vector [..., P] added to the gradient of the batch loss at ``theta`` [..., P]."""
+        return 0.0
+
+    def gradient(self, grad: Gradient, theta: Tensor, visit: Visit) -> Tensor:
+        """The gradient [..., P] to use; for rules that evaluate ``grad`` elsewhere, as SAM does."""
+        return grad(theta)
+
+    def upload(self, update: Tensor, visit: Visit) -> Tensor:
+        """What is sent [..., P] in place of the update (trained less received)."""
+        return update
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        """What is reported to the server, and what the client remembers."""
+        return {}, visit.state
+
+    # on the server
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        """Chained over the rules of a method; the last cohort makes the step."""
+        return state, cohort
+
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        """What each client gets back: ``given`` [M, G], at first the new global model in every row.
+
+        ``cohort.theta`` is the new global model here. A rule that only looks returns ``given`` itself.
+        """
+        return state, given
+
+    # use
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        """The whole model [G] a client predicts with: from the one it has, its own state and what it would be told.
+
+        ``visit.oracle`` has one epoch of the client's data, for a client that trains before it predicts.
+        """
+        return received
+
+    def publish(self, theta: Tensor, state: State) -> Tensor:
+        """The global model [P] the server evaluates and gives out at the end."""
+        return theta
+
+
+def needed(thing: Needed | None, what: str) -> Needed:
+    """Something that a rule said it needs.
+
+    Raises
+    ------
+    ValueError : it is not there; a federation refuses a method before that can happen.
+    """
+    if thing is None:
+        raise ValueError(f"The rule needs {what}, and there is none here.")
+    return thing
+
+
+def overrides(rule: Rule, hook: str) -> bool:
+    """Whether a rule defines a hook itself."""
+    return getattr(type(rule), hook) is not getattr(Rule, hook)

@@ -1,0 +1,313 @@
+"""Decode image files once, into one file that is read in parts: nothing assumes that the images fit in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.system.files import PART, cache_directory, waited
+from equipoise.system.threads import cores
+
+log = logging.getLogger(__name__)
+
+VERSION = 1  # of what a file becomes; another one makes every kept file anew
+PATIENCE = 2.0  # seconds without a progress bar
+
+Load = Callable[[Path], NDArray[Any]]  # pixels [H, W] or [H, W, C] on the scale 0..255
+Fit = Literal["stretch", "crop"]
+Size = int | tuple[int, int]
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+def picture(path: Path) -> NDArray[np.uint8]:
+    """Pixels [H, W, 3] of an image file, as stored: a note of the camera on how to turn them is not followed.
+
+    Raises
+    ------
+    OSError, ValueError : the file cannot be decoded.
+    """
+    from PIL import Image
+
+    with Image.open(path) as opened:
+        if opened.mode.startswith("I"):  # 16 bits of grey: Pillow's own conversion would cut all above 255
+            return (np.asarray(opened).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
+        if opened.mode == "F":
+            raise ValueError("its pixels are floating-point numbers of unknown scale")
+        if opened.mode == "P" and "transparency" in opened.info:
+            return np.asarray(opened.convert("RGBA").convert("RGB"))
+        return np.asarray(opened.convert("RGB"))
+
+
+def array(path: Path) -> NDArray[Any]:
+    """Pixels of a ``.npy`` file, [H, W] or [H, W, C], uint8 or floating-point on the scale 0..255.
+
+    Raises
+    ------
+    OSError, ValueError : the file holds no such array.
+    """
+    pixels: NDArray[Any] = np.load(path, allow_pickle=False)
+    return pixels
+
+
+def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -> NDArray[np.uint8]:
+    """An image as uint8 [3, height, width], interpolated linearly.
+
+    Parameters
+    ----------
+    pixels : [H, W] or [H, W, C]; one channel becomes three, of more than three the first three count. Numbers that are not
+        uint8 are cut to 0..255 and lose their fraction.
+    size : height and width.
+    fit : "stretch" ignores the shape of the image; "crop" keeps it, and cuts what is too long on both sides.
+
+    Raises
+    ------
+    ValueError : not the pixels of one image.
+    """
+    from PIL import Image
+
+    if pixels.dtype.kind not in "uif" or pixels.ndim not in (2, 3) or 0 in pixels.shape:
+        raise ValueError(f"expected numbers [H, W] or [H, W, C], found {pixels.dtype} {list(pixels.shape)}")
+    if pixels.ndim == 3 and pixels.shape[2] == 2:
+        raise ValueError(f"expected 1, 3 or more channels, found {list(pixels.shape)}")
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise ValueError("some of its numbers are not finite")
+    if pixels.dtype.kind == "f" and 0 < pixels.max() <= 1:
+        raise ValueError(f"expected numbers in 0..255, found none above {pixels.max():.3g}; multiply them by 255")
+    if pixels.dtype != np.uint8:
+        pixels = pixels.clip(0, 255).astype(np.uint8)
+    if pixels.ndim == 2 or pixels.shape[2] == 1:
+        pixels = np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
+    height, width = size
+    shown = Image.fromarray(np.ascontiguousarray(pixels[:, :, :3]))
+    if shown.size != (width, height):
+        bilinear = Image.Resampling.BILINEAR
+        if fit == "stretch":
+            shown = shown.resize((width, height), bilinear)
+        else:
+            w, h = shown.size
+            if w * height < h * width:  # the sizes of torchvision's Resize, then of its CenterCrop
+                shown = shown.resize((width, max(height, int(width * h / w))), bilinear)
+            else:
+                shown = shown.resize((max(width, int(height * w / h)), height), bilinear)
+            left, top = round((shown.size[0] - width) / 2), round((shown.size[1] - height) / 2)
+            shown = shown.crop((left, top, left + width, top + height))
+    return np.ascontiguousarray(np.asarray(shown).transpose(2, 0, 1))
+
+
+def decoded(
+    files: Sequence[Path],
+    side: Size,
+    *,
+    what: str,
+    load: Load = picture,
+    fit: Fit = "stretch",
+    progress: bool = True,
+) -> Path:
+    """Decode images into one ``.npy`` file of the cache, unless it is there; see ``Mapped`` for how it is read.
+
+    The file is named by the names, sizes and times of change of the images, by ``side``, ``load`` and ``fit``. It is
+    written whole by one process; others that need it wait. One that was cut short is made anew.
+
+    Parameters
+    ----------
+    files : the images, in the order in which they are to be kept.
+    side : height and width of the kept images, or both by one number.
+    what : what the images are, for the progress bar, the name of the file and errors: the name of a data set.
+    load : a function of a module that reads one image; its name is part of the file's name.
+    fit : "stretch" ignores the shape of an image; "crop" keeps it, and cuts what is too long on both sides.
+    progress : show a bar if it takes more than two seconds and standard error is a terminal.
+
+    Returns
+    -------
+    The file: uint8 [n, 3, height, width], in the order of ``files``.
+
+    Raises
+    ------
+    ValueError : no files, or sides below one.
+    DataError : an image is missing or cannot be decoded, or the cache's folder cannot be written or is full.
+    """
+    size = (side, side) if isinstance(side, int) else side
+    if not files or min(size) < 1:
+        raise ValueError(f"{what}: expected at least one image and sides >= 1; found {len(files)} and {size}.")
+    stem = "".join(c if c.isalnum() else "-" for c in what.lower())
+    return kept(
+        f"{stem}-{_recipe(files, size, load, fit)}",
+        (len(files), 3, *size),
+        lambda: _images(files, size, load, fit),
+        what=what,
+        progress=progress,
+    )
+
+
+def kept(
+    stem: str,
+    shape: tuple[int, ...],
+    images: Callable[[], Iterator[NDArray[np.uint8]]],
+    *,
+    what: str,
+    doing: str = "decoding",
+    progress: bool = True,
+) -> Path:
+    """Keep images in a ``.npy`` file of the cache, unless it is there, as :func:`decoded` does.
+
+    Parameters
+    ----------
+    stem : name of the file, without what ends it; it must name everything that the images depend on.
+    shape : [n, C, H, W], of all images.
+    images : gives them one after the other, uint8 [C, H, W].
+    what, progress : as for :func:`decoded`.
+    doing : what is done to them, for the progress bar.
+
+    Raises
+    ------
+    DataError : the cache's folder cannot be written or is full.
+    """
+    path = cache_directory() / f"{stem}.npy"
+    if _whole(path, shape):
+        return path
+    with _writable(what, path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with waited(path.with_suffix(".lock")):
+            if not _whole(path, shape):  # another process may have made it meanwhile
+                _enough(what, path.parent, math.prod(shape))
+                _write(path, shape, images(), f"{doing} {what}, once", progress)
+    return path
+
+
+def _recipe(files: Sequence[Path], size: tuple[int, int], load: Load, fit: Fit) -> str:
+    """What the kept file depends on, as 32 hexadecimal digits; where the images' folder is does not matter."""
+    top = os.path.commonpath([path.absolute().parent for path in files])
+    total = hashlib.sha256(json.dumps([VERSION, size, f"{load.__module__}.{load.__qualname__}", fit]).encode())
+    for path in files:
+        try:
+            about = path.stat()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}). Is the data set complete?") from None
+        total.update(json.dumps([os.path.relpath(path.absolute(), top), about.st_size, about.st_mtime_ns]).encode())
+    return total.hexdigest()[:32]
+
+
+def _whole(path: Path, shape: tuple[int, ...]) -> bool:
+    """Whether a kept file says and has what it should."""
+    try:
+        images = np.load(path, mmap_mode="r", allow_pickle=False)
+        expected = images.offset + math.prod(shape)
+        good = bool(images.shape == shape and images.dtype == np.uint8 and path.stat().st_size == expected)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, EOFError, AttributeError):
+        good = False
+    if not good:
+        log.info("%s is damaged: decoding its images again.", path)
+    return good
+
+
+@contextmanager
+def _writable(what: str, folder: Path) -> Iterator[None]:
+    """Turn a failure to write into one sentence that says what can be done."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{what}: its decoded images cannot be kept in {folder} ({error.strerror or error}). "
+            "Make room there, or set EQUIPOISE_CACHE to a folder that can be written."
+        ) from error
+
+
+def _enough(what: str, folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DataError(
+            f"{what}: its decoded images take {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free. "
+            "Make room there, or set EQUIPOISE_CACHE to a folder that has it."
+        )
+
+
+def _images(files: Sequence[Path], size: tuple[int, int], load: Load, fit: Fit) -> Iterator[NDArray[np.uint8]]:
+    """The decoded images, in order."""
+    return ahead(lambda path: image(path, size, load, fit), files)
+
+
+def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> NDArray[np.uint8]:
+    """One image as uint8 [3, height, width].
+
+    Raises
+    ------
+    DataError : it cannot be decoded.
+    """
+    try:
+        return resized(load(path), size, fit)
+    except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
+        reason = (str(error) or type(error).__name__).rstrip(".")
+        raise DataError(
+            f"{path}: this image cannot be decoded ({reason}). Replace it by a good copy, or remove it."
+        ) from error
+
+
+def ahead(make: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+    """``map(make, items)`` by as many threads as there are cores, with few results ahead of their use."""
+    waiting: deque[Future[Done]] = deque()
+    with ThreadPoolExecutor(cores()) as pool:
+        for item in items:
+            waiting.append(pool.submit(make, item))
+            if len(waiting) > 4 * cores():
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8]], doing: str, progress: bool) -> None:
+    """Write beside the target, then rename. Written in order and not through a map: a full disk is an error then, no crash."""
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=PART, dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file, bar(doing, shape[0], progress) as advance:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for one in images:
+                file.write(one.data)
+                advance()
+            file.flush()
+            os.fsync(file.fileno())
+        Path(part).replace(path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+@contextmanager
+def bar(doing: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
+    """Give a function to call after each image; it shows a bar on a terminal, once :data:`PATIENCE` is over."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = Progress(*columns, console=console, transient=True, disable=not progress or not console.is_terminal)
+    task = shown.add_task(doing, total=total)
+    begin = time.monotonic()
+
+    def advance() -> None:
+        shown.advance(task)
+        if not shown.live.is_started and time.monotonic() - begin > PATIENCE and not shown.finished:
+            shown.start()
+
+    try:
+        yield advance
+    finally:
+        shown.stop()

@@ -1,0 +1,110 @@
+"""Where the files of a data set lie below the folder that the user names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise.data.contents import DataError
+
+SHOWN = 8  # entries of a folder that an error lists
+
+
+class MissingError(DataError):
+    """Nothing of a data set, or of one of its splits, is where it was looked for."""
+
+
+def plain(name: str) -> str:
+    """A file name without what spellings differ in: case, and all but letters and digits."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def find(root: Path, places: Iterable[str]) -> Path | None:
+    """The first place that exists; ``root`` may be any of the folders on the way to it.
+
+    ``MNIST/raw/x`` is found as ``root/MNIST/raw/x``, as ``root/raw/x`` if ``root`` is called MNIST, and as ``root/x`` if it
+    is called MNIST/raw. Names are compared by :func:`plain`.
+    """
+    above = [plain(part) for part in Path(os.path.abspath(root)).parts]  # noqa: PTH100 (a link keeps its own name)
+    for place in places:
+        parts = place.split("/")
+        for k in range(len(parts) + 1):
+            if k == 0 or above[-k:] == [plain(part) for part in parts[:k]]:
+                path: Path | None = root if root.exists() else None
+                for part in parts[k:]:
+                    path = _child(path, part) if path is not None else None
+                if path is not None:
+                    return path
+    return None
+
+
+def _child(folder: Path, name: str) -> Path | None:
+    """What is in a folder under a name, exactly so or else by :func:`plain`."""
+    if (folder / name).exists():
+        return folder / name
+    return next((entry for entry in entries(folder) if plain(entry.name) == plain(name)), None)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What a folder holds, sorted by name, without hidden files; nothing if it cannot be read."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "__MACOSX")))
+    except OSError:
+        return []
+
+
+def located(name: str, root: Path, places: Sequence[str]) -> Path:
+    """The first of a data set's places that exists.
+
+    Parameters
+    ----------
+    name : the data set's name in the catalogue.
+    root : the folder that the user names.
+    places : paths below it, the usual one first; see :func:`find`.
+
+    Raises
+    ------
+    MissingError : none exists; it lists what was looked for and what is there instead.
+    """
+    path = find(root, places)
+    if path is None:
+        raise MissingError(f"{name}: expected {_or(places)} in {root}; {_holds(root)}. {_help(name, root)}")
+    return path
+
+
+def _or(places: Sequence[str]) -> str:
+    return places[0] + "".join(f" or {place}" for place in places[1:])
+
+
+def _holds(root: Path) -> str:
+    """What is in a folder, in words."""
+    if not root.is_dir():
+        return "that is a file and no folder" if root.exists() else "there is no such folder"
+    names = [entry.name + "/" * entry.is_dir() for entry in entries(root)]
+    if not names:
+        return "that folder is empty"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"found there: {', '.join(names[:SHOWN])}{more}"
+
+
+def _help(name: str, root: Path) -> str:
+    return f"`equipoise data get {name} --data {root}` tells where to get it."
+
+
+def of_the_system(error: Exception) -> bool:
+    """Whether an error came from the system, such as a permission that is missing, and not from what is in a file."""
+    return isinstance(error, OSError) and error.errno is not None
+
+
+def facts(paths: Iterable[Path]) -> dict[str, Any]:
+    """What a record of a run says about files: by name, how many bytes they have and which, as a sha256."""
+    return {"files": {path.name: {"bytes": path.stat().st_size, "sha256": digest(path)} for path in paths}}
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    """Checksum of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()

@@ -1,0 +1,1 @@
+"""The user's own data: folders, tables, arrays, the Hugging Face Hub."""

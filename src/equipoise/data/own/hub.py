@@ -1,0 +1,190 @@
+"""A data set of the Hugging Face Hub, by the package ``datasets``; nothing is downloaded unless the user says so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.decoding import kept, resized
+from equipoise.data.own.reading import SPLITS, Column, Columns, Own, class_names, column, filled, listed
+
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
+
+
+def read(address: str, columns: Columns, *, download: bool) -> Own:
+    """Read a data set that is on this machine, or that may be downloaded.
+
+    Parameters
+    ----------
+    address : ``OWNER/NAME`` or ``OWNER/NAME/CONFIGURATION``.
+    columns : ``label`` and ``client`` name columns; ``image`` one of images, by default the first of them.
+    download : whether it may be downloaded.
+
+    Raises
+    ------
+    DataError : the package is missing, the data set is not there, or a column is missing.
+    """
+    parts = address.strip("/").split("/")
+    if len(parts) not in (2, 3) or not all(parts):
+        raise DataError(f"hub:{address}: expected hub:OWNER/NAME, or hub:OWNER/NAME/CONFIGURATION.")
+    name, configuration = "/".join(parts[:2]), parts[2] if len(parts) == 3 else None
+    tables, notes = _parts(name, _loaded(name, configuration, download))
+    what = f"hub:{address}"
+    features = next(iter(tables.values())).features
+    known = list(features)
+    used = {role: column(known, getattr(columns, role), role, what) for role in ("label", "client", "group")}
+    if used["label"] is None:
+        raise DataError(
+            f"{what} has no column label; its columns are {listed(known)}. Say which one holds the class: --set label=COLUMN."
+        )
+    image = (
+        column(known, columns.image, "", what)
+        if columns.image
+        else next(filter(partial(_is_image, features), known), None)
+    )
+
+    def words(role: str) -> Column:
+        key = used[role]
+        names = getattr(features[key], "names", None)
+        cells = [cell for table in tables.values() for cell in table[key]]
+        if names is None:
+            return tuple("" if cell is None else str(cell) for cell in cells)
+        return tuple("" if cell is None or cell < 0 else str(names[cell]) for cell in cells)  # -1: without a class
+
+    def where(role: str) -> Callable[[int], str]:
+        return lambda k: f"{what}, sample {k}, column {used[role]}"
+
+    label = class_names(words("label"), where("label"))
+    told = {role: filled(words(role), role, where(role)) for role in ("client", "group") if used[role] is not None}
+    taken = {image, *used.values(), *columns.leave_out}
+    rest = [key for key in known if key not in taken]
+    facts = {"name": address, "samples": {part: len(table) for part, table in tables.items()}}
+    facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables.values()]
+    inputs: Any
+    if image is not None:
+        inputs = partial(_images, list(tables.values()), image, facts, label)
+    else:
+        inputs = _numbers(what, list(tables.values()), rest)
+    split = tuple(part for part, table in tables.items() for _ in range(len(table)))
+    return Own(
+        source=what,
+        layout="a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row"),
+        label=label,
+        inputs=inputs,
+        split=split if len(tables) > 1 else None,
+        features=() if image is not None else tuple(rest),
+        about=facts,
+        notes=tuple(notes),
+        **told,
+    )
+
+
+def _datasets() -> ModuleType:
+    try:
+        return import_module("datasets")
+    except ImportError:
+        raise DataError("Data sets of the Hub need the package datasets: pip install 'equipoise[hub]'.") from None
+
+
+def _loaded(name: str, configuration: str | None, download: bool) -> Any:
+    datasets = _datasets()
+    try:
+        if download:
+            return datasets.load_dataset(name, configuration)
+        with _offline(datasets):
+            return datasets.load_dataset(
+                name, configuration, download_config=datasets.DownloadConfig(local_files_only=True)
+            )
+    except Exception as error:  # of many kinds, and of the packages below
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        if download:
+            raise DataError(f"hub:{name} cannot be loaded: {reason}.") from error
+        raise DataError(
+            f"hub:{name} is not on this machine, and nothing is downloaded unless you say so: --set download=true. ({reason}.)"
+        ) from error
+
+
+@contextmanager
+def _offline(datasets: ModuleType) -> Iterator[None]:
+    """Keep the packages from the network for a moment: they read these switches when they are about to use it."""
+    places: list[Any] = [datasets.config]
+    with suppress(ImportError):
+        places.append(import_module("huggingface_hub.constants"))
+    before = [(place, key, vars(place)[key]) for place in places for key in OFFLINE if key in vars(place)]
+    for place, key, _ in before:
+        setattr(place, key, True)
+    try:
+        yield
+    finally:
+        for place, key, value in before:
+            setattr(place, key, value)
+
+
+def _parts(name: str, found: Any) -> tuple[dict[str, Any], list[str]]:
+    """Tables by train, test and validation."""
+    if not isinstance(found, Mapping):
+        return {"train": found}, []
+    tables: dict[str, Any] = {}
+    others = []
+    for part, table in found.items():
+        split = SPLITS.get(str(part).lower())
+        if split is None or split in tables:
+            others.append(str(part))
+        else:
+            tables[split] = table
+    if "train" not in tables:
+        raise DataError(f"hub:{name} has no part train; it has {listed(map(str, found))}.")
+    return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} passed over."] if others else []
+
+
+def _is_image(features: Mapping[str, Any], key: str) -> bool:
+    return type(features[key]).__name__ == "Image"
+
+
+def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Column, side: int) -> Path:
+    """The file of all images, decoded; named by what the package says the data are."""
+    recipe = json.dumps([facts, key, side, hashlib.sha256(json.dumps(label).encode()).hexdigest()], sort_keys=True)
+    stem = f"hub-{hashlib.sha256(recipe.encode()).hexdigest()[:32]}"
+
+    def pixels() -> Iterator[NDArray[np.uint8]]:
+        for table in tables:
+            for k in range(len(table)):
+                try:
+                    yield resized(np.asarray(table[k][key].convert("RGB")), (side, side))
+                except Exception as error:  # Pillow raises many kinds for a damaged file
+                    raise DataError(
+                        f"hub:{facts['name']}, sample {k}: the image in {key} cannot be decoded ({error})."
+                    ) from error
+
+    return kept(stem, (len(label), 3, side, side), pixels, what=f"hub:{facts['name']}")
+
+
+def _numbers(what: str, tables: Sequence[Any], names: Sequence[str]) -> NDArray[np.float32]:
+    if not names:
+        raise DataError(
+            f"{what} has neither a column of images nor columns of numbers, so there is nothing to learn from."
+        )
+    columns = []
+    for name in names:
+        cells = [cell for table in tables for cell in table[name]]
+        try:
+            values = np.asarray(cells, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.full(len(cells), np.nan)
+        if values.ndim != 1 or not np.isfinite(values).all():
+            raise DataError(
+                f"{what}, column {name}: expected a number in every row. Leave it out with --set leave_out={name!r}."
+            )
+        columns.append(values)
+    return np.stack(columns, axis=1).astype(np.float32)

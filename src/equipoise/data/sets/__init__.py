@@ -1,0 +1,1 @@
+"""Readers of the papers' data sets in their published files."""

@@ -1,0 +1,323 @@
+"""The data sets of the papers: what each holds, where a user gets it, and how its files are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from equipoise.data.contents import Found
+from equipoise.data.locations import find
+from equipoise.data.sets import cifar, class_folders, covid, idx, isic, mat, retina, rsna, usps
+from equipoise.data.sets.download import Address
+from equipoise.system.suggestions import unknown
+
+DIGITS = idx.DIGITS
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many images were published.
+
+    Parameters
+    ----------
+    images : > 0, in all.
+    classes : of each class in order; ``None`` if that is not known for certain.
+    """
+
+    images: int
+    classes: tuple[int, ...] | None = None
+
+
+def each(*classes: int) -> Count:
+    """A count by class."""
+    return Count(sum(classes), classes)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the catalogue.
+
+    Parameters
+    ----------
+    title : what people call it.
+    used_by : the papers whose experiments use it.
+    classes : names of the classes in the order of the labels.
+    splits : published counts by split; ``None`` where none is known, or where it depends on how the split is drawn.
+    size : how much there is to fetch, in words.
+    source : where a user gets it.
+    terms : of use, as told there at the time of writing.
+    places : files and folders by which the set is recognised, below the user's folder, the usual one first.
+    read : takes the user's folder, a split and options, and gives what it found.
+    files : plain addresses, if the set has stable ones.
+    optional : splits that no experiment needs.
+    whole : counts over all splits, where more is known of them than of each.
+    """
+
+    title: str
+    used_by: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, Count | None]
+    size: str
+    source: str
+    terms: str
+    places: tuple[str, ...]
+    read: Callable[..., Found] = field(repr=False)
+    files: tuple[Address, ...] = ()
+    optional: tuple[str, ...] = ()
+    whole: Count | None = None
+
+
+def _idx(folder: str, base: str, told: tuple[tuple[str, int, str], ...]) -> tuple[Address, ...]:
+    """The four files of a set in the idx format: kind, bytes, md5."""
+    return tuple(
+        Address(
+            f"{base}{kind}-ubyte.gz",
+            f"{folder}/raw/{kind}-ubyte.gz",
+            size,
+            md5,
+            "train" if kind.startswith("train") else "test",
+        )
+        for kind, size, md5 in told
+    )
+
+
+SETS: dict[str, Entry] = {
+    "mnist": Entry(
+        title="MNIST",
+        used_by="FedHEAL (Digits)",
+        classes=DIGITS,
+        splits={
+            "train": each(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+            "test": each(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+        },
+        size="11.6 MB",
+        source="plain addresses; or torchvision's MNIST; or ylecun/mnist on Hugging Face, as idx files",
+        terms="CC BY-SA 3.0 or MIT; sources differ",
+        places=("MNIST/raw", "MNIST"),
+        read=idx.mnist,
+        files=_idx(
+            "MNIST",
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            (
+                ("train-images-idx3", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                ("train-labels-idx1", 28881, "d53e105ee54ea40749a09fcbcd1e9432"),
+                ("t10k-images-idx3", 1648877, "9fb629c4189551a2d022fa330f9573f3"),
+                ("t10k-labels-idx1", 4542, "ec29112dd5afa0611ce80d1b7f02629c"),
+            ),
+        ),
+    ),
+    "usps": Entry(
+        title="USPS",
+        used_by="FedHEAL (Digits)",
+        classes=DIGITS,
+        splits={
+            "train": each(1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644),
+            "test": each(359, 264, 198, 166, 200, 160, 170, 147, 166, 177),
+        },
+        size="8.4 MB",
+        source="plain addresses (the LIBSVM collection); or torchvision's USPS",
+        terms="none stated",
+        places=("usps.bz2", "usps.t.bz2", "USPS"),
+        read=usps.read,
+        files=tuple(
+            Address(
+                f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/{file}", file, size, md5, split
+            )
+            for file, size, md5, split in (
+                ("usps.bz2", 6579383, "ec16c51db3855ca6c91edd34d0e9b197", "train"),
+                ("usps.t.bz2", 1831726, "8ea070ee2aca1ac39742fdd1ef5ed118", "test"),
+            )
+        ),
+    ),
+    "svhn": Entry(
+        title="SVHN, cropped digits",
+        used_by="FedHEAL (Digits), FedSAC",
+        classes=DIGITS,
+        splits={
+            "train": each(4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
+            "test": each(1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
+            "extra": each(45550, 90560, 74740, 60765, 50633, 53490, 41582, 43997, 35358, 34456),
+        },
+        size="246 MB, and 1.3 GB for extra",
+        source="plain addresses; or torchvision's SVHN",
+        terms="for non-commercial use",
+        places=("train_32x32.mat", "test_32x32.mat", "SVHN"),
+        read=mat.svhn,
+        files=tuple(
+            Address(f"http://ufldl.stanford.edu/housenumbers/{split}_32x32.mat", f"{split}_32x32.mat", size, md5, split)
+            for split, size, md5 in (
+                ("train", 182040794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
+                ("test", 64275384, "eb5a983be6a315427106f1b164d9cef3"),
+                ("extra", 1329278602, "a93ce644f1a588dc4d68dda5feec44a7"),
+            )
+        ),
+        optional=("extra",),
+    ),
+    "syn": Entry(
+        title="SYN, synthetic digits of Roy et al. (2018)",
+        used_by="FedHEAL (Digits)",
+        classes=DIGITS,
+        splits={"train": Count(10000), "test": Count(2000)},
+        size="about 50 MB",
+        source="Kaggle: prasunroy/synthetic-digits; or the FedHEAL authors' own bundle, see their README",
+        terms="those of its Kaggle page; backgrounds from COCO",
+        places=("syn", "synthetic_digits"),
+        read=class_folders.syn,
+    ),
+    "synth": Entry(
+        title="synthetic digits of Ganin and Lempitsky (2015)",
+        used_by="none of the papers (Digits-5 has it in the place of SYN)",
+        classes=DIGITS,
+        splits={"train": Count(479400), "test": Count(9553)},
+        size="913 MB",
+        source="the authors' page, or a copy of Digits-5: synth_train_32x32.mat and synth_test_32x32.mat",
+        terms="none stated",
+        places=("synth_train_32x32.mat", "synth_test_32x32.mat", "synth"),
+        read=mat.synth,
+    ),
+    "cifar10": Entry(
+        title="CIFAR-10",
+        used_by="FedSAC",
+        classes=cifar.CLASSES,
+        splits={"train": each(*(5000,) * 10), "test": each(*(1000,) * 10)},
+        size="170 MB",
+        source="plain address (the Python version); or torchvision's CIFAR10",
+        terms="none stated",
+        places=(cifar.FOLDER, f"CIFAR10/{cifar.FOLDER}", "CIFAR-10"),
+        read=cifar.read,
+        files=(
+            Address(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+                cifar.ARCHIVE,
+                170498071,
+                "c58f30108f718f92721af3b95e74349a",
+                unpack=tuple(
+                    f"{cifar.FOLDER}/{file}" for file in (*cifar.FILES["train"], *cifar.FILES["test"], cifar.META)
+                ),
+            ),
+        ),
+    ),
+    "fashion-mnist": Entry(
+        title="Fashion-MNIST",
+        used_by="FedSAC",
+        classes=idx.CLOTHES,
+        splits={"train": each(*(6000,) * 10), "test": each(*(1000,) * 10)},
+        size="31 MB",
+        source="plain addresses (the authors' repository); or torchvision's FashionMNIST",
+        terms="MIT",
+        places=("FashionMNIST/raw", "FashionMNIST"),
+        read=idx.fashion,
+        files=_idx(
+            "FashionMNIST",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            (
+                ("train-images-idx3", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+                ("train-labels-idx1", 29515, "25c81989df183df01b3e8a0aad5dffbe"),
+                ("t10k-images-idx3", 4422102, "bef4ecab320f06d8554ea6380940ec79"),
+                ("t10k-labels-idx1", 5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+            ),
+        ),
+    ),
+    "office-caltech10": Entry(
+        title="Office-Caltech10",
+        used_by="FedHEAL (Office-Caltech)",
+        classes=class_folders.OFFICE,
+        splits={
+            "amazon": each(92, 82, 94, 99, 100, 100, 99, 100, 94, 98),
+            "caltech": each(151, 110, 100, 138, 85, 128, 133, 94, 87, 97),
+            "dslr": each(12, 21, 12, 13, 10, 24, 22, 12, 8, 23),
+            "webcam": each(29, 21, 31, 27, 27, 30, 43, 30, 27, 30),
+        },
+        size="about 100 MB",
+        source="Hugging Face: office_caltech_10_dataset.zip of Jemary/FedBN_Dataset",
+        terms="for research; no licence stated",
+        places=("office_caltech_10",),
+        read=class_folders.office,
+    ),
+    "retina": Entry(
+        title="Retina, as SSL-FL prepared it",
+        used_by="FedLD",
+        classes=retina.CLASSES,
+        splits={"train": None, "test": None},
+        size="several GB",
+        source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it; or Kaggle: diabetic-retinopathy-detection",
+        terms="rules of the Kaggle competition, which you must accept there",
+        places=("Retina", "diabetic-retinopathy-detection", "trainLabels.csv"),
+        read=retina.read,
+    ),
+    "covid-fl": Entry(
+        title="COVID-FL, as SSL-FL prepared it",
+        used_by="FedLD",
+        classes=covid.CLASSES,
+        splits={"train": None, "test": None},
+        size="several GB",
+        source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it",
+        terms="those of its eight sources, most of them non-commercial",
+        places=("COVID-FL",),
+        read=covid.read,
+    ),
+    "rsna-ich": Entry(
+        title="RSNA intracranial haemorrhage",
+        used_by="FedISM, FedISM+",
+        classes=rsna.CLASSES,
+        splits={"train": None, "test": None},
+        size="about 180 GB",
+        source="Kaggle: rsna-intracranial-hemorrhage-detection (a competition's files)",
+        terms="non-commercial, with attribution; rules of the competition, which you must accept there",
+        places=("rsna-intracranial-hemorrhage-detection", "ICH_20", "ICH_20-three", "stage_2_train.csv"),
+        read=rsna.read,
+        whole=Count(25000),
+    ),
+    "isic2019": Entry(
+        title="ISIC 2019",
+        used_by="FedISM, FedISM+",
+        classes=isic.CLASSES,
+        splits={"train": Count(20262), "test": Count(5069)},
+        size="9.1 GB",
+        source="challenge.isic-archive.com, data of 2019: training input, ground truth and metadata",
+        terms="CC BY-NC 4.0",
+        places=("ISIC2019", "ISIC2019_20", isic.TRUTH),
+        read=isic.read,
+        whole=each(4522, 12875, 3323, 867, 2624, 239, 253, 628),
+    ),
+}
+
+
+def entry(name: str) -> Entry:
+    """A line of the catalogue.
+
+    Raises
+    ------
+    ValueError : there is no such set.
+    """
+    if name not in SETS:
+        raise ValueError(unknown("data set", name, SETS))
+    return SETS[name]
+
+
+def read(name: str, root: Path, split: str, **options: Any) -> Found:
+    """Read one split of a data set from the user's files.
+
+    Parameters
+    ----------
+    name : a key of ``SETS``.
+    root : the folder that holds the sets, or the set's own.
+    split : a key of the entry's ``splits``.
+    options : the reader's own, such as ``lists`` of the medical sets.
+
+    Raises
+    ------
+    ValueError : there is no such set or split.
+    DataError : files that are missing or not what they should be.
+    """
+    known = entry(name)
+    if split not in known.splits:
+        raise ValueError(unknown(f"split of {name}", split, known.splits))
+    return known.read(root.expanduser(), split, **options)
+
+
+def present(name: str, root: Path) -> bool:
+    """Whether anything of a data set is there, complete or not."""
+    return find(root, entry(name).places) is not None

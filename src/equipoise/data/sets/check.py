@@ -1,0 +1,94 @@
+"""Compare what is in the user's files with what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from equipoise.data.contents import DataError
+from equipoise.data.locations import MissingError
+from equipoise.data.memory_mapped import labels
+from equipoise.data.sets import catalog
+from equipoise.data.sets.catalog import Count
+
+Verdict = Literal["OK", "differs", "missing", "cannot be used", "nothing to compare with"]
+WHOLE = "together"  # stands for all splits
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One split of a data set as it is in the user's files.
+
+    Parameters
+    ----------
+    split : its name, or ``WHOLE`` for all.
+    classes : names of the classes.
+    found : images of each class; ``None`` if it could not be read.
+    published : what it should be; ``None`` if nothing is known, or it depends on how the split is drawn.
+    needed : whether a set without it is incomplete.
+    there : whether any of it is there.
+    problem : why it could not be read.
+    parts : images of each client or site that the set ships with.
+    """
+
+    split: str
+    classes: tuple[str, ...]
+    found: tuple[int, ...] | None
+    published: Count | None
+    needed: bool = True
+    there: bool = True
+    problem: str | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What to think of it."""
+        if self.found is None:
+            return "cannot be used" if self.there else "missing"
+        if self.published is None:
+            return "nothing to compare with"
+        same = sum(self.found) == self.published.images and self.published.classes in (None, self.found)
+        return "OK" if same else "differs"
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong with it; what no experiment needs may be missing, but not differ."""
+        return self.verdict in ("OK", "nothing to compare with") or (self.verdict == "missing" and not self.needed)
+
+
+def check(name: str, root: Path) -> tuple[Finding, ...]:
+    """Read every split of a data set and count its classes.
+
+    Parameters
+    ----------
+    name : a key of ``catalog.SETS``.
+    root : the user's folder.
+
+    Raises
+    ------
+    ValueError : there is no such set.
+    """
+    findings = tuple(_findings(name, catalog.entry(name), root))
+    whole = catalog.entry(name).whole
+    if whole is not None and (counts := [one.found for one in findings if one.found is not None]):
+        together = tuple(map(sum, zip(*counts, strict=True)))
+        findings += (Finding(WHOLE, findings[0].classes, together, whole),)
+    return findings
+
+
+def _findings(name: str, entry: catalog.Entry, root: Path) -> Iterator[Finding]:
+    for split, published in entry.splits.items():
+        needed = split not in entry.optional
+        try:
+            found = catalog.read(name, root, split)
+        except (DataError, OSError, ImportError) as error:
+            there = not isinstance(error, MissingError)
+            yield Finding(split, entry.classes, None, published, needed, there, str(error))
+            continue
+        counts = torch.bincount(labels(found.data), minlength=len(found.classes)).tolist()
+        parts = {part: len(rows) for part, rows in found.parts.items()}
+        yield Finding(split, found.classes, tuple(counts), published, needed, parts=parts)

@@ -1,0 +1,93 @@
+"""CIFAR-10 in its Python version, read without running what a pickle may ask for."""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError, Found
+from equipoise.data.locations import facts, find, located, of_the_system
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FOLDER, ARCHIVE, META = "cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta"
+FILES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
+GLOBALS: dict[tuple[str, str], Any] = {  # all that an array of numbers needs; a name is looked up here and nowhere else
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): codecs.encode,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0] for core in ("core", "_core")},
+}
+
+
+class Arrays(pickle.Unpickler):
+    """Reads dictionaries of arrays, and refuses everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What a pickle calls by name: one of the few harmless things that arrays are made of."""
+        if (module, name) not in GLOBALS:
+            _refuse(module, name)
+        return GLOBALS[module, name]
+
+
+def _refuse(module: str, name: str) -> NoReturn:
+    raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data needs")
+
+
+def read(root: Path, split: str) -> Found:
+    """CIFAR-10: images uint8 [n, 3, 32, 32]; ``split`` is train or test.
+
+    The files are pickles of Python 2: a dictionary with ``data`` uint8 [n, 3072], all red, then all green, then all blue
+    pixels of an image, and ``labels``, a list.
+
+    Raises
+    ------
+    DataError : a missing, damaged or cut file, one that is more than data, or only the archive is there.
+    """
+    paths = [_file(root, name) for name in FILES[split]]
+    batches = [_batch(path) for path in paths]
+    x, y = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*batches, strict=True))
+    return Found((x, y), CLASSES, about=facts(paths))
+
+
+def _file(root: Path, name: str) -> Path:
+    places = (f"{FOLDER}/{name}", f"CIFAR10/{FOLDER}/{name}", f"CIFAR-10/{name}")
+    archive = find(root, (ARCHIVE, f"CIFAR10/{ARCHIVE}"))
+    if archive is not None and find(root, places) is None:
+        raise DataError(f"{archive}: must be unpacked first: tar -xzf {archive} -C {archive.parent}")
+    return located("cifar10", root, places)
+
+
+def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images [n, 3, 32, 32] and labels [n] of one file."""
+    try:
+        with path.open("rb") as file:
+            content = Arrays(file, encoding="bytes").load()
+        told = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
+        images, labels = told["data"], np.array(told["labels"])
+    except pickle.UnpicklingError as error:
+        raise DataError(f"{path}: refused, because {error}. Use the files of {ARCHIVE}.") from None
+    except Exception as error:  # a damaged pickle may raise anything
+        if of_the_system(error):
+            raise
+        raise DataError(
+            f"{path}: expected a pickled dictionary with data and labels ({type(error).__name__}: {error}). "
+            f"It is damaged or cut short: unpack {ARCHIVE} again."
+        ) from None
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
+        raise DataError(f"{path}: expected data to be uint8 n x 3072. Unpack {ARCHIVE} again.")
+    if labels.dtype.kind != "i" or labels.shape != images.shape[:1] or not len(labels) or not _within(labels):
+        raise DataError(
+            f"{path}: expected a label 0..9 for each of the {len(images)} images; found {labels.size}. "
+            f"Unpack {ARCHIVE} again."
+        )
+    return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
+
+
+def _within(labels: NDArray[Any]) -> bool:
+    return bool(0 <= labels.min() <= labels.max() < len(CLASSES))

@@ -1,0 +1,88 @@
+"""Files in the idx format: MNIST and Fashion-MNIST."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError, Found
+from equipoise.data.locations import facts, find, located
+
+DIGITS = tuple("0123456789")
+CLOTHES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+STEM = {"train": "train", "test": "t10k"}
+
+
+def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read an idx file of bytes: magic ``00 00 08 d``, d big-endian sizes of four bytes each, then the numbers.
+
+    Parameters
+    ----------
+    path : the file; if its name ends in ``.gz`` it is unpacked on the way.
+    dimensions : d, how many the array must have.
+
+    Raises
+    ------
+    DataError : a file of another kind, cut short or damaged.
+    """
+    content = bytearray()  # grows in place, and can be written to, which torch wants
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while chunk := file.read(1 << 18):
+                content += chunk
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
+    magic, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
+    if content[:4] != magic or len(content) < start:
+        raise DataError(
+            f"{path}: expected an idx file of bytes in {dimensions} dimension{'s' * (dimensions > 1)}, which begins with "
+            f"{magic.hex(' ')}; found {content[:4].hex(' ') or 'an empty file'}. Get it again."
+        )
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != math.prod(shape):
+        raise DataError(
+            f"{path}: its header says {' x '.join(map(str, shape))} = {math.prod(shape)} bytes, and there are "
+            f"{len(content) - start}. It is cut short or damaged: get it again."
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def mnist(root: Path, split: str) -> Found:
+    """MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
+    return _read("mnist", root, split, ("MNIST/raw", "MNIST"), DIGITS)
+
+
+def fashion(root: Path, split: str) -> Found:
+    """Fashion-MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
+    return _read("fashion-mnist", root, split, ("FashionMNIST/raw", "FashionMNIST"), CLOTHES)
+
+
+def _read(name: str, root: Path, split: str, folders: tuple[str, ...], classes: tuple[str, ...]) -> Found:
+    paths = [_file(name, root, folders, f"{STEM[split]}-{what}-ubyte") for what in ("images-idx3", "labels-idx1")]
+    x, y = array(paths[0], 3), array(paths[1], 1)
+    if len(x) != len(y) or len(y) == 0:
+        raise DataError(f"{paths[1]}: expected a label for each of the {len(x)} images beside it; found {len(y)}.")
+    if y.max() >= len(classes):
+        raise DataError(f"{paths[1]}: expected labels 0..{len(classes) - 1}; found {y.max()}. Get it again.")
+    data = torch.from_numpy(x)[:, None], torch.from_numpy(y).long()
+    return Found(data, classes, about=facts(paths))
+
+
+def _file(name: str, root: Path, folders: tuple[str, ...], file: str) -> Path:
+    places = [f"{folder}/{file}{end}" for folder in folders for end in ("", ".gz")]
+    bare = find(root, (file, f"{file}.gz"))
+    if bare is not None and find(root, places) is None:
+        raise DataError(
+            f"{bare}: MNIST and Fashion-MNIST have the same file names, so the folder must tell which it is: "
+            f"for {name}, put its four files into {root / folders[0]}."
+        )
+    return located(name, root, places)

@@ -1,0 +1,207 @@
+"""Lists of images as data sets ship them: CSV files, id lists, and draws of a test part where none is shipped."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.decoding import Fit, Load, decoded, picture
+from equipoise.data.memory_mapped import Mapped
+
+SHOWN = 3  # names that an error lists
+
+
+def cells(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines of a CSV file that are not empty, as line number and cells without spaces around them.
+
+    Raises
+    ------
+    DataError : the file is not text.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return [
+                (number, [cell.strip() for cell in row])
+                for number, row in enumerate(csv.reader(file), 1)
+                if any(cell.strip() for cell in row)
+            ]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: expected a CSV file of text; {error}. Is it damaged?") from None
+
+
+def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The rows of a CSV file with a header, as text by column.
+
+    Raises
+    ------
+    DataError : the header lacks one of ``columns``, or a row is cut short.
+    """
+    lines = cells(path)
+    header = lines[0][1] if lines else []
+    if missing := [column for column in columns if column not in header]:
+        found = ",".join(header[:10]) or "an empty file"
+        raise DataError(f"{path}: expected a first line with {','.join(columns)}; {missing[0]} is missing in {found}.")
+    for number, row in lines[1:]:
+        if len(row) != len(header):
+            raise DataError(
+                f"{path}, line {number}: expected {len(header)} cells, found {len(row)}. Is the file complete?"
+            )
+        yield dict(zip(header, row, strict=True))
+
+
+def ids(path: Path, n_classes: int) -> dict[str, int]:
+    """Classes by id, in the order of a list with the header ``id,class``.
+
+    Raises
+    ------
+    DataError : the file is missing, holds no id, one twice, or a class that is not in 0..n_classes - 1.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: expected a list of images with the header id,class; there is no such file.")
+    found: dict[str, int] = {}
+    for row in table(path, ("id", "class")):
+        if row["id"] in found:
+            raise DataError(f"{path}: {row['id']} is listed twice; each image must be listed once.")
+        found[row["id"]] = label(row["class"], n_classes, f"{path}: {row['id']}")
+    if not found:
+        raise DataError(f"{path}: expected images under the header id,class; found none.")
+    return found
+
+
+def label(text: str, n_classes: int, where: str) -> int:
+    """A class from text such as ``1`` or ``1.0``.
+
+    Raises
+    ------
+    DataError : it is not one of 0..n_classes - 1; ``where`` begins the error.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if value not in range(n_classes):
+        raise DataError(f"{where}: expected a class in 0..{n_classes - 1}, found '{text}'.")
+    return int(value)
+
+
+def present(files: Sequence[Path], what: str) -> None:
+    """Require files.
+
+    Raises
+    ------
+    DataError : some are missing; it names the first and says how many.
+    """
+    # One look at a folder, not one at each of its files: there may be hundreds of thousands on a slow disk.
+    there = {folder: _names(folder) for folder in {path.parent for path in files}}
+    missing = [path for path in files if path.name not in there[path.parent]]
+    if missing:
+        names = ", ".join(path.name for path in missing[:SHOWN]) + ", ..." * (len(missing) > SHOWN)
+        raise DataError(
+            f"{what}: {len(missing)} of {len(files)} listed images are missing in {missing[0].parent}: {names}. "
+            "Is the data set unpacked completely?"
+        )
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {entry.name for entry in folder.iterdir()}
+    except OSError:
+        return set()
+
+
+def mapped(
+    files: Sequence[Path],
+    classes: Iterable[int],
+    side: int,
+    what: str,
+    load: Load = picture,
+    fit: Fit = "stretch",
+) -> Mapped:
+    """The images of files that must all be there, decoded once, with their labels."""
+    present(files, what)
+    path = decoded(files, side, what=what, load=load, fit=fit)
+    return Mapped(path, np.arange(len(files)), torch.tensor(list(classes), dtype=torch.int64))
+
+
+def weight(files: Sequence[Path]) -> dict[str, int]:
+    """What a record of a run says about images: how many, and how many bytes."""
+    return {"images": len(files), "bytes": sum(path.stat().st_size for path in files)}
+
+
+def sample(classes: Mapping[str, int], n: int, rng: np.random.Generator) -> dict[str, int]:
+    """Draw ``n`` ids so that every class keeps its share, to one id; all of them if there are no more.
+
+    Parameters
+    ----------
+    classes : classes by id; its order does not matter.
+    n : >= 1, how many.
+    rng : decides which.
+
+    Returns
+    -------
+    Class by class, the ids of a class in random order.
+    """
+    groups = _shuffled(classes, rng)
+    total = len(classes)
+    shares = {k: min(n, total) * len(group) / total for k, group in groups.items()}
+    counts = {k: int(share) for k, share in shares.items()}
+    for k in sorted(shares, key=lambda k: counts[k] - shares[k])[: min(n, total) - sum(counts.values())]:
+        counts[k] += 1  # largest remainders
+    return {name: k for k, group in groups.items() for name in group[: counts[k]]}
+
+
+def divided(
+    classes: Mapping[str, int],
+    test: float,
+    rng: np.random.Generator,
+    group: Callable[[str], str] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Divide ids into "train" and "test".
+
+    Parameters
+    ----------
+    classes : classes by id; its order does not matter.
+    test : in (0, 1), share of the test part: of every class, rounded up (as the lists of FedISM+ have it), or of all ids
+        where they are drawn in groups.
+    rng : decides which.
+    group : the group of an id, such as a patient; all ids of a group go to the same part. ``None`` divides class by class.
+
+    Returns
+    -------
+    Classes by id, of each part: class by class, the ids of a class in random order.
+    """
+    shuffled = _shuffled(classes, rng)
+    if group is None:
+        held = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
+    else:
+        members: dict[str, list[str]] = {}
+        for name in sorted(classes):
+            members.setdefault(group(name), []).append(name)
+        keys = sorted(members)
+        held = set()
+        for k in rng.permutation(len(keys)):
+            if len(held) >= _ceil(test, len(classes)):
+                break
+            held |= set(members[keys[k]])
+    ordered = {name: k for k, names in shuffled.items() for name in names}
+    return {
+        "train": {name: k for name, k in ordered.items() if name not in held},
+        "test": {name: k for name, k in ordered.items() if name in held},
+    }
+
+
+def _ceil(share: float, n: int) -> int:
+    return int(np.ceil(round(share * n, 9)))  # 0.2 * 5 is not to become 2
+
+
+def _shuffled(classes: Mapping[str, int], rng: np.random.Generator) -> dict[int, list[str]]:
+    """Ids of every class in random order, whatever the order they were given in."""
+    names: NDArray[np.str_] = np.array(sorted(classes))
+    y = np.array([classes[name] for name in names.tolist()])
+    return {int(k): rng.permutation(names[y == k]).tolist() for k in np.unique(y)}

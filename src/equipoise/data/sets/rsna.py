@@ -1,0 +1,300 @@
+"""RSNA intracranial haemorrhage: CT slices with exactly one of five kinds of bleeding (Kaggle 2019; FedISM's selection)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError, Found
+from equipoise.data.decoding import Load, ahead, bar, image, picture
+from equipoise.data.locations import facts, find, located
+from equipoise.data.sets.image_lists import divided, ids, mapped, present, sample, weight
+from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import unknown
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+NAME = "rsna-ich"
+CLASSES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
+SUBTYPES = (*CLASSES, "any")
+DAMAGED = frozenset({"ID_6431af929"})  # its file is known to be cut short
+TABLE = ("rsna-intracranial-hemorrhage-detection/stage_2_train.csv", "stage_2_train.csv")
+SIDE = 224
+DRAWN = 25_000  # slices of FedISM's experiments
+TEST = 0.2
+WINDOWS = {  # centre and width in Hounsfield units, of each channel
+    "brain": ((40.0, 80.0),),
+    "three": ((40.0, 80.0), (80.0, 200.0), (40.0, 380.0)),  # brain, subdural, soft tissue
+}
+
+
+def read(
+    root: Path,
+    split: str,
+    *,
+    window: str = "brain",
+    lists: str | Path | None = None,
+    n: int = DRAWN,
+    seed: int = 0,
+    group_by: str | None = None,
+    side: int = SIDE,
+) -> Found:
+    """Read slices that are PNG files already, or else the competition's DICOM files (extra ``medical``).
+
+    The PNG files are ``ICH_20/{train,test}/clean/<id>.png`` beside the lists ``ICH_20/{train,test}.csv``, as FedISM's code
+    has them, or ``ICH_20-three`` for the other window; :func:`convert_rsna` makes them. Of the competition's files, slices
+    with exactly one subtype count, ``n`` of which are drawn, each class with its share, and divided 8 to 2.
+
+    Parameters
+    ----------
+    root : the folder with the data sets, or that of this one.
+    split : train or test.
+    window : "brain", or "three" windows as three channels. The published text names none: it is our choice. PNG files are
+        taken as they are.
+    lists : folder with ``train.csv`` and ``test.csv`` of lines ``id,class``, such as those of FedISM's code, in place of a
+        draw.
+    n : >= 5, slices that are drawn.
+    seed : >= 0, decides the draw.
+    group_by : "PatientID" keeps the slices of a patient in one part, which the published lists do not; it reads the header
+        of every drawn slice.
+    side : the images become ``side`` by ``side``.
+
+    Raises
+    ------
+    DataError : the files are missing or damaged, or DICOM files without pydicom. ValueError : an option is unknown or out of
+    its range.
+    """
+    ready = _ready(root, window)
+    load: Load = picture
+    if ready is not None:
+        chosen, about = _listed(ready if lists is None else lists, group_by)
+        files = [ready / split / "clean" / f"{name}.png" for name in chosen[split]]
+    else:
+        table = located(NAME, root, (*TABLE, f"{_folder(window)}/train/clean"))
+        chosen, about = _selected(table, lists, n, seed, group_by)
+        files = [table.parent / "stage_2_train" / f"{name}.dcm" for name in chosen[split]]
+        load = _loader(window)
+    data = mapped(files, chosen[split].values(), side, f"{NAME} {split} {window}", load)
+    return Found(data, CLASSES, tuple(chosen[split]), about={"window": window, **about, **weight(files)})
+
+
+def convert_rsna(
+    root: Path,
+    out: Path,
+    window: str = "brain",
+    *,
+    lists: str | Path | None = None,
+    n: int = DRAWN,
+    seed: int = 0,
+    group_by: str | None = None,
+    side: int = SIDE,
+    progress: bool = True,
+) -> Path:
+    """Write the slices that :func:`read` would use as PNG files, with their lists, in the layout that it prefers.
+
+    The DICOM files, 180 GB, can then go. Files that are there stay, so that the same call goes on where it was stopped.
+
+    Parameters
+    ----------
+    root : the folder with the data sets, or that of this one.
+    out : the folder for ``ICH_20`` (window "brain") or ``ICH_20-three``; ``root``, to have ``read`` find it.
+    window, lists, n, seed, group_by, side : as of :func:`read`.
+    progress : show a bar.
+
+    Returns
+    -------
+    The folder that was written.
+
+    Raises
+    ------
+    DataError, ValueError : as :func:`read`. OSError : the folder cannot be written, or a full disk.
+    """
+    table, target = located(NAME, root, TABLE), out / _folder(window)
+    chosen, _ = _selected(table, lists, n, seed, group_by)
+    sources = {name: table.parent / "stage_2_train" / f"{name}.dcm" for split in chosen for name in chosen[split]}
+    convert = partial(_convert, load=_loader(window), side=side)
+    present(list(sources.values()), NAME)
+    jobs = [(sources[name], target / split / "clean" / f"{name}.png") for split in chosen for name in chosen[split]]
+    with bar(f"converting {NAME}", len(jobs), progress) as advance:
+        for _ in ahead(convert, jobs):
+            advance()
+    for split, classes in chosen.items():
+        lines = ["id,class", *(f"{name},{k}" for name, k in classes.items())]
+        write_atomically(target / f"{split}.csv", "\n".join(lines) + "\n")
+    return target
+
+
+def _convert(job: tuple[Path, Path], load: Load, side: int) -> None:
+    import io
+
+    from PIL import Image
+
+    source, target = job
+    if target.exists():
+        return
+    pixels = image(source, (side, side), load)
+    grey = bool((pixels == pixels[:1]).all())
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[0] if grey else pixels.transpose(1, 2, 0)).save(buffer, "PNG")
+    write_atomically(target, buffer.getvalue())
+
+
+def _folder(window: str) -> str:
+    return "ICH_20" if window == "brain" else f"ICH_20-{window}"
+
+
+def _ready(root: Path, window: str) -> Path | None:
+    """The folder with PNG files, if there is one."""
+    found = find(root, (f"{_folder(window)}/train/clean",))
+    return None if found is None else found.parent.parent
+
+
+def _loader(window: str) -> Load:
+    """What reads a DICOM file.
+
+    Raises
+    ------
+    ValueError : an unknown window. DataError : no pydicom.
+    """
+    if window not in WINDOWS:
+        raise ValueError(unknown(f"window of {NAME}", window, WINDOWS))
+    _pydicom()
+    return {"brain": brain, "three": three}[window]
+
+
+Chosen = Mapping[str, Mapping[str, int]]  # classes by id of each split
+
+
+def _selected(
+    table: Path, lists: str | Path | None, n: int, seed: int, group_by: str | None
+) -> tuple[Chosen, dict[str, Any]]:
+    """The slices of each split, and what to record."""
+    if lists is not None:
+        return _listed(lists, group_by)
+    if n < len(CLASSES) or group_by not in (None, "PatientID"):
+        raise ValueError(
+            f"{NAME}: n must be at least {len(CLASSES)}, and group_by PatientID or nothing; found {n} and {group_by!r}."
+        )
+    drawn = _drawn(table, table.stat().st_mtime_ns, n, seed, group_by)
+    draw = {"n": n, "seed": seed, "group_by": group_by, "left out": sorted(DAMAGED)}
+    return drawn, {**draw, **facts([table])}
+
+
+def _listed(lists: str | Path, group_by: str | None) -> tuple[Chosen, dict[str, Any]]:
+    """The slices that lists name, and what to record."""
+    if group_by is not None:
+        raise ValueError(
+            f"{NAME}: group_by={group_by} is about slices that are drawn, and the lists in {lists} name them. Leave one out."
+        )
+    paths = {split: Path(lists).expanduser() / f"{split}.csv" for split in ("train", "test")}
+    return {split: ids(path, len(CLASSES)) for split, path in paths.items()}, facts(paths.values())
+
+
+@lru_cache(maxsize=2)
+def _drawn(table: Path, changed: int, n: int, seed: int, group_by: str | None) -> Chosen:
+    rng = np.random.default_rng([seed, 2])
+    candidates = single(table)
+    if not candidates:
+        raise DataError(f"{table}: expected slices with exactly one subtype; found none.")
+    drawn = sample(candidates, n, rng)
+    return divided(drawn, TEST, rng, None if group_by is None else partial(_patient, table.parent / "stage_2_train"))
+
+
+def single(table: Path) -> dict[str, int]:
+    """Classes by id, as ``ID_`` and nine digits, of the slices with exactly one of the five subtypes.
+
+    The file has six lines ``ID_<slice>_<subtype>,<0 or 1>`` for a slice, some of them twice; the damaged slice is left out.
+
+    Raises
+    ------
+    DataError : a line or a slice is not complete.
+    """
+    bit = {subtype: 1 << k for k, subtype in enumerate(SUBTYPES)}
+    seen: dict[str, int] = {}  # six bits that say which lines there were, above six that say which are 1
+    with table.open(encoding="utf-8-sig") as lines:
+        header = lines.readline().strip()
+        if header != "ID,Label":
+            raise DataError(f"{table}: expected a first line 'ID,Label', found '{header[:60]}'.")
+        for number, line in enumerate(lines, 2):
+            whole, _, label = line.strip().rpartition(",")
+            name, _, subtype = whole.rpartition("_")
+            if subtype not in bit or label not in ("0", "1"):
+                if not line.strip():
+                    continue
+                raise DataError(
+                    f"{table}, line {number}: expected ID_<slice>_<subtype>,<0 or 1>, found '{line.strip()[:60]}'."
+                )
+            seen[name] = seen.get(name, 0) | bit[subtype] << 6 | bit[subtype] * (label == "1")
+    for name, bits in seen.items():
+        if bits >> 6 != 63:
+            raise DataError(
+                f"{table}: expected {len(SUBTYPES)} lines for a slice, found {(bits >> 6).bit_count()} for {name}. "
+                "Is the file complete?"
+            )
+    return {
+        name: (bits & 31).bit_length() - 1
+        for name, bits in seen.items()
+        if (bits & 31).bit_count() == 1 and name not in DAMAGED
+    }
+
+
+def brain(path: Path) -> NDArray[np.uint8]:
+    """A DICOM slice in the brain window, [H, W]."""
+    return windowed(hounsfield(_slice(path)), *WINDOWS["brain"][0])
+
+
+def three(path: Path) -> NDArray[np.uint8]:
+    """A DICOM slice in the windows of the brain, of subdural blood and of soft tissue, [H, W, 3]."""
+    units = hounsfield(_slice(path))
+    return np.stack([windowed(units, *window) for window in WINDOWS["three"]], axis=2)
+
+
+def windowed(units: NDArray[np.float64], centre: float, width: float) -> NDArray[np.uint8]:
+    """Grey levels: 0 from ``centre - width / 2`` down, 255 from ``centre + width / 2`` up, linear between."""
+    levels: NDArray[np.uint8] = np.rint(((units - centre) / width + 0.5).clip(0, 1) * 255).astype(np.uint8)
+    return levels
+
+
+def hounsfield(slice_: Dataset) -> NDArray[np.float64]:
+    """Hounsfield units: pixel times slope plus intercept.
+
+    Some files of 12 unsigned bits have no intercept, and wrapped their negative values around: 1000 is added to these and
+    what reaches 4096 wraps back, so that 0 is -1000 units.
+    """
+    pixels = slice_.pixel_array.astype(np.float64)
+    slope, intercept = float(slice_.RescaleSlope), float(slice_.RescaleIntercept)
+    if slice_.BitsStored == 12 and slice_.PixelRepresentation == 0 and int(intercept) > -100:
+        pixels = (pixels + 1000) % 4096
+        intercept = -1000.0
+    return pixels * slope + intercept
+
+
+def _slice(path: Path) -> Dataset:
+    slice_: Dataset = _pydicom().dcmread(path)
+    return slice_
+
+
+def _patient(folder: Path, name: str) -> str:
+    path = folder / f"{name}.dcm"
+    try:
+        return str(_pydicom().dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"]).PatientID)
+    except DataError:
+        raise
+    except Exception as error:  # pydicom raises many kinds for a damaged file
+        raise DataError(f"{path}: its PatientID cannot be read ({error}).") from error
+
+
+def _pydicom() -> Any:
+    try:
+        import pydicom
+    except ImportError:
+        raise DataError(
+            f"{NAME}: DICOM files need the package pydicom: pip install 'equipoise[medical]'. PNG files in ICH_20 do not."
+        ) from None
+    return pydicom

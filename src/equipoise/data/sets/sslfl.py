@@ -1,0 +1,81 @@
+"""The layout of Yan et al., "Label-efficient self-supervised federated learning" (2023): Retina and COVID-FL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from equipoise.data.contents import DataError, Found
+from equipoise.data.decoding import Fit, Load
+from equipoise.data.locations import facts
+from equipoise.data.sets.image_lists import SHOWN, cells, label, mapped, weight
+
+
+def read(
+    name: str,
+    folder: Path,
+    split: str,
+    classes: Sequence[str],
+    *,
+    clients: str,
+    side: int,
+    load: Load,
+    fit: Fit,
+) -> Found:
+    """Read one split of a data set of that layout, sorted by file name.
+
+    ``labels.csv`` has lines ``file,label``, the label written as a float, and no header; ``train.csv``, ``test.csv`` and the
+    lists of the clients have one file a line.
+
+    Parameters
+    ----------
+    name : of the data set, for errors.
+    folder : holds ``labels.csv``.
+    split : train or test.
+    classes : names of the classes.
+    clients : pattern of the clients' lists below the folder; ``split_1/client_1.csv`` makes the part ``split_1/client_1``.
+    side : the images become ``side`` by ``side``.
+    load, fit : how an image is read, and brought to that shape.
+
+    Raises
+    ------
+    DataError : a list is missing or damaged, or names an image that is missing or has no label.
+    """
+    labels = folder / "labels.csv"
+    known = {}
+    for number, row in cells(labels):
+        if len(row) < 2:
+            raise DataError(f"{labels}, line {number}: expected file,label, found '{','.join(row)}'.")
+        known[row[0]] = label(row[1], len(classes), f"{labels}, line {number}")
+    shipped = folder / f"{split}.csv"
+    lists = sorted(folder.glob(clients), key=_order) if split == "train" else []
+    if not shipped.is_file() and not lists:
+        raise DataError(f"{shipped}: expected the list of the images of this split; there is no such file.")
+    parts = {f"{path.parent.name}/{path.stem}": _listed(path) for path in lists}
+    # A client's list counts even if the list of all images forgot some of it.
+    listed = set().union(*parts.values(), _listed(shipped) if shipped.is_file() else ())
+    names = sorted(listed)
+    if not names:
+        raise DataError(f"{shipped}: expected one image a line; the file is empty.")
+    if strangers := [one for one in names if one not in known]:
+        some = ", ".join(strangers[:SHOWN]) + ", ..." * (len(strangers) > SHOWN)
+        raise DataError(
+            f"{labels}: {len(strangers)} of {len(names)} images of {split} have no label there: {some}. "
+            "Is the file complete?"
+        )
+    files = [folder / split / one for one in names]
+    data = mapped(files, (known[one] for one in names), side, f"{name} {split}", load, fit)
+    rank = {one: k for k, one in enumerate(names)}
+    found = {who: tuple(sorted(rank[one] for one in group)) for who, group in parts.items()}
+    about = facts([labels, *(path for path in (shipped,) if path.is_file())])
+    return Found(data, tuple(classes), tuple(names), found, {**about, **weight(files)})
+
+
+def _listed(path: Path) -> set[str]:
+    return {row[0] for _, row in cells(path)}
+
+
+def _order(path: Path) -> list[tuple[int, str]]:
+    """Sorts client_2 before client_10."""
+    return [(int(text), "") if text.isdigit() else (0, text) for text in re.split(r"(\d+)", path.as_posix())]

@@ -1,0 +1,221 @@
+"""Checkpoints: tensors in safetensors, the rest in JSON, written so that a crash at any moment leaves a whole one.
+
+Rows of clients that are kept on disk are too many to be written each time. Those that changed since the last checkpoint
+go into files of their own, which later checkpoints go on using. For each of these rows the tensor file has the default and,
+under ``NAME:where`` [N], the number of the file that holds each client's row (-1: it has the default). Files of which most
+is out of date are written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from equipoise.core.client_rows import Copy, Rows
+from equipoise.system.files import sweep, write_atomically
+
+POINTER = "checkpoint.json"
+PIECE = 16 << 20  # bytes of rows in a file, so that writing and reading them takes little memory
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is missing, damaged, or of another experiment."""
+
+
+def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[str, Any]) -> None:
+    """Write a checkpoint; the JSON file, written last, names the files of tensors and their hashes.
+
+    Raises
+    ------
+    OSError : a full disk or a directory that cannot be written; the checkpoint before stays valid.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = {name: x for name, x in tensors.items() if isinstance(x, Rows)}
+    whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items() if not isinstance(t, Rows)}
+    pointer = dict(meta)
+    if rows:
+        pointer["rows"], where = _write_rows(directory, rows, int(meta["t"]))
+        whole |= where
+    content = save(whole)
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"state-{meta['t']:06d}.safetensors"
+    if (directory / name).exists() and hashlib.sha256((directory / name).read_bytes()).hexdigest() != digest:
+        name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the checkpoint before may need the other
+    write_atomically(directory / name, content)
+    pointer |= {"tensors": name, "sha256": digest}
+    write_atomically(directory / POINTER, json.dumps(pointer, indent=1).encode())
+    tidy(directory)
+
+
+def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Write the rows that no good file has; what the JSON file must say, and what goes beside the tensors."""
+    good = _good(directory, rows)
+    every = {(name, m): slot for name, x in rows.items() for m, slot in x.slots.items()}
+    files = {
+        key: (copy.file, copy.sha256)
+        for key, slot in every.items()
+        if (copy := slot.copy) is not None and copy.name == key[0] and copy.file in good
+    }
+    for piece in _pieces([key for key in every if key not in files], rows):
+        ids: dict[str, list[int]] = {}
+        for name, m in piece:
+            ids.setdefault(name, []).append(m)
+        values = {name: rows[name][own].cpu() for name, own in ids.items()}
+        content = save(values | {f"{name}:ids": torch.tensor(own) for name, own in ids.items()})
+        digest = hashlib.sha256(content).hexdigest()
+        file = f"rows-{t:06d}-{digest[:16]}.safetensors"  # never the name of a file with other content
+        write_atomically(directory / file, content)
+        nbytes = sum(x.nbytes for x in values.values())
+        for name, m in piece:
+            every[name, m].copy = Copy(directory.resolve(), file, digest, nbytes, name)
+            files[name, m] = file, digest
+    used = list(dict.fromkeys(files.values()))
+    number = {file: k for k, (file, _) in enumerate(used)}
+    beside: dict[str, Tensor] = {}
+    for name, x in rows.items():
+        where = [number[files[name, m][0]] if m in x.slots else -1 for m in range(len(x))]
+        beside |= {name: x.default.cpu().clone(), f"{name}:where": torch.tensor(where, dtype=torch.int32)}
+    return {"names": list(rows), "files": used}, beside
+
+
+def _good(directory: Path, rows: Mapping[str, Rows]) -> set[str]:
+    """Files in a directory that go on being used: no more of them is out of date than what there is in all."""
+    size, live = dict[str, int](), dict[str, int]()
+    home = directory.resolve()
+    for name, x in rows.items():
+        for slot in x.slots.values():
+            copy = slot.copy
+            if copy is not None and copy.name == name and copy.directory == home:
+                size[copy.file] = copy.nbytes
+                live[copy.file] = live.get(copy.file, 0) + x.default.nbytes
+    good = {file for file in size if (directory / file).is_file()}
+    total = sum(x.default.nbytes * len(x.slots) for x in rows.values())
+    together = sum(size[file] for file in good)
+    for file in sorted(good, key=lambda file: (live[file] / size[file], file)):
+        if together <= 2 * total:
+            break
+        good.remove(file)
+        together -= size[file]
+    return good
+
+
+def _pieces(new: Sequence[tuple[str, int]], rows: Mapping[str, Rows]) -> Iterator[list[tuple[str, int]]]:
+    """Cut a list of rows into parts of at most ``PIECE`` bytes, or of one row."""
+    piece: list[tuple[str, int]] = []
+    room = PIECE
+    for name, m in new:
+        size = rows[name].default.nbytes
+        if piece and size > room:
+            yield piece
+            piece, room = [], PIECE
+        piece.append((name, m))
+        room -= size
+    if piece:
+        yield piece
+
+
+def tidy(directory: Path) -> None:
+    """Remove tensors that the checkpoint does not name and what was left half written; for the one who writes there."""
+    pointer = json.loads((directory / POINTER).read_bytes())
+    named = {pointer["tensors"], *(file for file, _ in pointer.get("rows", {}).get("files", []))}
+    for old in (*directory.glob("state-*.safetensors"), *directory.glob("rows-*.safetensors")):
+        if old.name not in named:
+            old.unlink(missing_ok=True)
+    sweep(directory)
+
+
+def exists(directory: Path) -> bool:
+    """Whether a checkpoint was completed there."""
+    return (directory / POINTER).is_file()
+
+
+def about(directory: Path) -> dict[str, Any]:
+    """What a checkpoint says beside its tensors.
+
+    Raises
+    ------
+    CheckpointError : missing or damaged, naming the file.
+    """
+    try:
+        meta: dict[str, Any] = json.loads((directory / POINTER).read_bytes())
+        whole = isinstance(meta["tensors"], str) and isinstance(meta["sha256"], str)
+        whole = whole and all(isinstance(meta[key], int) for key in ("t", "rounds"))
+        if not whole or not isinstance(meta["fingerprint"], dict):
+            raise ValueError("t, rounds or fingerprint is not what was written")
+        for file, digest in meta.get("rows", {"files": []})["files"]:
+            if not isinstance(file, str) or not isinstance(digest, str):
+                raise ValueError("the list of files is not what was written")
+    except FileNotFoundError:
+        raise _missing(directory, POINTER) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory / POINTER} is damaged ({error}). Delete {directory} to start the run again."
+        ) from None
+    return meta
+
+
+def read(directory: Path) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
+    """Read the tensors and the rest of a checkpoint; rows that are kept on disk come as :class:`equipoise.core.client_rows.Rows`.
+
+    Raises
+    ------
+    CheckpointError : missing or damaged, naming the file.
+    OSError : no room for the rows on disk.
+    """
+    meta = about(directory)
+    tensors = _load(directory, meta["tensors"], meta["sha256"])
+    if "rows" not in meta:
+        return {**tensors}, meta
+    try:
+        where = {name: tensors.pop(f"{name}:where") for name in meta["rows"]["names"]}
+        rows = {name: Rows(tensors[name], len(files)) for name, files in where.items()}
+        for number, (file, digest) in enumerate(meta["rows"]["files"]):
+            part = _load(directory, file, digest)
+            nbytes = sum(part[name].nbytes for name in rows.keys() & part.keys())
+            for name in rows.keys() & part.keys():
+                ids = part[f"{name}:ids"]
+                live = where[name][ids] == number  # a later file has what became of the others
+                rows[name] = rows[name].index_copy(0, ids[live], part[name][live])
+                where[name][ids[live]] = -1
+                copy = Copy(directory.resolve(), file, digest, nbytes, name)
+                for m in ids[live].tolist():
+                    if m in rows[name].slots:  # else it equals the default
+                        rows[name].slots[m].copy = copy
+        lost = [name for name, left in where.items() if bool((left >= 0).any())]
+        if lost:
+            raise ValueError(f"rows of {lost[0]} are in none of its files")
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise CheckpointError(
+            f"The rows of {directory / POINTER} are damaged ({error}). Delete {directory} to start the run again."
+        ) from None
+    return {**tensors, **rows}, meta
+
+
+def _missing(directory: Path, file: str) -> CheckpointError:
+    return CheckpointError(
+        f"No complete checkpoint in {directory}: {file} is missing. Delete {directory} to start the run again."
+    )
+
+
+def _load(directory: Path, file: str, digest: str) -> dict[str, Tensor]:
+    path = directory / file
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise _missing(directory, file) from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(
+            f"{path} is damaged: its content is not what was written. Delete {directory} to start the run again."
+        )
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged ({error}). Delete {directory} to start the run again.") from None

@@ -1,0 +1,120 @@
+"""Every answer is checked before it is used, so that one broken client cannot poison the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.core.rule import Rule, State
+from equipoise.core.tree import flatten
+from equipoise.engines.job import Answer
+
+
+class Quarantined(NamedTuple):
+    """A client whose answer of a round was not used, and why."""
+
+    client: int
+    reason: str
+
+
+class QuorumError(RuntimeError):
+    """Too few clients answered well for the round to count."""
+
+
+def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, str]:
+    """Find the rows of an answer that must not be used, with the reason.
+
+    Parameters
+    ----------
+    answer : of m clients.
+    like : a whole model vector [G]; shape and dtype must be its own.
+    states : what one client remembered before, per rule; keys, shapes and dtypes must stay.
+    """
+    if answer.error is not None:
+        return dict.fromkeys(answer.rows, answer.error)
+    m = len(answer.rows)
+    expected = (m, *like.shape)
+    if answer.trained.shape != expected or answer.trained.dtype != like.dtype:
+        found = f"{list(answer.trained.shape)} of {answer.trained.dtype}"
+        return dict.fromkeys(
+            answer.rows, f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {found}"
+        )
+    after, before = flatten(answer.states), flatten(list(states))
+    if after.keys() != before.keys() or any(
+        after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after
+    ):
+        return dict.fromkeys(answer.rows, "the client's state changed its shape")
+    values = {"update": answer.trained}
+    values |= {
+        f"{what} {k.split('/')[-1]!r}": v
+        for what, tree in (("report", answer.reports), ("state", answer.states))
+        for k, v in flatten(tree).items()
+    }
+    problems: dict[int, str] = {}
+    for what, value in values.items():
+        if value.dim() == 0 or len(value) != m:
+            return dict.fromkeys(
+                answer.rows, f"the {what} has no row per client: expected {m}, found shape {list(value.shape)}"
+            )
+        if not value.is_floating_point():
+            continue
+        value = value.reshape(m, -1)
+        if bool(value.sum(1).isfinite().all()):  # one pass, and exact: what is not finite spoils the sum
+            continue
+        bad = ~torch.isfinite(value).all(1)
+        for k in bad.nonzero().flatten().tolist():
+            kind = "NaN" if bool(value[k].isnan().any()) else "infinity"
+            problems.setdefault(answer.rows[k], f"the {what} holds {kind}")
+    return problems
+
+
+class ServerError(RuntimeError):
+    """A rule made the server compute something that cannot be a model."""
+
+
+def weights(weights: Tensor, rule: Rule) -> None:
+    """Require convex client weights [M].
+
+    Raises
+    ------
+    ServerError : naming the rule that set them.
+    """
+    if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > 1e-4:
+        raise ServerError(
+            f"{type(rule).__name__} must set weights >= 0 that sum to 1; found a sum of {float(weights.sum()):g} and a "
+            f"smallest of {float(weights.min()):g}. Coefficients of another kind go into cohort.coefficients."
+        )
+
+
+def step(vector: Tensor, method: str) -> None:
+    """Require a finite global model [G].
+
+    Raises
+    ------
+    ServerError : naming the method.
+    """
+    if not bool(torch.isfinite(vector).all()):
+        raise ServerError(
+            f"The server's step of {method} is not finite although every update was. The last complete round is kept; "
+            "a smaller learning rate or other hyper-parameters may help."
+        )
+
+
+def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], cause: Exception | None = None) -> None:
+    """Stop unless at least ``share`` of the clients asked (and at least one) answered well.
+
+    Raises
+    ------
+    QuorumError : naming the clients and the reasons; ``cause`` is the first error raised, for its traceback.
+    """
+    if good >= max(1, share * asked):
+        return
+    named = "; ".join(f"{name}: {reason}" for name, reason in bad[:5])
+    more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
+    raise QuorumError(
+        f"{good} of {asked} clients answered well, and the quorum is {share:.0%}. Quarantined: {named}{more}. "
+        "The last complete round is kept; lower the quorum or mend the clients, then resume."
+    ) from cause

@@ -1,0 +1,1 @@
+"""Deployment on Flower: projects, certificates, processes, checks."""

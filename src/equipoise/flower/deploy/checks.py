@@ -1,0 +1,257 @@
+"""What would stop a run across machines, found out before it begins."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from equipoise.flower.deploy.certificates import CertificateError, inspect, key_problems, problems
+from equipoise.flower.deploy.local import healthy
+from equipoise.flower.deploy.project import problems as misfits
+from equipoise.flower.deploy.project import settings
+from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_words
+
+SOON = 30  # days before its end at which a certificate is worth a word
+PACKAGES = ("equipoise", "torch", "cryptography")
+IMPORT = """
+import importlib
+import sys
+sys.path.insert(0, ".")
+for name in sys.argv[1:]:
+    module, _, attribute = name.partition(":")
+    getattr(importlib.import_module(module), attribute)
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that was looked at: ``what`` it is, whether it is ``ok``, and in ``text`` what was found or what to do."""
+
+    what: str
+    ok: bool
+    text: str
+
+
+def check(
+    app: str | Path | None = None,
+    *,
+    connection: str | None = None,
+    certificates: str | Path | None = None,
+    hosts: Sequence[str] = ("127.0.0.1",),
+    keys: Sequence[str | Path] = (),
+    node_configs: Mapping[str, Mapping[str, Any]] | None = None,
+    ports: Sequence[int] = (),
+    config: Mapping[str, Any] | None = None,
+    present: Sequence[str] = (),
+) -> list[Finding]:
+    """Look at everything that was given; nothing is changed.
+
+    Parameters
+    ----------
+    app : folder of the Flower app.
+    connection : of Flower's ``config.toml``: is a SuperLink there, and does it prove who it is?
+    certificates : directory of :func:`equipoise.flower.deploy.certificates.make_certificates`; a server certificate in it must stand for
+        all of ``hosts``.
+    keys : private keys of sites.
+    node_configs : by name, what sites are started with.
+    ports : that must be free on this machine.
+    config : changes of the app's run configuration.
+    present : names of all sites there will be, if that is known.
+    """
+    found = [*_versions()]
+    if app is not None:
+        found += _project(Path(app), config or {}, present)
+    for name, told in (node_configs or {}).items():
+        found += _node(name, told)
+    if certificates is not None:
+        found += _certificates(Path(certificates), hosts)
+    found += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
+    found += [_port(port) for port in ports]
+    if connection is not None:
+        found += reach(connection)
+    return found
+
+
+def _versions() -> Iterator[Finding]:
+    for name in PACKAGES:
+        try:
+            yield Finding(name, True, version(name))
+        except PackageNotFoundError:
+            yield Finding(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
+    fits = f"Install one from {FLWR[0]} on and before {FLWR[1]}: pip install 'equipoise[flower]'."
+    try:
+        flower = version("flwr")
+    except PackageNotFoundError:
+        yield Finding("flwr", False, f"is not installed. {fits}")
+        return
+    numbers = tuple(int(part) for part in re.findall(r"\d+", flower)[:2])
+    low, high = (tuple(map(int, text.split("."))) for text in FLWR)
+    ok = low <= numbers < high
+    yield Finding("flwr", ok, flower if ok else f"{flower} was not tested with this Equipoise. {fits}")
+
+
+def _project(app: Path, config: Mapping[str, Any], present: Sequence[str]) -> Iterator[Finding]:
+    try:
+        known = {**settings(app), **config}
+        about = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+    except FlowerError as error:
+        yield Finding("app", False, str(error))
+        return
+    yield _joined("settings", misfits(known, present), f"{known.get('method')}, {known.get('rounds')} rounds")
+    yield _bundle(app)
+    parts = about["tool"]["flwr"]["app"].get("components", {})
+    names = [parts.get("serverapp"), parts.get("clientapp")]
+    if not all(isinstance(name, str) for name in names):
+        yield Finding("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
+        return
+    yield _imports(app, names)
+
+
+def _imports(app: Path, names: Sequence[str]) -> Finding:
+    """Whether the app's two halves can be imported here, in a process of their own."""
+    command = [sys.executable, "-c", IMPORT, *names]
+    done = subprocess.run(command, cwd=app, env=environment(), capture_output=True, text=True, check=False)
+    ok = done.returncode == 0
+    return Finding("apps", ok, " and ".join(names) if ok else last_words(done.stderr, 3))
+
+
+def _bundle(app: Path) -> Finding:
+    """Whether Flower would take the app, and how much of the folder it would send to every site."""
+    try:
+        from flwr.cli.build import build_fab_from_disk
+        from flwr.cli.config_utils import load_and_validate
+    except ImportError:
+        return Finding("bundle", False, "Flower is not installed. Install it: pip install 'equipoise[flower]'.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Flower, about what Flower uses
+            load_and_validate(app / "pyproject.toml")
+            size = len(build_fab_from_disk(app))
+    except Exception as error:  # Flower's own words, of whatever kind
+        return Finding("bundle", False, str(error))
+    return Finding("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
+
+
+def _node(name: str, told: Mapping[str, Any]) -> Iterator[Finding]:
+    for key, value in told.items():
+        if not isinstance(value, bool | int | float | str):
+            yield Finding(f"{name}: {key}", False, f"{value!r} cannot be told to a node: use text, a number, or true.")
+    if "state-dir" not in told:
+        yield Finding(f"{name}: state-dir", False, 'is missing: add state-dir = "/a/directory/that/is/kept".')
+    for key, value in told.items():
+        if not isinstance(value, str):
+            continue
+        if key == "state-dir":
+            yield _writable(f"{name}: {key}", Path(value))
+        elif Path(value).is_absolute() or key.endswith(("-path", "-dir", "_path", "_dir")):
+            path = Path(value)
+            ok = path.exists() and os.access(path, os.R_OK)
+            why = "does not exist" if not path.exists() else "cannot be read by this user"
+            yield Finding(f"{name}: {key}", ok, f"{path}" if ok else f"{path} {why}. Mend the path in its node config.")
+
+
+def _writable(what: str, path: Path) -> Finding:
+    if not path.is_absolute():
+        return Finding(what, False, f"{path} must be a whole path, from / on: Flower starts apps in other directories.")
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    ok = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    return Finding(
+        what, ok, str(path) if ok else f"{there} cannot be written by this user. Choose another, or chown it."
+    )
+
+
+def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[Finding]:
+    server, ca = base / "server.pem", base / "ca.crt"
+    if not ca.exists():
+        yield Finding(
+            "certificates", False, f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}."
+        )
+        return
+    one = server if server.exists() else ca
+    try:
+        seen = inspect(one)
+        wrong = [text for host in hosts for text in problems(server, ca, host)] if one == server else []
+        left = min(inspect(path).days_left() for path in {one, ca})
+    except CertificateError as error:
+        yield Finding("certificates", False, str(error))
+        return
+    soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""
+    until = f"{one.name} until {seen.ends:%Y-%m-%d}, for {', '.join(seen.hosts) or 'no host'}.{soon}"
+    yield _joined("certificates", dict.fromkeys(wrong), until)
+    if (base / "server.key").exists() and os.name == "posix" and (base / "server.key").stat().st_mode & 0o077:
+        yield Finding("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
+    for public in sorted(base.glob("*.pub")):
+        private = public.with_suffix("")
+        if private.exists():
+            yield _joined(f"key {private.name}", key_problems(private), "ECDSA, readable by its owner only")
+
+
+def _port(port: int) -> Finding:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("", port))
+        except OSError as error:
+            return Finding(f"port {port}", False, f"{error.strerror}. Stop what listens there, or choose another port.")
+    return Finding(f"port {port}", True, "free")
+
+
+def reach(name: str) -> Iterator[Finding]:
+    """Whether the SuperLink of a connection of Flower's ``config.toml`` is there, and proves who it is."""
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    path, what = home / "config.toml", f"connection {name}"
+    try:
+        known = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        yield Finding(what, False, f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.")
+        return
+    told = known.get(name)
+    address = told.get("address") if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(address, str):
+        names = ", ".join(key for key, value in known.items() if isinstance(value, dict)) or "none"
+        yield Finding(what, False, f"{path} has no [superlink.{name}] with an address. Known: {names}.")
+        return
+    insecure, ca = bool(told.get("insecure")), told.get("root-certificates")
+    ca = path.parent / Path(ca).expanduser() if ca else None
+    if ca is not None and not ca.is_file():
+        yield Finding(what, False, f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt.")
+        return
+    if not insecure and (why := _handshake(address, ca)):
+        yield Finding(what, False, why)
+        return
+    ok = healthy(address, ca, secure=not insecure)
+    how = "without encryption" if insecure else "over TLS"
+    lost = f"No SuperLink answers at {address} {how}. Is it running, and is the port open from here?"
+    yield Finding(what, ok, f"a SuperLink answers at {address}, {how}" if ok else lost)
+
+
+def _handshake(address: str, ca: Path | None) -> str:
+    """Why no encrypted connection can be made; empty if one can."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        with socket.create_connection((host, int(port)), 5) as plain, context.wrap_socket(plain, server_hostname=host):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return f"The server at {address} does not prove who it is: {error.verify_message}. Is root-certificates its ca.crt, and {host} in its certificate?"
+    except ssl.SSLError as error:
+        return f"The server at {address} does not speak TLS ({error.reason}). Is it one started with --insecure?"
+    except (OSError, ValueError) as error:
+        return f"Nothing answers at {address}: {error}. Is the SuperLink running, and is the port open from here?"
+
+
+def _joined(what: str, wrong: Iterable[str], right: str) -> Finding:
+    texts = list(wrong)
+    return Finding(what, not texts, " ".join(texts) or right)

@@ -1,0 +1,184 @@
+"""A user's project: the files that Flower ships to the sites, and those that start them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from equipoise.flower.deploy.certificates import site_names
+from equipoise.flower.deploy.superlink import FLWR, FlowerError
+from equipoise.flower.settings import Settings
+from equipoise.methods.catalogue import Method, read_value
+from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import near
+
+FILES = {  # in the order of reading
+    "README.md": "README.md.j2",
+    "mytask.py": "mytask.py.j2",
+    "myapp.py": "myapp.py.j2",
+    "pyproject.toml": "pyproject.toml.j2",
+    "certs.py": "certs.py.j2",
+    "compose.yaml": "compose.yaml.j2",
+    "site.service": "site.service.j2",
+    "LICENSE": "LICENSE.j2",
+    ".gitignore": "gitignore.j2",
+}
+PROTOCOL: dict[str, Any] = {
+    "method": "fedheal",
+    "epochs": 2,
+    "lr": 0.02,
+    "momentum": 0.9,
+    "weight_decay": 1e-5,
+}  # of the digits
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+LONGEST = 32  # characters of an app's name, says Flower
+
+
+def init(directory: str | Path, sites: int | Sequence[str] = 3) -> list[Path]:
+    """Write a new project that works as it is: a federation of ``sites`` on the embedded digits.
+
+    Parameters
+    ----------
+    directory : made if missing; its name becomes the app's: a letter, then letters, digits and hyphens, 32 at most.
+    sites : how many (``site-0``, ...), or their names.
+
+    Returns
+    -------
+    The files written.
+
+    Raises
+    ------
+    ValueError : a name or number that cannot be used, or a file that is there already; nothing is written then.
+    """
+    base = Path(directory)
+    name = base.resolve().name
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name) or len(name) > LONGEST:
+        raise ValueError(
+            f"{name!r} cannot name a Flower app: it must begin with a letter and hold up to {LONGEST} letters, digits and hyphens. "
+            "Choose another directory, for example my-federation."
+        )
+    names = site_names(sites)
+    if len(names) < 2:
+        raise ValueError(f"A federation needs at least two sites; found {len(names)}.")
+    if there := [file for file in FILES if (base / file).exists()]:
+        raise ValueError(
+            f"{base} holds {', '.join(there)} already, and nothing is overwritten. Choose another directory."
+        )
+    about = {
+        "name": name,
+        "publisher": "me",
+        "sites": names,
+        "year": datetime.now(UTC).year,
+        "lowest": FLWR[0],
+        "beyond": FLWR[1],
+        "config": tomli_w.dumps(_table(Settings(**PROTOCOL, min_sites=len(names)))).strip(),
+    }
+    texts = {file: _rendered(template, about) for file, template in FILES.items()}
+    return [write_atomically(base / file, text) for file, text in texts.items()]
+
+
+def settings(directory: str | Path) -> dict[str, Any]:
+    """The run configuration of a project, as its ``pyproject.toml`` has it.
+
+    Raises
+    ------
+    FlowerError : there is no Flower app.
+    """
+    path = Path(directory) / "pyproject.toml"
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"].get("config", {})
+    except (OSError, KeyError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        why = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
+        raise FlowerError(
+            f"{directory} is not a Flower app: {path} {why}. Make one: equipoise flower init DIR."
+        ) from None
+    return dict(found)
+
+
+def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str]:
+    """Why a run could not begin with a configuration, one sentence each; empty if it can.
+
+    A value must also have the type of its default, as Flower lets a run change it to a value of that type only. ``present``
+    are the names of all sites there will be, if that is known.
+    """
+    try:
+        told = Settings.of(config)
+        method = Method.of(told.method)
+        method.check(told.solver)
+        if told.secure:
+            from equipoise.flower.secagg.server import (
+                require,  # Flower is not there yet where a project is only written
+            )
+
+            require(method)
+    except (ValueError, TypeError) as error:
+        return [str(error)]
+    found = []
+    for key, default in _table(Settings()).items():
+        if key in config and type(config[key]) is not type(default):
+            found.append(f"{key} = {config[key]!r} must be {KINDS[type(default)]}, such as {default!r}.")
+    if told.names and len(told.names) < told.min_sites:
+        found.append(f"sites names {len(told.names)} of them, and min-sites is {told.min_sites}.")
+    if present and (strangers := [name for name in told.names if name not in present]):
+        found.append(f"sites names {', '.join(strangers)}; there will be {_some(present)} only.")
+    if present and told.min_sites > len(present):
+        found.append(f"min-sites is {told.min_sites}, and there will be {len(present)} sites only: {_some(present)}.")
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]}"
+
+
+def _table(told: Settings) -> dict[str, Any]:
+    return {name.replace("_", "-"): value for name, value in told.model_dump().items()}
+
+
+def overrides(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Read ``rounds=40 method="fedavg"`` as changes of the run configuration ``known``, with the types it has.
+
+    Raises
+    ------
+    ValueError : a key that is not there, or a value of another type, in the user's own words.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        pairs = re.findall(r"([^\s=]+)=('[^']*'|\"[^\"]*\"|\S+)", text)
+        if not pairs or re.sub(r"\s", "", "".join(f"{k}={v}" for k, v in pairs)) != re.sub(r"\s", "", text):
+            raise ValueError(f"--config {text}: expected NAME=VALUE with blanks between them, for example 'rounds=40'.")
+        for key, value in pairs:
+            if key not in known:
+                raise ValueError(
+                    f"--config {key}: the project's pyproject.toml has no such key in [tool.flwr.app.config].{near(key, known)}"
+                )
+            found[key] = _typed(key, value, known[key])
+    return found
+
+
+def _typed(key: str, text: str, like: Any) -> Any:
+    if isinstance(like, str):
+        return text[1:-1] if text[:1] in ("'", '"') else text
+    value = {"true": True, "false": False}.get(text, read_value(text))
+    if isinstance(like, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(like):
+        raise ValueError(
+            f"--config {key}={text}: expected {KINDS[type(like)]}, such as {like!r}, as in pyproject.toml."
+        )
+    return value
+
+
+def _rendered(template: str, about: Mapping[str, Any]) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    text = (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8")
+    made = Environment(
+        undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return made.from_string(text).render(about)

@@ -1,0 +1,1 @@
+"""Sums over sites that the server can read only whole."""

@@ -1,0 +1,373 @@
+"""What a site does when it is asked: the client side of every round, and of what comes before and after."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.core import wire
+from equipoise.core.draws import chances
+from equipoise.core.rule import Setup, State
+from equipoise.core.solver import SGD, Adam, Solver
+from equipoise.core.tree import tree_map
+from equipoise.data.samples import LoadError, Samples, loaded
+from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import sequential, visit
+from equipoise.federation import guard
+from equipoise.federation.evaluation import Handed, Tests, used
+from equipoise.federation.federation import structure
+from equipoise.federation.inputs import frame
+from equipoise.federation.round import Experiment, plain
+from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.site.store import Receipt, Store
+from equipoise.flower.site.task import Task
+from equipoise.methods.catalogue import Method
+
+log = logging.getLogger(__name__)
+
+SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
+
+
+class SiteError(RuntimeError):
+    """What went wrong at a site, in words that may leave it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site in one experiment: a federation's view of a single client, and the files that it keeps."""
+
+    experiment: Experiment
+    tests: Tests
+    store: Store
+    simulated: bool = False
+
+    @staticmethod
+    def open(
+        name: str,
+        task: Task,
+        told: Mapping[str, Any],
+        store: Store,
+        method: Method | None = None,
+        *,
+        simulated: bool = False,
+    ) -> Site:
+        """Read the site's data, and make its part of the experiment that the server describes.
+
+        Parameters
+        ----------
+        name : of the site; ``task`` : what it brings.
+        told : :func:`equipoise.flower.server.sites.description` of the experiment.
+        store : where its state is.
+        method : the method, where the server's text does not say it all (rules of your own), or must not decide.
+        simulated : draw the noise that protects clients from the seed, as the simulator does, so that it protects nobody.
+
+        Raises
+        ------
+        SiteError : the server's method is another one than the one given here.
+        ValueError, TypeError : the data do not fit the network.
+        """
+        if method is not None and str(method) != told["method"]:
+            raise SiteError(f"has the method {method}, and the server {told['method']}.")
+        if task.train is None:
+            raise SiteError("has no training data: its task gives train=None.")
+        method = method or Method.of(told["method"])
+        known = frame(
+            task.net,
+            [task.train],
+            [name],
+            tests=task.tests(name),
+            transform=task.transform,
+            head=task.head,
+            device=told.get("device", "cpu"),
+            precision=told["precision"],
+        )
+        neurons = known.neurons(task.neurons) if "neurons" in method.needs else None
+        model, solver = known.model, _solver(told["solver"])
+        sizes = torch.tensor([d.size for d in known.data], dtype=torch.float64, device=model.initial.device)
+        head = model.head[: model.n_params]
+        setup = Setup(model.initial, model.layout, sizes, solver, known.n_classes, known.n_features, head, neurons)
+        experiment = Experiment(
+            model=model,
+            bound=known.bound,
+            method=method,
+            solver=solver,
+            engine=sequential,
+            setup=setup,
+            data=known.data,
+            names=(name,),
+            private=method.private(model),
+            epochs=told["epochs"],
+            batch_size=told["batch_size"],
+            participation=1.0,
+            seed=told["seed"],
+            chances=chances(task.transform),
+            quorum=0.0,
+            steps=told["steps"],
+            neurons=neurons,
+        )
+        return Site(experiment, Tests(known.tests, None, tuple(told["measures"])), store, simulated)
+
+    def answer(self, kind: str, asked: Parcel) -> Parcel:
+        """What the site answers to a message.
+
+        Raises
+        ------
+        SiteError, StoreError, CodecError : in words that may leave the site; whatever else is raised must not.
+        """
+        if kind not in KINDS:
+            raise SiteError(f"was asked for {kind!r}, which it does not know.")
+        device = self.experiment.setup.initial.device
+        return KINDS[kind](self, replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
+
+    def _describe(self, asked: Parcel) -> Parcel:
+        """How many samples there are, and of what shape: what the server must know before the first round."""
+        e = self.experiment
+        data = loaded(e.data[0])
+        x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
+        told = {
+            "size": data.size,
+            "shape": list(x.shape[1:]),
+            "dtype": str(x.dtype).removeprefix("torch."),
+            "tests": list(self.tests.sets),
+            "structure": structure(e.model, e.neurons),
+        }
+        return Parcel(told)
+
+    def _train(self, asked: Parcel) -> Parcel:
+        e, told = self.experiment, asked.told
+        vector, units = self._received(asked)
+        states, own = self._remembered(asked, vector)
+        self.store.settle({told["receipt"][0], told["saved"]})
+        received = vector if own is None or e.private is None else torch.where(e.private, own, vector)
+        held = None
+        if units is not None and e.neurons is not None:
+            held = e.neurons.held(units)
+            received = received.where(held, 0)
+        messages = unpacked(asked, "messages", len(e.method.rules), self._hide)
+        job = self._job(told["t"], told["rounds"], told["client"], received, states, messages, units, held)
+        answer = self._visited(job)
+        trained, update = answer.trained[0], {}
+        shown = None if e.private is None else ~e.private
+        if e.method.overriding("upload"):
+            update = change(
+                trained if shown is None else trained[shown], received if shown is None else received[shown]
+            )
+        else:
+            parts = [mask for mask in (shown, held) if mask is not None]
+            update = {"values": trained[torch.stack(parts).all(0)] if parts else trained}
+        reports, cut = packed("reports", tree_map(lambda x: x[0], answer.reports), self._hide)
+        kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
+        if e.private is not None and own is not None:
+            kept["own"] = (trained if held is None else torch.where(held, trained, own))[e.private]
+        receipt = self.store.keep(told["t"], kept)
+        back = {"receipt": receipt.told, "cut": cut}
+        return Parcel(back, {f"model/{name}": x for name, x in update.items()} | reports)
+
+    def _alone(self, asked: Parcel) -> Parcel:
+        """Train on the site's own data alone, for as many rounds; what goes wrong costs a round, and no more."""
+        if any(rule.seals for rule in self.experiment.method.rules):
+            raise SiteError("does not send a model that nothing protects")
+        if asked.told["model"] and self.experiment.private is not None and self.experiment.private.any():
+            raise SiteError("does not send a whole model, of which a part must not leave it")
+        method = Method.of("standalone")
+        e = replace(self.experiment, method=method, private=method.private(self.experiment.model), neurons=None)
+        site = replace(self, experiment=e)
+        vector, failed = self._initial(asked), ""
+        for t in range(asked.told["rounds"]):
+            job = site._job(t, asked.told["rounds"], asked.told["client"], vector, [{}], [{}], None, None)
+            try:
+                vector = site._visited(job).trained[0]
+            except SiteError as error:
+                failed = str(error)
+            except Exception as error:  # whatever a user's data or network raises
+                log.exception("round %d of training alone failed", t)
+                failed = f"failed with {harmless(error)}"
+        found: dict[str, Any] = {"failed": failed}
+        if self.tests.sets:
+            found["accuracy"] = self.tests.accuracy(e, vector, 0)
+        return Parcel(found, {"model/values": vector} if asked.told["model"] else {})
+
+    def _evaluate(self, asked: Parcel) -> Parcel:
+        """Accuracy and other measures of the global model, and of what this site predicts with, on its own test sets."""
+        e, told = self.experiment, asked.told
+        vector = self._used(asked) if told["own"] else self._received(asked)[0]
+        own = scores = self.tests.scores(e, vector, told["measures"])
+        if "global" in asked.tensors:
+            published = changed({"values": asked.tensors["global"]}, None, e.setup.initial)
+            scores = self.tests.scores(e, published, told["measures"])
+        accuracy = self.tests.average(own, tuple(self.tests.sets))
+        return Parcel(
+            {"scores": scores, "accuracy": accuracy, "sizes": {name: d.size for name, d in self.tests.sets.items()}}
+        )
+
+    def _finish(self, asked: Parcel) -> Parcel:
+        """Keep the model that this site predicts with."""
+        self.store.keep_model(self.experiment.model.state_dict(self._used(asked)))
+        self.store.settle({asked.told["receipt"][0], asked.told["saved"]})
+        return Parcel()
+
+    def _used(self, asked: Parcel) -> Tensor:
+        """The model that this site predicts with [G]."""
+        e, told = self.experiment, asked.told
+        vector, units = self._received(asked)
+        states, own = self._remembered(asked, vector)
+        messages = unpacked(asked, "messages", len(e.method.rules), self._hide) if told["deploys"] else []
+        given = Handed(vector, units, messages)
+        try:
+            return used(e, told["t"], told["client"], e.data[0], given, own, states)
+        except LoadError:
+            log.exception("the model is tested without its own training")
+            return used(e, told["t"], told["client"], e.data[0], given, own, states, deploys=False)
+
+    def _job(
+        self,
+        t: int,
+        rounds: int,
+        client: int,
+        received: Tensor,
+        states: list[State],
+        messages: list[State],
+        units: Tensor | None,
+        held: Tensor | None,
+    ) -> Job:
+        e = self.experiment
+        return Job(
+            model=e.model,
+            rules=e.method.rules,
+            solver=e.solver,
+            seed=e.seed,
+            t=t,
+            rounds=rounds,
+            epochs=e.epochs,
+            batch_size=e.batch_size,
+            chances=e.chances,
+            ids=(client,),
+            received=received[None],
+            states=tree_map(lambda x: x[None], states),
+            messages=tree_map(lambda x: x[None], messages),
+            data=[loaded(e.data[0])],
+            private=e.private,
+            steps=e.steps,
+            units=None if units is None else units[None],
+            held=None if held is None else held[None],
+            neurons=e.neurons if plain(e) else None,
+            secret=None
+            if self.simulated
+            else secrets.token_bytes(32),  # fresh: asked again, noise must not be the same
+        )
+
+    def _visited(self, job: Job) -> Answer:
+        """The answer of the visit, which is as it must be.
+
+        Raises
+        ------
+        SiteError : it is not finite, or has changed its shape. Whatever the visit raised is raised.
+        """
+        answer = visit(job, self.experiment.bound, 0)
+        before = tree_map(lambda x: x[0], job.states)
+        if problems := guard.inspect(answer, job.received[0], before):
+            raise SiteError(problems[0])
+        return answer
+
+    # what came, and what is here
+    def _hide(self, shape: Any) -> Tensor | None:
+        return hiding(self.experiment.private, self.experiment.model.n_params)(shape)
+
+    def _public(self, vector: Tensor) -> Tensor:
+        private = self.experiment.private
+        return vector if private is None else vector[~private]
+
+    def _whole(self, public: Tensor) -> Tensor:
+        private = self.experiment.private
+        if private is None:
+            return public
+        vector = self.experiment.setup.initial.clone()
+        vector[~private] = public
+        return vector
+
+    def _base(self, told: Mapping[str, Any]) -> Tensor | None:
+        """The vector that a change in a message is one of.
+
+        Raises
+        ------
+        CodecError : it is not here. The server sends the whole model then.
+        """
+        if told.get("base") is None:
+            return None
+        found = self.store.base(told["base"])
+        if found is None:
+            raise CodecError(LOST)
+        return found.to(self.experiment.setup.initial.device)
+
+    def _received(self, asked: Parcel) -> tuple[Tensor, Tensor | None]:
+        """The model that came [G], and the hidden units of the site's submodel [K], if it has one."""
+        e, told, parts = self.experiment, asked.told["model"], asked.part("model")
+        if "units" in parts and e.neurons is not None:
+            units = wire.unpack_units(parts, e.neurons.n)
+            held = e.neurons.held(units)
+            shown = held if e.private is None else held & ~e.private
+            if parts["values"].shape != (int(shown.sum()),):
+                raise CodecError("the submodel does not have the size of its hidden units.")
+            return wire.unpack_submodel(parts, shown), units
+        public = changed(parts, self._base(told), self._public(e.setup.initial))
+        if told.get("keep") not in (None, told.get("base")):
+            self.store.keep_base(told["keep"], public)
+        return self._whole(public), None
+
+    def _initial(self, asked: Parcel) -> Tensor:
+        """The first global model [G]: sent, or the one that came."""
+        sent = asked.tensors.get("initial")
+        if sent is None:
+            raise CodecError("the first model is missing.")
+        if sent.shape != self.experiment.setup.initial.shape or sent.dtype != self.experiment.setup.initial.dtype:
+            raise CodecError("the first model has another size than the network here.")
+        return sent
+
+    def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
+        """What the site remembers per rule, and a vector [G] with its private coordinates; ``vector`` [G] is what came."""
+        e, told = self.experiment, asked.told
+        kept = self.store.recall(Receipt.read(told["receipt"]))
+        if kept is None:
+            setup = e.setup
+            if told.get("first"):
+                setup = replace(setup, initial=vector)
+            elif "initial" in asked.tensors:
+                setup = replace(setup, initial=self._initial(asked))
+            states = [rule.client_state(setup) for rule in e.method.rules]
+            return states, None if e.private is None else setup.initial
+        states = [{} for _ in e.method.rules]
+        for name, value in kept.items():
+            x = value.to(vector.device)
+            what, _, rest = name.partition("/")
+            if what == "states":
+                rule, _, key = rest.partition("/")
+                states[int(rule)][key] = x
+        own = None
+        if e.private is not None:
+            own = e.setup.initial.clone()
+            own[e.private] = kept["own"].to(own.device)
+        return states, own
+
+
+KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
+    "query.describe": Site._describe,
+    "train": Site._train,
+    "train.alone": Site._alone,
+    "evaluate": Site._evaluate,
+    "query.finish": Site._finish,
+}
+
+
+def harmless(error: Exception) -> str:
+    """What may be told of an error: its kind, unless that is the site's own; its words may hold data or paths."""
+    return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
+
+
+def _solver(told: Mapping[str, Any]) -> Solver:
+    return SOLVERS[told["kind"]](**{key: value for key, value in told.items() if key != "kind"})

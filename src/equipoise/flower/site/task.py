@@ -1,0 +1,69 @@
+"""What a site or the server brings: a network and its own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from equipoise.data.samples import Transform
+from equipoise.federation.inputs import Groups
+
+
+@dataclass(frozen=True)
+class Task:
+    """The network, and what this node knows: a site its own data, the server what it holds itself, if anything.
+
+    Parameters
+    ----------
+    net : the network, as for :class:`equipoise.Federation`; the same at every node but for its first values, which the
+        server's are.
+    train : a site's training data, ``(x, y)``, a ``torch.utils.data.Dataset`` or :class:`equipoise.Lazy`; None on the server.
+    test : test data ``(x, y)`` or a data set, or several by name. A site's are named after it where they have no name. They
+        never leave it. The server needs none; where it has those that the sites name, it tests the global model itself.
+    validation : the server's validation data, for methods that judge clients by them.
+    transform, head, neurons : as for :class:`equipoise.Federation`.
+    measures : what is recorded beside accuracy and loss, names of ``metrics.MEASURES``.
+    """
+
+    net: nn.Module
+    train: Any = None
+    test: Any = None
+    validation: Any = None
+    transform: Transform | None = None
+    head: str | None = None
+    neurons: Groups | None = None
+    measures: tuple[str, ...] = ("accuracy",)
+
+    def tests(self, name: str) -> dict[str, Any]:
+        """The test sets by name; one without a name is called ``name``."""
+        if self.test is None:
+            return {}
+        return dict(self.test) if isinstance(self.test, Mapping) else {name: self.test}
+
+
+TaskFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Task]  # (node config, run config) -> Task
+
+
+class Blank(Dataset[tuple[Tensor, int]]):
+    """Stands for a site's samples on the server: as many, of the same shape and type, of random content and class 0."""
+
+    def __init__(self, size: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.size, self.shape, self.dtype = size, shape, dtype
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        draw = torch.Generator().manual_seed(row)
+        if self.dtype == torch.int64:  # indices into something, of which the first is always there
+            return torch.zeros(self.shape, dtype=self.dtype), 0
+        if not self.dtype.is_floating_point:
+            return torch.randint(0, 2 if self.dtype == torch.bool else 128, self.shape, generator=draw).to(
+                self.dtype
+            ), 0
+        return torch.randn(self.shape, generator=draw).to(self.dtype), 0

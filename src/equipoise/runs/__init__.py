@@ -1,0 +1,1 @@
+"""Runs as directories: configuration, execution, comparison, the papers' experiments."""

@@ -1,0 +1,498 @@
+"""Runs as directories: a configuration that can be run again, a manifest, one line per round, a checkpoint, a summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import nn
+
+from equipoise import flower, networks, scenarios
+from equipoise.core.model import Model
+from equipoise.core.solver import SGD, Adam, Solver
+from equipoise.data.locations import digest
+from equipoise.engines import ENGINES
+from equipoise.federation import checkpoint
+from equipoise.federation import forecast as forecasts
+from equipoise.federation.federation import Alone, Federation, fingerprint
+from equipoise.federation.round import Record
+from equipoise.methods.catalogue import parse, read_value
+from equipoise.metrics.history import History
+from equipoise.scenarios import Scenario
+from equipoise.system.environment import environment
+from equipoise.system.files import PART, cache_directory, held, sweep, waited, write_atomically
+from equipoise.system.threads import cores
+
+COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir", "fedsac-cifar10", "fedsac-svhn", "fedsac-fashion")
+MEASURED = ("standalone_test", "standalone_val")
+FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
+ALONE = 1  # raise it whenever what a client reaches alone may come out differently
+PAIR = re.compile(  # NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
+    r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)"""
+)
+LONGEST = 120  # characters of a method's text in the name of a directory
+
+
+class RunConfig(BaseModel):
+    """Everything a run depends on; ``config.toml`` holds it whole.
+
+    ``seed`` decides the data, the first model and every random choice; ``threads`` is the number of processor threads,
+    which changes the last bits of a result and is therefore fixed at the start.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    method: str
+    label: str
+    scenario: str
+    scenario_options: dict[str, Any] = {}
+    data: str | None = None
+    network: str
+    network_options: dict[str, Any] = {}
+    rounds: int = Field(ge=1)
+    seed: int = Field(ge=0, lt=2**63, default=0)
+    epochs: int = Field(ge=1)
+    steps: int | None = Field(ge=1, default=None)
+    batch_size: int = Field(ge=1)
+    participation: float = Field(gt=0, le=1, default=1.0)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(gt=0)
+    momentum: float = Field(ge=0, lt=1, default=0.0)
+    weight_decay: float = Field(ge=0, default=0.0)
+    clip: float | None = Field(gt=0, default=None)
+    engine: str = "auto"
+    chunk: int | None = Field(ge=1, default=None)
+    precision: Literal["full", "bf16"] = "full"
+    quorum: float = Field(ge=0, le=1, default=0.5)
+    threads: int = Field(ge=1, le=1024, default=1)
+    device: str = "cpu"
+    checkpoint_every: int = Field(ge=1, default=1)
+
+    @property
+    def weights(self) -> Path | None:
+        """The file that the network starts from, if it does."""
+        told = self.network_options.get("weights")
+        return Path(told).expanduser() if isinstance(told, str) else None
+
+    @property
+    def solver(self) -> Solver:
+        """The local optimiser."""
+        if self.optimizer == "sgd":
+            return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
+        return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)
+
+
+class RunError(RuntimeError):
+    """A run directory that cannot be used."""
+
+
+def configure(
+    method: str, scenario: str = "digits", *, overrides: Mapping[str, Any] | None = None, **choices: Any
+) -> RunConfig:
+    """Complete a configuration with what the scenario recommends.
+
+    Parameters
+    ----------
+    method : text of the method; also its label.
+    scenario : name of the scenario.
+    overrides : hyper-parameters by part, ``{"fedheal.tau": 0.4}``.
+    choices : fields of :class:`RunConfig`; None means not chosen.
+
+    Raises
+    ------
+    ValueError : naming the field, what was expected and what was found.
+    ForecastError : what the run takes for certain does not fit into the memory that is free.
+    """
+    chosen = {name: value for name, value in choices.items() if value is not None}
+    if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
+        chosen["network_options"] = {**chosen["network_options"], "weights": whole(weights)}
+    made = parse(method, overrides)
+    options = chosen.get("scenario_options", {})
+    try:
+        data = scenarios.load(scenario, int(chosen.get("seed", 0)), chosen.get("data"), **options)
+    except TypeError as error:
+        raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
+    if chosen.get("engine", "auto") not in ("auto", *ENGINES, FLOWER):
+        raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
+    protocol = asdict(data.protocol)
+    if "chunk" in chosen and chosen.get("engine", "auto") not in ("auto", "stacked"):
+        raise ValueError(f"--chunk belongs to the engine stacked; {chosen['engine']} makes no stacks. Leave it out.")
+    if "epochs" in chosen and "steps" in chosen:
+        raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: tell one of them.")
+    if "epochs" in chosen:
+        protocol["steps"] = None
+    optimizer = chosen.get("optimizer", data.protocol.optimizer)
+    if optimizer != data.protocol.optimizer and "sgd" in (optimizer, data.protocol.optimizer):
+        # The rate of one means nothing to another.
+        protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
+    if optimizer != "sgd" and chosen.get("momentum"):
+        raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
+    label = method if not overrides else str(made)
+    network = {"network": data.network, "network_options": dict(data.network_options)}
+    named = {"method": str(made), "label": label, "scenario": scenario}
+    fields = {**({} if "network" in chosen else network), **protocol, **chosen, **named}
+    try:
+        config = RunConfig(**fields)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
+    try:
+        net = networks.build(
+            config.network, data.shape, data.n_classes, **config.network_options
+        )  # or a wrong name or option
+    except TypeError as error:
+        told = _listed(config.network_options)
+        raise ValueError(
+            f"network {config.network} cannot be made with {told}: {str(error).splitlines()[0]}."
+        ) from None
+    _check_device(config.device)
+    made.check(config.solver)
+    if made.needs & {"validation", "contribution"} and data.validation is None:
+        raise ValueError(
+            f"{made} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
+            f"Choose one that does: {', '.join(COLLABORATIVE)}."
+        )
+    _check_memory(config, net, data)
+    return config
+
+
+def _check_memory(config: RunConfig, net: nn.Module, data: Scenario) -> None:
+    sizes = torch.tensor(data.sizes)
+    forecasts.check(Model(net), parse(config.method), config.solver, sizes, config.participation, config.device)
+
+
+def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
+    """Read ``name`` or ``name(key=value, ...)``, as ``option`` was given.
+
+    Raises
+    ------
+    ValueError : brackets that are not such pairs.
+    """
+    name, bracket, inside = text.partition("(")
+    rest, given = inside.strip(), dict[str, Any]()
+    if not bracket:
+        return name.strip(), {}
+    closed, rest = rest.endswith(")"), rest[:-1].strip()
+    while closed and rest and (pair := PAIR.match(rest)) and pair[1] not in given:
+        given[pair[1]] = read_value(pair[2])
+        rest = rest[pair.end() :]
+    if rest or not closed:
+        raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
+    return name.strip(), given
+
+
+def whole(data: str) -> str:
+    """The user's path as it holds in any folder; an address such as ``hub:owner/name`` stays."""
+    return data if data.startswith("hub:") else str(Path(data).expanduser().resolve())
+
+
+def _listed(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"Unknown device {device!r}. Choose cpu or cuda.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use cpu.")
+
+
+def _sentence(error: Any) -> str:
+    field = ".".join(str(part) for part in error["loc"]) or "configuration"
+    return f"{field}: {error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."
+
+
+def start(config: RunConfig, directory: Path) -> None:
+    """Make the directory of a new run, or accept that of the same run begun earlier.
+
+    Raises
+    ------
+    RunError : a directory that holds another run or something else.
+    """
+    path = directory / "config.toml"
+    text = tomli_w.dumps(config.model_dump(exclude_none=True))
+    if path.exists():
+        again = RunConfig(**tomllib.loads(text))  # as it reads back: lists for tuples
+        if load(directory).model_copy(update={"label": again.label}) == again:
+            return
+        raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
+    if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
+        raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+
+
+def load(directory: Path) -> RunConfig:
+    """Read the configuration of a run.
+
+    Raises
+    ------
+    RunError : no run there, one between sites, or a configuration that cannot be read.
+    """
+    path = directory / "config.toml"
+    try:
+        told = tomllib.loads(path.read_bytes().decode())
+        if told.get("engine") == "flower":
+            raise RunError(
+                f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
+                "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
+            )
+        return RunConfig(**told)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help."
+        ) from None
+    except ValidationError as error:
+        raise RunError(f"{path} cannot be used: {'; '.join(map(_sentence, error.errors()))}") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}. Mend it, or delete {directory}.") from None
+
+
+def finished(directory: Path) -> bool:
+    """Whether a run reached its last round."""
+    return (directory / "summary.json").exists()
+
+
+def federation(
+    config: RunConfig, workers: int | None = None, *, trains: bool = False, directory: Path | None = None
+) -> tuple[Federation, Scenario]:
+    """Build the federation a configuration describes, to be trained by so many workers (default: all cores).
+
+    ``directory`` is where the run is kept; with the engine ``flower-inproc`` the sites keep their states there.
+
+    Raises
+    ------
+    ForecastError : it ``trains``, and what that takes for certain does not fit into the memory that is free.
+    """
+    data = scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
+    net = networks.build(config.network, data.shape, data.n_classes, seed=config.seed, **config.network_options)
+    if trains:
+        _check_memory(config, net, data)
+    same: dict[str, Any] = {
+        "tests": data.tests,
+        "epochs": config.epochs,
+        "batch_size": config.batch_size,
+        "participation": config.participation,
+        "seed": config.seed,
+        "transform": data.transform,
+        "quorum": config.quorum,
+        "names": data.client_names,
+        "groups": data.client_groups,
+        "device": config.device,
+        "measures": data.measures,
+        "steps": config.steps,
+        "validation": data.validation,
+        "collaborative": data.collaborative,
+        "workers": workers or cores(),
+        "precision": config.precision,
+    }
+    if config.engine == FLOWER and directory is not None:
+        states = directory / "sites"
+        return flower.in_process(net, data.clients, config.method, config.solver, states=states, **same), data
+    engine = (
+        "sequential" if config.engine == FLOWER else config.engine
+    )  # to look at: it asks one client after the other, too
+    built = Federation(net, data.clients, config.method, config.solver, engine=engine, chunk=config.chunk, **same)
+    return built, data
+
+
+def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:
+    """What a run would take, found out without training or writing anything; ``base`` is where it would be kept."""
+    torch.set_num_threads(config.threads)
+    fed, data = federation(config, workers, trains=True)
+    if fed.collaborative and (known := _kept(_alone_path(config, fed, data), len(data.clients))):
+        fed.alone = known
+        fed.prepare(config.rounds, progress=progress)
+    found = forecasts.forecast(fed, config.rounds, directory=base, progress=progress)
+    if config.engine != FLOWER:
+        return found
+    return replace(found, engine=FLOWER, why="one client after the other; what its messages take comes on top")
+
+
+def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: bool = True) -> None:
+    """Find out what each client reaches alone, once for all methods on the same data: the answer is kept in the cache.
+
+    Processes that need the same answer wait for the one that is at it.
+    """
+    if fed.collaborative and fed.alone is None:
+        fed.alone = _alone(config, fed, data, progress)
+    fed.prepare(config.rounds, progress=progress)
+
+
+def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
+    """Where the cache keeps what each client reaches alone."""
+    about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every", "engine"})
+    versions = {name: version(name) for name in ("torch", "numpy")}
+    made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
+    if config.weights is not None:
+        made["weights"] = digest(config.weights)  # the file's path says little
+    recipe = {**about, **made, "labels": fingerprint(fed.experiment)["labels"], **versions}
+    key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return cache_directory() / f"alone-{key}.json"
+
+
+def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Alone:
+    path = _alone_path(config, fed, data)
+
+    def make() -> Alone:
+        found = fed.standalone(config.rounds, progress=progress)
+        write_atomically(path, json.dumps(found))
+        return found
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with waited(path.with_suffix(".lock")):
+            return _kept(path, len(fed.experiment.data)) or make()
+    except OSError:  # a folder that cannot be written costs only the time
+        return fed.standalone(config.rounds, progress=progress)
+
+
+def _kept(path: Path, n: int) -> Alone | None:
+    """What is in a file of the cache, or None if there is nothing of use."""
+    try:
+        found = json.loads(path.read_text())
+        useful = all(values is None or len(values) == n for values in (found[name] for name in MEASURED))
+    except (OSError, ValueError, TypeError, KeyError):  # missing or damaged: that costs only the time
+        return None
+    return found if useful else None
+
+
+def execute(
+    directory: Path,
+    *,
+    progress: bool = True,
+    on_round: Callable[[Record], None] | None = None,
+    workers: int | None = None,
+) -> History:
+    """Run to the end what a directory describes, from its last complete round on.
+
+    ``workers`` is how many clients to visit at a time (default: as many as there are cores); no result depends on it.
+
+    Raises
+    ------
+    RunError : no run, one that another process is at, or one whose files contradict each other.
+    CheckpointError, QuorumError : see there; what was reached is kept.
+    """
+    if finished(directory):
+        return History.from_run(directory)
+    config = load(directory)
+    try:
+        with held(directory / ".lock"):
+            return _execute(config, directory, progress, on_round, workers)
+    except BlockingIOError as error:
+        raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
+
+
+def _execute(
+    config: RunConfig,
+    directory: Path,
+    progress: bool,
+    on_round: Callable[[Record], None] | None,
+    workers: int | None,
+) -> History:
+    sweep(directory)
+    torch.set_num_threads(config.threads)
+    fed, data = federation(config, workers, trains=True, directory=directory)
+    rest = config.rounds
+    if checkpoint.exists(directory / "checkpoint"):
+        rest = fed.resume(directory)
+        _check_agreement(config, directory, fed, rest)
+        checkpoint.tidy(directory / "checkpoint")
+    forecasts.check_disk(fed.progress, directory)
+    prepare(config, fed, data, progress=progress)
+    header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
+    header += [f"data: {note}" for note in data.manifest.get("notes", ())]
+    manifest = {
+        **environment(),
+        "data": data.manifest,
+        "client_names": list(fed.experiment.names),
+        "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
+        "measures": list(fed.tests.measures),
+        "header": header,
+        **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
+    }
+    if config.weights is not None:
+        manifest["weights"] = {"file": config.network_options["weights"], "sha256": digest(config.weights)}
+    write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
+    if rest > 0:
+        fed.fit(
+            rest, directory=directory, progress=progress, on_round=on_round, checkpoint_every=config.checkpoint_every
+        )
+    history = History.from_run(directory)
+    write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
+    return history
+
+
+def trained(directory: Path) -> Federation:
+    """The federation of a run, at its last complete round.
+
+    Raises
+    ------
+    RunError, CheckpointError : no run there, none that has finished a round, or damaged files.
+    """
+    config = load(directory)
+    if not checkpoint.exists(directory / "checkpoint"):
+        raise RunError(f"{directory} has no checkpoint yet. Run it first: equipoise resume {directory}.")
+    if config.engine == FLOWER:
+        raise RunError(
+            f"{directory} was run with --engine {FLOWER}, so what its clients remember is with them. Run it with another "
+            "engine, which gives the same result, to look into it."
+        )
+    torch.set_num_threads(config.threads)
+    fed, _ = federation(config)
+    fed.resume(directory)
+    return fed
+
+
+def _check_agreement(config: RunConfig, directory: Path, fed: Federation, rest: int) -> None:
+    t = fed.progress.t
+    if t + rest != config.rounds:
+        raise RunError(
+            f"{directory / 'config.toml'} plans {config.rounds} rounds, and the run was begun with {t + rest}. "
+            "Set it back, or start another run."
+        )
+    found = [record["round"] for record in fed.records]
+    if missing := sorted(set(range(t)) - set(found)):
+        raise RunError(
+            f"{directory / 'metrics.jsonl'} lacks round {missing[0]}, and the checkpoint is after round {t - 1}. "
+            f"Put the file back, or delete {directory / 'checkpoint'} to start the run again."
+        )
+
+
+def slug(text: str) -> str:
+    """A method's text as a directory name; where that is too long, its beginning and a hash of all."""
+    name = re.sub(r"[^A-Za-z0-9+._=-]+", "-", text).strip("-")
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def place(base: Path, name: str | None, default: str) -> Path:
+    """The directory of a run: ``base/name``, or a free one near ``default`` where no name is given.
+
+    Raises
+    ------
+    ValueError : a name that is not one plain folder name.
+    """
+    if name is not None:
+        if slug(name) != name or not name.strip("."):
+            raise ValueError(
+                f"--name {name!r}: a run's name may hold up to {LONGEST} letters, digits and . _ + = - only, for example {slug(name)[:LONGEST].strip('.') or 'my-run'!r}."
+            )
+        return base / name
+    for number in range(1, 10_000):
+        path = base / (default if number == 1 else f"{default}-{number}")
+        if not path.exists():
+            return path
+    raise RunError(f"{base} is full of runs called {default}. Give one a --name.")

@@ -1,0 +1,1 @@
+"""Parts of a network: its hidden units, and what each is worth."""

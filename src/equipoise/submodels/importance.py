@@ -1,0 +1,385 @@
+"""How important every hidden unit is: the loss of the network without it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from equipoise.core.model import Bound
+from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons, trace
+
+Look = Callable[[fx.Node], Any]
+Values = dict[fx.Node, Any]
+Batches = Iterable[tuple[Tensor, Tensor]]
+CACHE = 1 << 21  # bytes of intermediate values to work on at a time: they stay in the cache of a processor
+FEWEST = 64  # samples at a time, as far as memory allows
+TRIED = 32  # samples on which the shortcut is compared with the plain computation
+
+
+def naive(
+    neurons: Neurons, vector: Tensor, batches: Batches, only: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same as :func:`ablation`, by one pass through all samples for each unit (or for those in ``only``)."""
+    batches = [*batches]
+    bound = Bound(neurons.model)
+    units = range(neurons.n) if only is None else only
+    kept = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
+    total = [_total(bound, vector, batches)]
+    for k in units:
+        kept[k] = False
+        total.append(_total(bound, vector.where(neurons.held(kept), 0), batches))
+        kept[k] = True
+    losses = torch.stack(total) / _enough(sum(len(y) for _, y in batches))
+    return losses[1:], losses[0]
+
+
+def _total(bound: Bound, vector: Tensor, batches: Batches) -> Tensor:
+    theta, buffers = vector[: bound.model.n_params], vector[bound.model.n_params :].clone()
+    losses = [_losses(bound.forward(theta, buffers, x)[0], y).sum() for x, y in batches]
+    return torch.stack(losses).sum() if losses else vector.new_zeros((), dtype=torch.float64)
+
+
+def _losses(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each sample [B], float64."""
+    logits = logits.double()
+    return logits.logsumexp(1) - logits.gather(1, y[:, None])[:, 0]
+
+
+def _enough(samples: int) -> int:
+    if not samples:
+        raise ValueError("Importance is a loss on samples, and there are none; give the server validation data.")
+    return samples
+
+
+def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 64 << 20) -> tuple[Tensor, Tensor]:
+    r"""Mean cross-entropy without each hidden unit [K], and of the whole network [].
+
+    .. math:: I_k = F(\theta_{-k}; V) - F(\theta; V)
+
+    is the importance of unit k, the first result less the second, where nothing that the unit gives is read. Wang, Wang,
+    Lyu, Peng, Yang, Wen, Yu, Wang, Fan, KDD 2024, equation 3.
+
+    What a unit adds to the output of the layers that read it is taken from there, and only what comes after is computed
+    again, for the samples on which it adds anything; so a unit that is always 0 has importance 0 exactly. What cannot be
+    done so is left to :func:`naive`.
+
+    Parameters
+    ----------
+    neurons : the network and its hidden units.
+    vector : the whole model [G].
+    batches : the samples, as inputs [B, ...] and labels [B], in batches of any size.
+    memory : > 0, bytes of intermediate values to hold, about; one sample at a time takes what it takes.
+
+    Returns
+    -------
+    Losses, float64, in eval mode and over all samples alike. What is not finite is given as it is.
+
+    Raises
+    ------
+    ValueError : no sample, or ``memory`` out of its range.
+    """
+    if memory <= 0:
+        raise ValueError(f"memory must be > 0 bytes; found {memory}.")
+    stream = iter(batches)
+    first = next(((x, y) for x, y in stream if len(y)), None)
+    if first is None:
+        _enough(0)
+    assert first is not None
+    stream = chain([first], stream)
+    try:
+        shortcut = _Shortcut(neurons, vector, first[0][:TRIED])
+    except Exception:  # of whatever kind the network's own Python code makes of being traced
+        return naive(neurons, vector, stream)
+    shortcut.compare(vector, first[0][:TRIED])
+    again = [*stream] if shortcut.plain else []
+    total = torch.zeros(neurons.n, dtype=torch.float64, device=vector.device)
+    base, samples = total.new_zeros(()), 0
+    for x, y in _pieces(again or stream, shortcut.samples(memory)):
+        losses, whole = shortcut.losses(x, y)
+        total, base, samples = total + losses, base + whole, samples + len(y)
+    total, base = total / samples, base / samples
+    if shortcut.plain:
+        total[shortcut.plain], base = naive(neurons, vector, again, shortcut.plain)
+    return total, base
+
+
+def _pieces(batches: Batches, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same samples in the same order, ``size`` at a time."""
+    xs, ys, n = [], [], 0
+    for x, y in batches:
+        while len(y):
+            take = size - n
+            xs.append(x[:take])
+            ys.append(y[:take])
+            n += len(ys[-1])
+            x, y = x[take:], y[take:]
+            if n == size:
+                yield (xs[0], ys[0]) if len(xs) == 1 else (torch.cat(xs), torch.cat(ys))
+                xs, ys, n = [], [], 0
+    if n:
+        yield torch.cat(xs), torch.cat(ys)
+
+
+class _Behind:
+    """What depends on the units of one group: the nodes that read them, and ``order``, all behind these in turn."""
+
+    def __init__(self, group: Group, first: int, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
+        self.group, self.first = group, first
+        names = {id(modules[name]) for name in group.columns}
+        read = [n for n in graph.nodes if n.op == "call_module" and id(modules[str(n.target)]) in names]
+        if {id(modules[str(n.target)]) for n in read} != names:
+            raise ValueError(f"torch.fx does not see all readers of {group.name!r}.")
+        changed: set[fx.Node] = set()
+        for node in graph.nodes:
+            if node in read or changed & {*node.all_input_nodes}:
+                changed.add(node)
+        self.order = [n for n in graph.nodes if n in changed and n.op != "output"]
+        self.changed = changed
+        self.readers = {n: modules[str(n.target)] for n in read}
+        # readers whose input is not behind another reader; each is subtracted from
+        self.direct = {n for n in read if not changed & {*n.all_input_nodes} and _linear(self.readers[n])}
+        last = {n: node for node in graph.nodes for n in node.all_input_nodes}
+        self.done: dict[fx.Node, list[fx.Node]] = {node: [] for node in graph.nodes}  # what nothing after a node reads
+        for n, node in last.items():
+            self.done[node].append(n)
+        self.used = {n for node in self.order for n in node.all_input_nodes} | {*read}
+
+
+def _linear(module: nn.Module) -> bool:
+    """Whether what a layer gives is a sum over its input channels, with zeros around the image."""
+    plain = getattr(module, "groups", 1) == 1 and getattr(module, "padding_mode", "zeros") == "zeros"
+    return type(module) in (nn.Linear, *CONVOLUTIONS) and plain
+
+
+class _Shortcut:
+    """The graph of a network at one vector, in eval mode, and the continuation behind each group of units."""
+
+    def __init__(self, neurons: Neurons, vector: Tensor, x: Tensor) -> None:
+        self.neurons = neurons
+        net = neurons.model.network(vector)
+        for module in net.modules():
+            if isinstance(module, _BatchNorm) and module.running_mean is None:
+                raise ValueError("BatchNorm without statistics lets samples depend on each other.")
+            if getattr(module, "inplace", False):
+                module.__dict__["inplace"] = False  # what is kept must stay as it is
+        self.net = trace(net)
+        self.graph = self.net.graph
+        self.modules = dict(net.named_modules(remove_duplicate=False))
+        logits = next(n for n in self.graph.nodes if n.op == "output").args[0]
+        if not isinstance(logits, fx.Node):
+            raise ValueError("The output is not one tensor.")
+        self.logits = logits
+        self.plain: list[int] = []  # units that are left to the plain computation
+        starts = [sum(neurons.sizes[:k]) for k in range(len(neurons.sizes))]
+        self.groups = [_Behind(g, a, self.graph, self.modules) for g, a in zip(neurons.groups, starts, strict=True)]
+        self.fed: set[fx.Node] = set()  # nodes that depend on the input
+        for node in self.graph.nodes:
+            if node.op == "placeholder" or self.fed & {*node.all_input_nodes}:
+                self.fed.add(node)
+        self.kept = {self.logits}.union(*(
+            {n for n in behind.used if n not in behind.changed or n in behind.readers}
+            | {n.all_input_nodes[0] for n in behind.readers}
+            for behind in self.groups
+        ))  # fmt: skip
+        self.bytes: dict[fx.Node, int] = {}  # of each value, for one sample
+        self._transposed: dict[nn.Module, Tensor] = {}
+        self.run(x, first=True)
+
+    def samples(self, memory: int) -> int:
+        """How many samples to work on at a time."""
+        largest = max(self.bytes.values())
+        peak = 3 * max([self.bytes[n] for b in self.groups for n in b.order if n in self.bytes] or [largest])
+        cached = sum(self.bytes[n] for n in self.kept if n in self.bytes) + 2 * largest
+        return max(1, min(max(CACHE // peak, FEWEST), memory // (cached + peak)))
+
+    def call(self, node: fx.Node, look: Look) -> Any:
+        """The value of a node from those of the nodes before it."""
+        args, kwargs = fx.node.map_arg(node.args, look), fx.node.map_arg(node.kwargs, look)
+        match node.op:
+            case "call_module":
+                return self.modules[str(node.target)](*args, **kwargs)
+            case "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            case "call_function":
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+            case _:  # get_attr
+                return operator.attrgetter(str(node.target))(self.net)
+
+    @torch.no_grad()
+    def run(self, x: Tensor, first: bool = False) -> Values:
+        """One pass through the whole network: the values that will be needed again."""
+        if self.neurons.model.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        values: Values = {}
+        last = {n: node for node in self.graph.nodes for n in node.all_input_nodes}
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = node.args[0] if values else x  # a further argument must have a default
+            elif node.op != "output":
+                before = [(v, v._version) for n in node.all_input_nodes if isinstance(v := values[n], Tensor)]
+                values[node] = self.call(node, values.__getitem__)
+                if any(v._version != version for v, version in before):
+                    raise ValueError(f"{node.target} works in place.")
+            if first and isinstance(v := values.get(node), Tensor):
+                self.bytes[node] = v.nbytes // len(x) if node in self.fed else 0
+            for n in node.all_input_nodes:
+                if last[n] is node and n not in self.kept:
+                    del values[n]
+        return values
+
+    @torch.no_grad()
+    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the losses of the samples without each unit [K], and with all of them []."""
+        piece = _Piece(self.run(x), len(x))
+        base = _losses(piece.values[self.logits], y)
+        whole = base.sum()
+        total = whole.repeat(self.neurons.n)
+        for behind in self.groups:
+            if self.logits not in behind.changed or behind.first in self.plain:
+                continue
+            active = self.active(behind, piece)
+            for unit in active.any(0).nonzero().flatten().tolist():
+                rows = active[:, unit].nonzero().flatten()
+                new = _losses(self.without(behind, unit, piece, rows), y.index_select(0, rows))
+                total[behind.first + unit] = base.index_copy(0, rows, new).sum()
+        return total, whole
+
+    def active(self, behind: _Behind, piece: _Piece) -> Tensor:
+        """On which samples a unit adds anything to what reads it [B, size]."""
+        found: list[Tensor] = []
+        for node, module in behind.readers.items():
+            inputs, weight = piece.values[node.all_input_nodes[0]], _weight(module)
+            on = (inputs != 0).movedim(-1 if type(module) is nn.Linear else 1, 1)
+            on = on.reshape(piece.n, behind.group.size, -1).any(2)
+            found.append(on & (weight != 0).transpose(0, 1).reshape(behind.group.size, -1).any(1))
+        return torch.stack(found).any(0)
+
+    @torch.no_grad()
+    def without(self, behind: _Behind, unit: int, piece: _Piece, rows: Tensor) -> Tensor:
+        """Logits [b, C] of the samples ``rows`` [b] without a unit."""
+        new: Values = {}
+
+        def look(node: fx.Node) -> Any:
+            if node in new:
+                return new[node]
+            value = piece.values[node]
+            if node not in self.fed:
+                return value
+            if isinstance(value, Tensor):
+                return value.index_select(0, rows) if value.dim() and len(value) == piece.n else value
+            if isinstance(value, torch.Size) and value[0] == piece.n:
+                return torch.Size([len(rows), *value[1:]])
+            return len(rows) if _counts_samples(node) else value
+
+        for node in behind.order:
+            if node in behind.readers:
+                new[node] = self.read(behind, node, unit, look, piece, rows)
+            else:
+                new[node] = self.call(node, look)
+            for n in behind.done[node]:
+                new.pop(n, None)
+            if node is self.logits:
+                break
+        logits: Tensor = new[self.logits]
+        return logits
+
+    def read(self, behind: _Behind, node: fx.Node, unit: int, look: Look, piece: _Piece, rows: Tensor) -> Tensor:
+        """What a reader gives without a unit."""
+        module = behind.readers[node]
+        weight = _weight(module)
+        times = weight.shape[1] // behind.group.size
+        mine = slice(unit * times, (unit + 1) * times)
+        if node not in behind.direct or not piece.finite(node):
+            weight = weight.clone()
+            weight[:, mine] = 0
+            whole: Tensor = functional_call(module, {"weight": weight}, (look(node.all_input_nodes[0]),))
+            return whole
+        z: Tensor = piece.values[node].index_select(0, rows)
+        if type(module) is nn.Linear and z.dim() == 2 and times == 1:
+            given = piece.transposed(node.all_input_nodes[0])[unit].index_select(0, rows)
+            return torch.addcmul(z, given[:, None], self.transposed(module)[unit], value=-1)
+        inputs: Tensor = piece.values[node.all_input_nodes[0]].index_select(0, rows)
+        if isinstance(module, CONVOLUTIONS):
+            share: Tensor = module._conv_forward(inputs[:, mine], weight[:, mine], None)
+            return z - share
+        return z - functional.linear(inputs[..., mine], weight[:, mine])
+
+    def transposed(self, module: nn.Module) -> Tensor:
+        """Weights [in, out] of a linear layer, each unit's in a row."""
+        if module not in self._transposed:
+            self._transposed[module] = _weight(module).T.contiguous()
+        return self._transposed[module]
+
+    def compare(self, vector: Tensor, x: Tensor) -> None:
+        """Leave to the plain computation the groups in which the shortcut does not give its logits."""
+        with torch.no_grad():
+            piece = _Piece(self.run(x), len(x))
+        bound = Bound(self.neurons.model)
+        theta, buffers = vector.split([bound.model.n_params, len(vector) - bound.model.n_params])
+        tolerance = 1e-8 if vector.dtype == torch.float64 else 1e-4
+        for behind in self.groups:
+            active = self.active(behind, piece)
+            unit = int(active.sum(0).argmax())
+            rows = active[:, unit].nonzero().flatten()[::2]  # some only, in case samples depend on each other
+            if not len(rows) or self.logits not in behind.changed:
+                continue
+            kept = torch.ones(self.neurons.n, dtype=torch.bool, device=x.device)
+            kept[behind.first + unit] = False
+            held = self.neurons.held(kept)
+            expected = bound.forward(theta.where(held[: len(theta)], 0), buffers.where(held[len(theta) :], 0), x)[0][
+                rows
+            ]
+            try:
+                near = torch.allclose(
+                    self.without(behind, unit, piece, rows), expected, rtol=tolerance, atol=tolerance, equal_nan=True
+                )
+            except Exception:  # a size of the batch that was asked for in a way not known here
+                near = False
+            if not near:
+                self.plain += range(behind.first, behind.first + behind.group.size)
+
+
+class _Piece:
+    """What one pass on ``n`` samples left behind."""
+
+    def __init__(self, values: Values, n: int) -> None:
+        self.values, self.n = values, n
+        self._transposed: Values = {}
+        self._finite: dict[fx.Node, bool] = {}
+
+    def transposed(self, node: fx.Node) -> Tensor:
+        """A value [B, units] with each unit's in a row."""
+        if node not in self._transposed:
+            self._transposed[node] = self.values[node].T.contiguous()
+        found: Tensor = self._transposed[node]
+        return found
+
+    def finite(self, node: fx.Node) -> bool:
+        """Whether something may be subtracted from a value."""
+        if node not in self._finite:
+            self._finite[node] = bool(self.values[node].isfinite().all())
+        return self._finite[node]
+
+
+def _weight(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight.detach()
+
+
+def _counts_samples(node: fx.Node) -> bool:
+    """Whether a node is ``x.size(0)`` or ``x.shape[0]``."""
+    if node.op == "call_method":
+        return node.target == "size" and node.args[1:] == (0,)
+    source = node.args[0] if node.args else None
+    if node.target is not operator.getitem or node.args[1] != 0 or not isinstance(source, fx.Node):
+        return False
+    return (source.op, source.target) == ("call_method", "size") or source.target is getattr

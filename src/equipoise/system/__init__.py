@@ -1,0 +1,1 @@
+"""The machine: processor, threads, memory, files; imports nothing of the library."""
