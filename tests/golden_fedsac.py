@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from equipoise.data.samples import read
 from equipoise.methods.catalogue import parse
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
 from equipoise.submodels.hidden_units import Neurons, find
+from equipoise.submodels.importance import ablation
 from helpers import Server, oracle_of, tensor
 
 Inputs = dict[str, Any]
@@ -117,7 +118,7 @@ def end_to_end(i: Inputs) -> Fields:
     setup = Setup(model.initial, model.layout, torch.ones(3, dtype=torch.float64), neurons=neurons)
     briefing = briefed(i, model, neurons)
     state = rule.prepare(rule.server_state(setup), briefing)
-    without, whole = briefing.oracle.ablation(model.initial, neurons)
+    without, whole = ablation(neurons, model.initial, briefing.oracle.batches())
     I = without - whole
     order = I.argsort(stable=True)
     k = prefixes(scores(I)[order].cumsum(0), state["r"])
@@ -151,9 +152,9 @@ def refreshes(i: Inputs) -> Fields:
     asked: list[int] = []
 
     class Watched(Oracle):
-        def ablation(self, vector: Tensor, neurons: Neurons) -> tuple[Tensor, Tensor]:
+        def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
             asked.append(t)
-            return super().ablation(vector, neurons)
+            return super().batches()
 
     inner = briefed(FIXED, model, neurons)
     oracle = Watched(inner.oracle.evaluator, inner.oracle.source, SGD(1.0), inner.oracle.plan, model.n_params)

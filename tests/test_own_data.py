@@ -22,7 +22,8 @@ from PIL import Image
 from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Mapped, labels
-from equipoise.data.own.reading import Columns, Own, find, ordered
+from equipoise.data.own.columns import Columns, Own, ordered
+from equipoise.data.own.reading import find
 from equipoise.scenarios import own as own_scenario
 from equipoise.scenarios.own import divided
 from run_helpers import cache, equipoise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import equipoise as eq
 from equipoise.core import wire
 from equipoise.core.model import Model
 from equipoise.federation.round import submodels
+from equipoise.methods import fedsac
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
 from equipoise.networks import build
 from equipoise.submodels.hidden_units import find
@@ -213,16 +215,14 @@ def test_what_is_not_held_does_not_move_and_weight_decay_leaves_it_alone() -> No
 
 # looks, options
 def test_importances_are_looked_at_every_so_many_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from equipoise.core.oracle import Oracle
-
     looks: list[Tensor] = []
-    original = Oracle.ablation
+    original = fedsac.ablation
 
-    def counted(self: Oracle, vector: Tensor, neurons: object) -> tuple[Tensor, Tensor]:
+    def counted(neurons: Any, vector: Tensor, batches: Any) -> tuple[Tensor, Tensor]:
         looks.append(vector.clone())
-        return original(self, vector, neurons)
+        return original(neurons, vector, batches)
 
-    monkeypatch.setattr(Oracle, "ablation", counted)
+    monkeypatch.setattr(fedsac, "ablation", counted)
     fed = federation("fedsac(every=2)", contribution=[0.1, 0.2, 0.3, 0.4, 0.9])
     vectors = [fed.progress.vector.clone()]
     fed.fit(5, progress=False, on_round=lambda _: vectors.append(fed.progress.vector.clone()))

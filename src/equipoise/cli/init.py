@@ -17,7 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from equipoise import scenarios
-from equipoise.data.own.reading import HUB, Columns, Own, counts, find, listed
+from equipoise.data.own.columns import Columns, Own, counts, listed
+from equipoise.data.own.reading import HUB, find
 from equipoise.methods.catalogue import read_value
 from equipoise.runs import directory as runs
 from equipoise.runs.directory import RunConfig

@@ -18,8 +18,6 @@ from equipoise.core.model import Evaluator, Objective
 from equipoise.core.rule import Gradient, Out, cross_entropy
 from equipoise.core.solver import Solver
 from equipoise.data.samples import at_once
-from equipoise.submodels.hidden_units import Neurons
-from equipoise.submodels.importance import ablation
 
 EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
 
@@ -99,10 +97,9 @@ class Oracle:
         """Share of samples classified correctly [...]."""
         return self.score(vector)[0].to(vector.dtype)
 
-    def ablation(self, vector: Tensor, neurons: Neurons) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy over the data set without each hidden unit [K], and with all [], in float64."""
-        batches = (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
-        return ablation(neurons, vector, batches)
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs [B, *shape] and labels [B] of the whole data set of one client, batch by batch."""
+        return (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
 
     def batch_losses(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Mean cross-entropy of each batch of the first epoch of this visit, and which batches there are: [..., K] both.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
+from equipoise.submodels.importance import ablation
 
 log = logging.getLogger(__name__)
 SLACK = 1e-9  # of a cumulative score, against rounding
@@ -129,7 +130,7 @@ class FedSAC(Rule):
             drawn = torch.Generator().manual_seed((briefing.seed * 1_000_003 + briefing.t) % 2**63)
             return torch.randperm(K, generator=drawn).to(device), torch.arange(1, K + 1, device=device) * (100 / K)
         oracle = needed(briefing.oracle, "validation data")
-        without, whole = oracle.ablation(briefing.vector, needed(briefing.neurons, "hidden units"))
+        without, whole = ablation(needed(briefing.neurons, "hidden units"), briefing.vector, oracle.batches())
         # To seven digits, so that rounding does not decide between equals; what is not finite is the most important.
         I = ((without - whole) * 1e7).round() / 1e7
         I = torch.where(I.isfinite(), I, torch.inf)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Data, Mapped, take
-from equipoise.data.own.reading import Columns, Own, find, listed, ordered
+from equipoise.data.own.columns import Columns, Own, listed, ordered
+from equipoise.data.own.reading import find
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import Images, Protocol, Scenario

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import decoded
-from equipoise.data.own.reading import SPLITS, Own, listed
+from equipoise.data.own.columns import SPLITS, Own, listed
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SYSTEM = ("thumbs.db", "desktop.ini", "__macosx")  # what systems leave in folders; and all that begins with a dot

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import kept, resized
-from equipoise.data.own.reading import SPLITS, Column, Columns, Own, class_names, column, filled, listed
+from equipoise.data.own.columns import SPLITS, Column, Columns, Own, class_names, column, filled, listed
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
 

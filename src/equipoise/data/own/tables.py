@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import decoded
-from equipoise.data.own.reading import Column, Columns, Own, class_names, column, filled, listed, splits
+from equipoise.data.own.columns import Column, Columns, Own, class_names, column, filled, listed, splits
 
 Where = Callable[[int], str]  # says where a sample stands
 DELIMITERS = ",;\t"

@@ -1,0 +1,212 @@
+"""What the user's files hold, sample by sample: labels, clients, groups, parts, inputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.system.suggestions import unknown
+
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+}
+SHOWN = 5  # names in a sentence
+
+Column = tuple[str, ...]  # one word per sample
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are called where they have other names than usual.
+
+    Parameters
+    ----------
+    label, client, group, split : column of the class, the client, the group of people and the part (train, test or
+        validation) of each sample; ``None`` for the usual name.
+    image : column of the image files, or of the images of a data set of the Hub.
+    leave_out : columns that are no features.
+    """
+
+    label: str | None = None
+    client: str | None = None
+    group: str | None = None
+    split: str | None = None
+    image: str | None = None
+    leave_out: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The columns that the user named, by their role."""
+        roles = {name: getattr(self, name) for name in ("label", "client", "group", "split", "image")}
+        return {role: name for role, name in roles.items() if name is not None}
+
+
+@dataclass(frozen=True)
+class Own:
+    """What lies in the user's files; no image is decoded yet.
+
+    Parameters
+    ----------
+    source : the folder, file or address.
+    layout : what it is, in words.
+    label : per sample, the class as the files have it.
+    inputs : numbers float32 [n, ...] or images uint8 [n, C, H, W]; of image files, a function that takes the side of the
+        images in pixels and gives the file of all of them, decoded, for ``Mapped``.
+    client, group, split : per sample, whose it is (``""``: nobody's, for a test set common to all), the group of people it
+        belongs to, and ``"train"``, ``"test"`` or ``"validation"``; ``None`` where the files do not tell.
+    features : names of the columns of numbers, where they have names.
+    names : file or row of each sample.
+    about : JSON-able facts for the record of a run.
+    notes : sentences about what was passed over.
+    """
+
+    source: str
+    layout: str
+    label: Column
+    inputs: NDArray[Any] | Callable[[int], Path]
+    client: Column | None = None
+    group: Column | None = None
+    split: Column | None = None
+    features: Column = ()
+    names: Column = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def classes(self) -> Column:
+        """Names of the classes, in the order of their numbers: whole numbers by value, words by the alphabet."""
+        return ordered(self.label)
+
+    @property
+    def clients(self) -> Column:
+        """Names of the clients; empty where the files do not tell."""
+        return ordered(name for name in self.client or () if name)
+
+
+def ordered(words: Iterable[str]) -> Column:
+    """Different words: by value if all are whole numbers, by the alphabet otherwise, with numbers in them by value."""
+    return tuple(sorted(set(words), key=_natural))
+
+
+def _natural(word: str) -> tuple[Any, ...]:
+    """A key that puts client-2 before client-10, and -1 before 0."""
+    try:
+        return (0, int(word), word)
+    except ValueError:
+        parts: list[tuple[int, int, str]] = []
+        digits = ""
+        for c in word + "\0":
+            if c.isdecimal():
+                digits += c
+                continue
+            if digits:
+                parts.append((0, int(digits), ""))
+                digits = ""
+            parts.append((1, 0, c))
+        return (1, tuple(parts), word)
+
+
+def listed(words: Iterable[str]) -> str:
+    """The first words, and how many more there are."""
+    every = list(words)
+    more = len(every) - SHOWN
+    return ", ".join(every[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
+    """Train, test or validation of each sample, from the words of the user.
+
+    Raises
+    ------
+    DataError : another word; ``where(k)`` says where it stands.
+    """
+    for k, word in enumerate(words):
+        if word.strip().lower() not in SPLITS:
+            raise DataError(f"{where(k)}: expected train, test or validation, found {word!r}.")
+    return tuple(SPLITS[word.strip().lower()] for word in words)
+
+
+def column(known: Sequence[str], told: str | None, usual: str, what: str) -> str | None:
+    """The column that the user named, or the usual one if there is one, whatever its capitals.
+
+    Raises
+    ------
+    DataError : the user named one that is not there.
+    """
+    if told is not None:
+        if str(told) not in known:
+            raise DataError(f"{what}: {unknown('column', told, known)}")
+        return str(told)  # the command line makes a number of 7
+    return next((name for name in known if name.strip().lower() == usual), None)
+
+
+def whole(words: Sequence[str]) -> Column:
+    """Labels as text; numbers such as 1.0, which other programs make of 1, as whole ones."""
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        return tuple(words)
+    if all(number.is_integer() for number in numbers):
+        return tuple(str(int(number)) for number in numbers)
+    return tuple(words)
+
+
+def class_names(words: Sequence[str], where: Callable[[int], str]) -> Column:
+    """Labels as text, none of them empty, no measurements.
+
+    Raises
+    ------
+    DataError : a label is missing, or labels are numbers with fractions; ``where(k)`` says where.
+    """
+    for k, word in enumerate(words):
+        if not word.strip() or word.strip().lower() == "nan":
+            raise DataError(f"{where(k)}: the label is missing. Fill it in, or remove the sample.")
+    found = whole([word.strip() for word in words])
+    for k, word in enumerate(found):
+        if _fraction(word):
+            raise DataError(
+                f"{where(k)}: the label is {word}, and labels are classes: words or whole numbers. "
+                "Put measurements into classes first, such as low and high."
+            )
+    return found
+
+
+def _fraction(word: str) -> bool:
+    try:
+        return not float(word).is_integer()
+    except ValueError:
+        return False
+
+
+def filled(words: Sequence[str], what: str, where: Callable[[int], str]) -> Column:
+    """Names, stripped of spaces, none of them empty.
+
+    Raises
+    ------
+    DataError : one is missing; ``where(k)`` says where.
+    """
+    for k, word in enumerate(words):
+        if not word.strip():
+            raise DataError(f"{where(k)}: the {what} is missing. Fill it in, or remove the sample.")
+    return tuple(word.strip() for word in words)
+
+
+def counts(words: Iterable[str]) -> dict[str, int]:
+    """How often each word is there, in the order of :func:`ordered`."""
+    found = Counter(words)
+    return {word: found[word] for word in ordered(found)}
