@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from equipoise.federation.history import History
 from equipoise.metrics import (
     Traffic,
     alpha_bounded_rate,
@@ -24,7 +25,6 @@ from equipoise.metrics import (
     rank_fairness,
     traffic_by_client,
 )
-from equipoise.metrics.history import History
 
 PERCENT = st.integers(0, 1000).map(lambda k: k / 1000)  # accuracies on 1000 samples: ties are common
 PAIRS = st.lists(st.tuples(PERCENT, PERCENT), min_size=2, max_size=25)

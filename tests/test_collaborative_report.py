@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgba
 from rich.console import Console
 from scipy import stats
 
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.report import comparison, draw_all, figures, latex, markdown, render, rich_table, verdict
 from equipoise.report.table import COLLABORATION, collaboration_grid
 from test_report import Page, made_up

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from helpers import federation, fitted, identical, samples
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import main as cli
 from equipoise.federation import federation
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.report.html import render
 from equipoise.report.table import comparison
 from equipoise.system import environment

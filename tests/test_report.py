@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.report import (
     comparison,
     draw_all,

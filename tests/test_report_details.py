@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from equipoise.cli import main as cli
+from equipoise.federation.history import History
 from equipoise.metrics import MEASURES, holm, spread
 from equipoise.metrics.groups import class_counts
-from equipoise.metrics.history import History
 from equipoise.metrics.performance import last_rounds
 from equipoise.report import booktabs, comparison, figures, render, verdict
 from equipoise.report.details import (

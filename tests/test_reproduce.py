@@ -17,7 +17,7 @@ import pytest
 import torch
 from scipy import stats
 
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.networks.resnet import resnet18
 from equipoise.report import reproduction
 from equipoise.report.reproduction import Entry, Result, Shown

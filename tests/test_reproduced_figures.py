@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from equipoise.analysis import reproduced
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.report import reproduced_figures as drawing
 from equipoise.report.reproduction import Entry, Result, Shown
 from equipoise.runs import reproduce

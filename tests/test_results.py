@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 import equipoise as eq
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.networks import build
 
 pytestmark = pytest.mark.slow

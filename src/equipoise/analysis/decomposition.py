@@ -16,10 +16,10 @@ from equipoise.engines import Answer, Job
 from equipoise.federation import evaluation
 from equipoise.federation.evaluation import Tests
 from equipoise.federation.federation import Federation
+from equipoise.federation.history import History
 from equipoise.federation.round import Experiment, Progression, begin, one_round
 from equipoise.methods.catalogue import Method, parse
 from equipoise.metrics.decomposition import decompose
-from equipoise.metrics.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.directory import RunConfig, RunError
 from equipoise.system.files import write_atomically

@@ -15,7 +15,7 @@ from torch import Tensor
 from equipoise.data.samples import Samples, Stream
 from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.federation import Federation
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.system.suggestions import unknown
 

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.report.table import comparison, rich_table
 from equipoise.runs import directory as runs
 

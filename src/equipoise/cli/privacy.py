@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from equipoise.federation.history import History
 from equipoise.methods.catalogue import parse
 from equipoise.methods.dp import DP
-from equipoise.metrics.history import History
 from equipoise.privacy.accounting import SENSITIVITY, answers, noise_for, spent
 from equipoise.runs import directory as runs
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from equipoise.analysis import reproduced
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.report import reproduced_figures, reproduction
 from equipoise.report.figures import save
 from equipoise.report.html import write as write_report

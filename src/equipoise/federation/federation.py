@@ -27,11 +27,11 @@ from equipoise.engines import ENGINES, Choice, Engine, choose
 from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.evaluation import Tests
 from equipoise.federation.guard import QuorumError
+from equipoise.federation.history import History, line
 from equipoise.federation.inputs import Groups, frame
 from equipoise.federation.round import Experiment, Progression, Record, begin, looking, one_round, submodels
 from equipoise.methods.catalogue import Method
 from equipoise.metrics.classification import chosen
-from equipoise.metrics.history import History, line
 from equipoise.submodels.hidden_units import Neurons
 from equipoise.system.environment import kind, machine
 from equipoise.system.files import write_atomically

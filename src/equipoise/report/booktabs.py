@@ -1,13 +1,18 @@
 """The tables of a report as LaTeX files for the package booktabs, one table per file."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from equipoise.metrics.history import History
 from equipoise.report.details import Block, Tests, communication, every_client, over_clients, over_groups, tests
 from equipoise.report.table import Cell, Grid, Sheet, _latex, comparison, sheets, tables
 from equipoise.system.files import write_atomically
+
+if TYPE_CHECKING:
+    from equipoise.federation.history import History
 
 
 def save(histories: Sequence[History], directory: str | os.PathLike[str]) -> list[Path]:

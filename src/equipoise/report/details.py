@@ -1,15 +1,16 @@
 """What the page shows beside the comparison: every index of spread, tests, traffic, limits, how to run it again."""
 
+from __future__ import annotations
+
 import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from equipoise.metrics.communication import full_model, overhead, traffic
-from equipoise.metrics.history import History
 from equipoise.metrics.performance import last_rounds, spread
 from equipoise.metrics.statistics import holm
 from equipoise.report.table import (
@@ -29,6 +30,9 @@ from equipoise.report.table import (
 )
 from equipoise.report.terms import TERMS
 from equipoise.system.environment import kind
+
+if TYPE_CHECKING:
+    from equipoise.federation.history import History
 
 LEVELS: Final = {  # key of `equipoise.metrics.spread`: title and digits
     "mean": ("mean", 2),

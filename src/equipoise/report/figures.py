@@ -1,5 +1,7 @@
 """Figures for a paper: functions of histories that return matplotlib figures, at the width of a column."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.collaborative import collaborative_fairness
-from equipoise.metrics.history import History
 from equipoise.metrics.performance import last_rounds
 from equipoise.report.table import UNDEFINED, by_label, comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from equipoise.federation.history import History
 
 Vector = NDArray[np.float64]
 
@@ -30,7 +33,7 @@ TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)  # from dark to light; its ends are lost on white or on dark grey
 
 
-def bars(histories: Sequence[History], last: int = 5) -> "Figure":
+def bars(histories: Sequence[History], last: int = 5) -> Figure:
     """Accuracy of the global model on every group, one bar per method; whiskers are the std (ddof 1) over seeds.
 
     The bars lie when there are too many, or the names of the groups are too long, to stand side by side.
@@ -82,7 +85,7 @@ def bars(histories: Sequence[History], last: int = 5) -> "Figure":
     return figure
 
 
-def tradeoff(histories: Sequence[History], last: int = 5) -> "Figure":
+def tradeoff(histories: Sequence[History], last: int = 5) -> Figure:
     """Average accuracy against its STD over the groups, one point per method: up and to the left is better.
 
     Crosses are the std (ddof 1) over seeds.
@@ -114,7 +117,7 @@ def tradeoff(histories: Sequence[History], last: int = 5) -> "Figure":
     return figure
 
 
-def differences(histories: Sequence[History], last: int = 5) -> "Figure":
+def differences(histories: Sequence[History], last: int = 5) -> Figure:
     """Paired differences to the first method, with 95 % intervals over seeds; one panel per statistic of the groups.
 
     An interval that holds 0, the dashed line, does not tell the methods apart.
@@ -152,7 +155,7 @@ def differences(histories: Sequence[History], last: int = 5) -> "Figure":
     return figure
 
 
-def convergence(histories: Sequence[History]) -> "Figure":
+def convergence(histories: Sequence[History]) -> Figure:
     """Average and worst group over the rounds, one line per method; bands are the std (ddof 1) over seeds.
 
     Parameters
@@ -192,7 +195,7 @@ def convergence(histories: Sequence[History]) -> "Figure":
     return figure
 
 
-def weights(histories: Sequence[History]) -> "Figure":
+def weights(histories: Sequence[History]) -> Figure:
     """Weight of every client over the rounds, coloured by group, with the mean of each group; one panel per method.
 
     The dashed line is an equal share.  Of several seeds the lowest is drawn; of very many clients or rounds, every
@@ -237,7 +240,7 @@ def weights(histories: Sequence[History]) -> "Figure":
     return figure
 
 
-def consistency(histories: Sequence[History]) -> "Figure":
+def consistency(histories: Sequence[History]) -> Figure:
     """How steadily parameters were pushed one way, early and at the end: Fig. 2 of FedHEAL; one panel per method.
 
     The consistency of a parameter is the share of the rounds so far in which a client moved it the way it moves it now
@@ -275,7 +278,7 @@ def consistency(histories: Sequence[History]) -> "Figure":
     return figure
 
 
-def spread(histories: Sequence[History], last: int = 5) -> "Figure":
+def spread(histories: Sequence[History], last: int = 5) -> Figure:
     """Accuracy of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
 
     Parameters
@@ -314,7 +317,7 @@ def spread(histories: Sequence[History], last: int = 5) -> "Figure":
     return figure
 
 
-def contributions(histories: Sequence[History]) -> "Figure":
+def contributions(histories: Sequence[History]) -> Figure:
     """What every client reaches alone beside what it owns in the end: Fig. 4 of FedSAC; one panel per method.
 
     Clients are in the order of what they reach alone, so that bars rise where reward follows contribution; of more than
@@ -364,7 +367,7 @@ def contributions(histories: Sequence[History]) -> "Figure":
     return figure
 
 
-def plane(histories: Sequence[History]) -> "Figure":
+def plane(histories: Sequence[History]) -> Figure:
     """Collaborative fairness against the accuracy of the best client: Fig. 3 of FedSAC; one point per method.
 
     Crosses are the std (ddof 1) over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
@@ -399,7 +402,7 @@ def plane(histories: Sequence[History]) -> "Figure":
     return figure
 
 
-def clients(histories: Sequence[History]) -> "Figure":
+def clients(histories: Sequence[History]) -> Figure:
     """Accuracy of every client's own model over the rounds: Fig. 5 of FedSAC; one panel per method.
 
     The colour is what a client reaches alone.  Of several seeds the lowest is drawn; of very many rounds, every n-th.
@@ -452,7 +455,7 @@ def clients(histories: Sequence[History]) -> "Figure":
     return figure
 
 
-def neurons(histories: Sequence[History]) -> "Figure":
+def neurons(histories: Sequence[History]) -> Figure:
     """Which hidden units every client holds, after they last changed; one panel per method.
 
     Inside each group units stand in the order of how many clients hold them, most on the left; clients in the order of
@@ -506,7 +509,7 @@ def neurons(histories: Sequence[History]) -> "Figure":
     return figure
 
 
-def draw_all(histories: Sequence[History]) -> dict[str, "Figure"]:
+def draw_all(histories: Sequence[History]) -> dict[str, Figure]:
     """Every figure that the histories hold the data for, by name.
 
     Parameters
@@ -553,7 +556,7 @@ def save_all(
 
 
 def save(
-    figures: Mapping[str, "Figure"], directory: str | os.PathLike[str], formats: Sequence[str] = ("pdf", "png")
+    figures: Mapping[str, Figure], directory: str | os.PathLike[str], formats: Sequence[str] = ("pdf", "png")
 ) -> list[Path]:
     """Write figures by name, fit for a paper and the same bytes every time; return the paths.
 
@@ -655,7 +658,7 @@ def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _point(axes: "Axes", x: Vector, y: Vector, label: str, i: int) -> None:
+def _point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
     """A method's mean over its seeds [S], with crosses of one std (ddof 1) if there are several."""
     several = len(x) > 1
     axes.errorbar(
@@ -673,14 +676,14 @@ def _point(axes: "Axes", x: Vector, y: Vector, label: str, i: int) -> None:
     )
 
 
-def _titled(axes: "Axes", label: str, right: str = "") -> None:
+def _titled(axes: Axes, label: str, right: str = "") -> None:
     axes.set_title(_name(label), size=8, color=INK, loc="left")
     axes.set_title(right, size=8, color=INK, loc="right")
 
 
 def _panels(
     n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool = False
-) -> tuple["Figure", list["Axes"]]:
+) -> tuple[Figure, list[Axes]]:
     """A figure of one column's width holding `n` panels of the given height in inches, side by side with one scale."""
     from matplotlib.figure import Figure
 
@@ -699,13 +702,13 @@ def _panels(
     return figure, panels
 
 
-def _whole_numbers(axes: "Axes") -> None:
+def _whole_numbers(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
 
 
-def _legend(figure: "Figure", axes: "Axes", labels: Sequence[str]) -> None:
+def _legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
     """One legend above all panels, in as many columns as fit the width; none for a single name."""
     if len(labels) < 2:
         return

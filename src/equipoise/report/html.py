@@ -1,5 +1,7 @@
 """The report of one or several runs: one HTML file that needs nothing else."""
 
+from __future__ import annotations
+
 import io
 import os
 import re
@@ -11,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from equipoise.metrics.history import History
 from equipoise.report import booktabs
 from equipoise.report import figures as drawings
 from equipoise.report.details import (
@@ -47,6 +48,8 @@ from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from equipoise.federation.history import History
 
 TITLES: Final = {
     "bars": "Accuracy by group",
@@ -335,7 +338,7 @@ def _versions(histories: Sequence[History]) -> list[tuple[str, str]]:
     return [(package, ", ".join(versions)) for package, versions in found.items()]
 
 
-def svg(name: str, figure: "Figure") -> str:
+def svg(name: str, figure: Figure) -> str:
     """A figure as an SVG element that takes its font and its ink from the page, with ids of its own."""
     import matplotlib
 

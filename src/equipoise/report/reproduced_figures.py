@@ -1,12 +1,13 @@
 """The papers' figures, drawn from reproduced runs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.history import History
 from equipoise.report import figures
 from equipoise.report.figures import FAINT, INK, MARKERS, _color, _dash, _legend, _name, _panels, _whole_numbers
 from equipoise.report.reproduction import Entry, Result, Shown
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from equipoise.federation.history import History
+
 Vector = NDArray[np.float64]
 Curves = dict[int, float]  # value by round
 
-OF_RUNS: Final[dict[str, Callable[[Sequence[History]], "Figure"]]] = {  # drawn of the runs of a part as they are
+OF_RUNS: Final[dict[str, Callable[[Sequence[History]], Figure]]] = {  # drawn of the runs of a part as they are
     "bars": figures.bars,
     "clients": figures.clients,
     "consistency": figures.consistency,
@@ -33,9 +36,7 @@ OF_MODELS: Final = (
 KINDS: Final = (*OF_RUNS, *OF_TABLES, *OF_MODELS)
 
 
-def draw(
-    experiment: Any, result: Result, histories: Mapping[tuple[str, str], Sequence[History]]
-) -> "dict[str, Figure]":
+def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Sequence[History]]) -> dict[str, Figure]:
     """The figures that an experiment's file asks for, by the name of their files: one per part, of `plane` one per data set.
 
     `figure.draw` is one of
@@ -84,7 +85,7 @@ def draw(
 
 def curves(
     found: Mapping[str, Sequence[History]], spec: str, name: str, series: Mapping[str, str] | None = None
-) -> "Figure":
+) -> Figure:
     """A column over the rounds, one line per row and one panel per series; bands are the std (ddof 1) over seeds.
 
     Parameters
@@ -116,7 +117,7 @@ def curves(
     return figure
 
 
-def _line(axes: "Axes", runs: Sequence[History], spec: str, label: str, i: int) -> None:
+def _line(axes: Axes, runs: Sequence[History], spec: str, label: str, i: int) -> None:
     of_seeds = [over_rounds(run, spec) for run in runs]
     rounds = sorted(set.intersection(*map(set, of_seeds)))
     values = np.array([[of_seed[t] for t in rounds] for of_seed in of_seeds])  # [seeds, R]
@@ -177,7 +178,7 @@ _PER_ROUND: Final[dict[str, Callable[[Vector], Vector]]] = {
 }
 
 
-def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> "Figure":
+def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:
     """Columns against what was varied, one panel per column and one line per series; rows that vary nothing are levels.
 
     Parameters
@@ -241,7 +242,7 @@ def _spread(entries: Sequence[Entry] | Any) -> list[float] | None:
     return [entry.std if len(entry.values) > 1 else 0.0 for entry in entries] if several else None
 
 
-def _planes(parts: Sequence[Shown], x: str, y: str) -> "dict[str, Figure]":
+def _planes(parts: Sequence[Shown], x: str, y: str) -> dict[str, Figure]:
     """One figure per data set: colours are rows, marks are parts."""
     sets: dict[str, list[Shown]] = {}
     for part in parts:
@@ -253,7 +254,7 @@ def _planes(parts: Sequence[Shown], x: str, y: str) -> "dict[str, Figure]":
     return drawn
 
 
-def plane(parts: Sequence[Shown], x: str, y: str) -> "Figure":
+def plane(parts: Sequence[Shown], x: str, y: str) -> Figure:
     """One column against another: colours are rows, marks are parts, crosses the std (ddof 1) over seeds.
 
     Parameters

@@ -1,5 +1,7 @@
 """Several runs as one table: for the terminal, for LaTeX, for Markdown, and as plain JSON."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import reduce
@@ -9,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from equipoise.metrics.classification import AREAS, MEASURES
-from equipoise.metrics.history import History
 from equipoise.metrics.pooling import Moments, pooled
 from equipoise.metrics.statistics import holm, paired, summary_over_seeds
 from equipoise.system.environment import kind
@@ -17,6 +18,8 @@ from equipoise.system.environment import kind
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+
+    from equipoise.federation.history import History
 
 Comparison = dict[str, Any]
 
@@ -687,7 +690,7 @@ def differences(content: Grid, tested: Sequence[str]) -> Iterator[tuple[str, dic
             yield name, {title: found[title] for title in tested}
 
 
-def rich_table(comparison: Comparison, width: int = 1000) -> "Group":
+def rich_table(comparison: Comparison, width: int = 1000) -> Group:
     """A comparison for the terminal: one row per method, the best value of each column in bold; one table per measure.
 
     Parameters
@@ -741,7 +744,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     return [*parts[:-1], last]
 
 
-def _rich_table(sheet: Sheet, said: set[str], min_width: int | None) -> "Table":
+def _rich_table(sheet: Sheet, said: set[str], min_width: int | None) -> Table:
     """One table; sentences below it that were `said` below another are left out, the others added."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

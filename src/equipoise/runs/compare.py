@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from equipoise.metrics.history import History
+from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.directory import RunConfig, RunError
 from equipoise.system.files import write_atomically

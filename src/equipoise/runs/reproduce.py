@@ -18,10 +18,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise.data.locations import digest
+from equipoise.federation.history import History
 from equipoise.methods.catalogue import parse
 from equipoise.metrics.classification import MEASURES
 from equipoise.metrics.communication import traffic
-from equipoise.metrics.history import History
 from equipoise.metrics.statistics import summary_over_seeds
 from equipoise.report.reproduction import Entry, Result, Shown
 from equipoise.report.table import mixed_machines, summary_of
