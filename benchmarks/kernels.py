@@ -31,7 +31,7 @@ from torch import Tensor
 from equipoise.core import maths
 from equipoise.core.model import Model
 from equipoise.core.rule import Cohort, Setup, State
-from equipoise.methods.catalogue import Method, parse
+from equipoise.federation.method import Method, parse
 from equipoise.networks import build
 
 CLIENTS, EARLIER = 20, 3  # rounds before the one that is timed

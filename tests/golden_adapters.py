@@ -18,8 +18,8 @@ from equipoise.core.client import visit_client
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Cohort, Rule, State
 from equipoise.core.solver import SGD
+from equipoise.federation.method import parse
 from equipoise.methods.afl import AFL
-from equipoise.methods.catalogue import parse
 from equipoise.methods.ditto import Ditto, DittoPersonal
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fael_exact import FAELExact

@@ -14,9 +14,9 @@ from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Out, State, cross_entropy
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines.job import Answer, Job
+from equipoise.federation.method import parse
 from equipoise.federation.round import one_round
 from equipoise.flower.secagg import masks as secure
-from equipoise.methods.catalogue import parse
 from equipoise.methods.gsam import orthogonal
 from equipoise.methods.logit_adjust import LogitAdjust
 from equipoise.methods.saga import SAGA

@@ -20,7 +20,7 @@ from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Out, Rule, State, Visit
 from equipoise.core.solver import SGD
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedbn import FedBN
 from equipoise.methods.fedgh import FedGH

@@ -16,7 +16,7 @@ from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Briefing, Setup, State
 from equipoise.core.solver import SGD
 from equipoise.data.samples import read
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
 from equipoise.submodels.hidden_units import Neurons, find
 from equipoise.submodels.importance import ablation

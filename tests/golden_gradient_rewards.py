@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.core import maths
 from equipoise.core.rule import Cohort, Rule, Setup
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.methods.cffl import CFFL
 from equipoise.methods.cgsv import consensus, share
 from equipoise.methods.fedave import divergence, likeness

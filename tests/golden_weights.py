@@ -12,8 +12,8 @@ from torch import Tensor
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Rule
 from equipoise.core.solver import SGD
+from equipoise.federation.method import parse
 from equipoise.methods.afl import AFL
-from equipoise.methods.catalogue import parse
 from equipoise.methods.fairfed import FairFed, gaps
 from equipoise.methods.fedce import cosines, without
 from equipoise.methods.fedga import FedGA

@@ -18,9 +18,9 @@ from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.federation.method import Method
 from equipoise.flower import in_process
 from equipoise.flower.server.sites import Consortium
-from equipoise.methods.catalogue import Method
 
 N_INPUTS, N_CLASSES = 6, 3
 UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest

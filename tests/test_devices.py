@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 import equipoise as eq
 from equipoise.core import client_rows as rows
 from equipoise.federation import inputs as frame
-from equipoise.methods.catalogue import METHODS
+from equipoise.methods import METHODS
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 MAKERS = {

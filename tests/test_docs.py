@@ -22,7 +22,8 @@ import equipoise as eq
 from equipoise import networks, scenarios
 from equipoise.cli import main as cli
 from equipoise.core import hyperparameters as hyper
-from equipoise.methods.catalogue import METHODS, parse, read_value
+from equipoise.federation.method import parse, read_value
+from equipoise.methods import METHODS
 from equipoise.runs import directory as runs
 
 ROOT = Path(__file__).parents[1]
@@ -391,7 +392,7 @@ def test_adding_a_method_is_short() -> None:
 
 
 def _code_lines(path: Path) -> int:
-    text = re.sub(r'r?""".*?"""', "", path.read_text(), flags=re.S)
+    text = re.sub(r'r?""".*?"""', "", path.read_text().partition("\nCATALOGUE = ")[0], flags=re.S)
     lines = [line.strip() for line in text.splitlines()]
     return sum(bool(line) and not line.startswith(("#", "import ", "from ")) for line in lines)
 

@@ -27,7 +27,8 @@ from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
 from equipoise.engines.workers import Stacks, Workers
 from equipoise.federation.guard import QuorumError
-from equipoise.methods.catalogue import METHODS, MethodError, parse
+from equipoise.federation.method import MethodError, parse
+from equipoise.methods import METHODS
 from equipoise.methods.dp import DP
 from helpers import KeepHead, federation, fitted, network, normal, oracle_of, samples, scripted, visit_of, watched
 from run_helpers import TINY, cache, equipoise

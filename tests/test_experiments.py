@@ -13,7 +13,8 @@ import pytest
 
 import equipoise
 from equipoise import networks
-from equipoise.methods.catalogue import METHODS, parse
+from equipoise.federation.method import parse
+from equipoise.methods import METHODS
 from equipoise.methods.fphl import FPHL
 from equipoise.report.reproduced_figures import KINDS
 from equipoise.report.table import STATISTICS

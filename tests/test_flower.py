@@ -23,12 +23,12 @@ from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
+from equipoise.federation.method import Method
 from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.server.sites import Sites, SitesError, description, natural
 from equipoise.flower.settings import Settings
 from equipoise.flower.site.store import Receipt, Store, StoreError
-from equipoise.methods.catalogue import Method
 from equipoise.runs import directory as runs
 from helpers import (
     UNEQUAL,

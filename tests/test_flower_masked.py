@@ -21,8 +21,9 @@ import equipoise as eq
 from equipoise.core.rule import Cohort, Rule, State
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.federation.method import Method
 from equipoise.flower.secagg.masks import DropOutError, shake
-from equipoise.methods.catalogue import METHODS, Method
+from equipoise.methods import METHODS
 from helpers import clients, network, normal, samples, tensor
 
 pytest.importorskip("flwr")

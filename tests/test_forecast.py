@@ -25,7 +25,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.forecast import LIMIT, Part, duration, free_memory, size
 from equipoise.federation.tensor_memory import Watch
-from equipoise.methods.catalogue import METHODS
+from equipoise.methods import METHODS
 from equipoise.runs import directory as runs
 from helpers import UNEQUAL, clients, federation, identical, samples
 from run_helpers import SCENARIO, TINY, cache, equipoise

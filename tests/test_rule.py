@@ -11,7 +11,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 from equipoise.federation import evaluation
-from equipoise.methods.catalogue import Method, MethodError, parse
+from equipoise.federation.method import Method, MethodError, parse
 from helpers import KeepHead, KeepNorm, federation, fitted, normal
 
 

@@ -22,8 +22,9 @@ from equipoise.core.maths import Mask
 from equipoise.core.rule import SEES, Cohort, Rule, Sees, State
 from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Job
+from equipoise.federation.method import Method, parse
 from equipoise.federation.round import Experiment, Progression, one_round
-from equipoise.methods.catalogue import METHODS, Method, parse
+from equipoise.methods import METHODS
 from helpers import N_CLASSES, UNEQUAL, Unstable, federation, normal, watched
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"

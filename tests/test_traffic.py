@@ -11,7 +11,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core import wire
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit
-from equipoise.methods.catalogue import Method, parse
+from equipoise.federation.method import Method, parse
 from equipoise.metrics import Traffic, overhead, traffic
 from helpers import UNEQUAL, KeepHead, KeepNorm, federation, fitted, network
 

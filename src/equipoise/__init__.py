@@ -10,7 +10,8 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.forecast import Forecast, ForecastError, forecast
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
-from equipoise.methods.catalogue import METHODS, Method, MethodError, parse
+from equipoise.federation.method import Method, MethodError, parse
+from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS
 from equipoise.networks import build as network
 from equipoise.scenarios import SCENARIOS, Images, Scenario

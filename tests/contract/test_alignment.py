@@ -27,7 +27,7 @@ from equipoise.engines.workers import Stacks, Workers
 from equipoise.federation.round import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
-from equipoise.methods.catalogue import METHODS
+from equipoise.methods import METHODS
 from helpers import clients, consortium, federation, identical, network, samples, told
 
 REPRESENTATIVE = ("fedavg", "moon", "scaffold+fedheal", "fedproto+fedheal", "cgsv", "fedsac", "ditto", "fedbn", "dp")

@@ -19,7 +19,8 @@ import equipoise as eq
 from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, State, Visit, overrides
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.methods.catalogue import METHODS, Method, parse
+from equipoise.federation.method import Method, parse
+from equipoise.methods import METHODS
 from helpers import (
     UNEQUAL,
     KeepHead,

@@ -14,7 +14,7 @@ import equipoise as eq
 from equipoise.core import maths
 from equipoise.core.maths import add_largest
 from equipoise.engines import Answer, Job
-from equipoise.methods.catalogue import MethodError, parse
+from equipoise.federation.method import MethodError, parse
 from equipoise.methods.cgsv import CGSV, consensus, share
 from helpers import UNEQUAL, federation, fitted, normal, scripted, tensor, watched
 from reward_helpers import Vector, one_round, top

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.methods.catalogue import MethodError
+from equipoise.federation.method import MethodError
 from equipoise.methods.fairfed import FairFed, gaps
 from helpers import UNEQUAL, Server, clients, federation, normal, samples, tensor
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 import equipoise as eq
 from equipoise.core.model import Model
 from equipoise.engines import ENGINES, Answer, Job
-from equipoise.methods.catalogue import MethodError, parse
+from equipoise.federation.method import MethodError, parse
 from equipoise.methods.fedave import FedAVE, divergence, likeness
 from helpers import (
     UNEQUAL,

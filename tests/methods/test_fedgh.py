@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.core import maths
-from equipoise.methods.catalogue import MethodError
+from equipoise.federation.method import MethodError
 from equipoise.methods.fedgh import FedGH
 from helpers import Server, normal
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core import maths
-from equipoise.methods.catalogue import MethodError
+from equipoise.federation.method import MethodError
 from equipoise.methods.principal import Principal
 from helpers import Server, federation, fitted, normal, scripted
 

@@ -17,8 +17,8 @@ from equipoise.federation import evaluation
 from equipoise.federation.evaluation import Tests
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
+from equipoise.federation.method import Method, parse
 from equipoise.federation.round import Experiment, Progression, begin, one_round
-from equipoise.methods.catalogue import Method, parse
 from equipoise.metrics.decomposition import decompose
 from equipoise.runs import directory as runs
 from equipoise.runs.directory import RunConfig, RunError

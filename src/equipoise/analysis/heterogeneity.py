@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.analysis.decomposition import decomposition, measured
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.runs import directory as runs
 from equipoise.runs.compare import fitting, side_by_side
 from equipoise.runs.directory import RunConfig, RunError

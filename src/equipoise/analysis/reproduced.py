@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.analysis.decomposition import decomposition
 from equipoise.analysis.landscape import landscape
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.report import analysis as draw
 from equipoise.runs.directory import load
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from equipoise.analysis import decomposition as take_apart
 from equipoise.analysis import heterogeneity as skew
 from equipoise.analysis import landscape as walk
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.report import analysis as draw
 from equipoise.report.figures import save
 from equipoise.runs import directory as runs

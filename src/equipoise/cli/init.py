@@ -19,7 +19,7 @@ from rich.table import Table
 from equipoise import scenarios
 from equipoise.data.own.columns import Columns, Own, counts, listed
 from equipoise.data.own.reading import HUB, find
-from equipoise.methods.catalogue import read_value
+from equipoise.federation.method import read_value
 from equipoise.runs import directory as runs
 from equipoise.runs.directory import RunConfig
 from equipoise.scenarios.own import Parts, divided, several, test_sets

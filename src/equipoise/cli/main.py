@@ -36,7 +36,8 @@ from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.forecast import Forecast, ForecastError
 from equipoise.federation.guard import QuorumError, ServerError
 from equipoise.federation.history import History
-from equipoise.methods.catalogue import ALIASES, METHODS, MethodError, parse, read_value
+from equipoise.federation.method import MethodError, parse, read_value
+from equipoise.methods import ALIASES, METHODS
 from equipoise.report.html import write as write_report
 from equipoise.report.table import comparison, rich_table
 from equipoise.runs import directory as runs

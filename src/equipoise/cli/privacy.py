@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from equipoise.federation.history import History
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.methods.dp import DP
 from equipoise.privacy.accounting import SENSITIVITY, answers, noise_for, spent
 from equipoise.runs import directory as runs

@@ -323,8 +323,16 @@ class Rule:
         """How the rule's weights follow from sums, where what it reports has no other use; None if they do not."""
         return None
 
+    @property
+    def mask_buffers(self) -> bool:
+        """Whether its mask covers BatchNorm's running statistics, too."""
+        return False
+
     def __post_init__(self) -> None:
         hyper.check(self)
+
+    def check(self, solver: Solver) -> None:
+        """Refuse a solver that cannot answer what the rule asks, with a ``TypeError`` that says which to use."""
 
     # before the first round
     def client_state(self, setup: Setup) -> State:

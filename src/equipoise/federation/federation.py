@@ -29,8 +29,8 @@ from equipoise.federation.evaluation import Tests
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History, line
 from equipoise.federation.inputs import Groups, frame
+from equipoise.federation.method import Method
 from equipoise.federation.round import Experiment, Progression, Record, begin, looking, one_round, submodels
-from equipoise.methods.catalogue import Method
 from equipoise.metrics.classification import chosen
 from equipoise.submodels.hidden_units import Neurons
 from equipoise.system.environment import kind, machine
@@ -219,7 +219,7 @@ class Federation:
         norm = "none in this network"
         if m.batch_norm:
             hidden = e.private is not None and bool(e.private[m.n_params :].all())
-            masked = any(getattr(rule, "mask_buffers", False) for rule in self.method.rules)
+            masked = any(rule.mask_buffers for rule in self.method.rules)
             how = "averaged by client weight and " + ("masked like parameters" if masked else "not masked")
             how = "kept by each client; the global model is tested with their mean" if hidden else how
             norm = f"{m.size - m.n_params:,} running statistics, {how}; a last batch of one sample is left out"

@@ -43,9 +43,9 @@ from equipoise.engines.stacked import stacked
 from equipoise.federation import evaluation
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import line
+from equipoise.federation.method import Method
 from equipoise.federation.round import Experiment, Progression, Record, one_round
 from equipoise.federation.tensor_memory import Watch
-from equipoise.methods.catalogue import Method
 
 LIMIT = "EQUIPOISE_MEMORY"  # environment variable: the memory a run may take, where that is not what is free
 BUDGET = 2.0  # seconds that repeating measurements may take, beside one of each

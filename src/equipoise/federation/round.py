@@ -25,7 +25,7 @@ from equipoise.core.tree import flatten, span, tree_map, unflatten
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation import guard
-from equipoise.methods.catalogue import Method
+from equipoise.federation.method import Method
 from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import threads
 

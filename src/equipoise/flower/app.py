@@ -28,6 +28,7 @@ from equipoise.core.solver import SGD, Solver
 from equipoise.data.samples import Transform
 from equipoise.federation import checkpoint
 from equipoise.federation.history import History
+from equipoise.federation.method import Method
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
@@ -37,7 +38,6 @@ from equipoise.flower.settings import Settings
 from equipoise.flower.site.site import KINDS, Site, SiteError, harmless
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
-from equipoise.methods.catalogue import Method
 from equipoise.system.environment import environment
 from equipoise.system.files import held, sweep, write_atomically
 

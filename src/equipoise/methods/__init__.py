@@ -1,1 +1,48 @@
-"""One file per paper."""
+"""One file per paper, each with its entries of the catalogue at its end; a new file is one more name here."""
+
+from importlib import import_module
+
+from equipoise.core.catalogue import CatalogueEntry
+
+MODULES = (
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "moon",
+    "feddyn",
+    "fedproc",
+    "fedproto",
+    "ditto",
+    "afl",
+    "qffl",
+    "fairfed",
+    "fedce",
+    "fedga",
+    "fedfv",
+    "sam",
+    "gsam",
+    "logit_adjust",
+    "saga",
+    "fedism",
+    "fphl",
+    "fael",
+    "fael_exact",
+    "fedheal",
+    "margin",
+    "principal",
+    "fedld",
+    "fedgh",
+    "fedbn",
+    "fedpac",
+    "fedsac",
+    "cgsv",
+    "fedave",
+    "cffl",
+    "standalone",
+    "finetune",
+    "dp",
+)
+METHODS: dict[str, CatalogueEntry] = {
+    name: entry for module in MODULES for name, entry in import_module(f"{__name__}.{module}").CATALOGUE.items()
+}
+ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance

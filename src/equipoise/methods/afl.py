@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.maths import project_to_simplex, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
@@ -70,3 +71,13 @@ class AFL(Rule):
 
     def publish(self, theta: Tensor, state: State) -> Tensor:
         return state["mean"] if self.averaged else theta
+
+
+CATALOGUE = {
+    "afl": CatalogueEntry(
+        (AFL,),
+        "weights that climb on the clients' losses (agnostic FL)",
+        "Mohri et al., ICML 2019",
+        {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}},
+    ),
+}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit, needed
@@ -232,3 +233,19 @@ class CFFL(Rule):
             cohort.step(), state["share"][cohort.ids], cohort.layout, 1_000_003 * cohort.seed + cohort.t
         )
         return state, cohort.kept + functional.pad(step, (0, given.shape[1] - step.shape[1]))
+
+
+CATALOGUE = {
+    "cffl": CatalogueEntry(
+        (CFFL,),
+        "to each client the part of the summed updates that its accuracy and size earn",
+        "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020",
+        {
+            "mnist": {"decay": True, "download": "random"},
+            "cifar10": {"clip": 1e-3, "criterion": "layer"},
+            "cla": {"coef": 1 / 6, "by": "classes"},
+            "contribution": {"reputation": "contribution"},
+            "group-port": {"port": True, "aggregation": "mean"},
+        },
+    ),
+}

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import Sparsify, add_largest, gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, needed
@@ -101,3 +102,17 @@ class CGSV(Rule):
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
         standing = state["r"] if self.reputation == "own" else needed(cohort.contribution, "contributions")
         return state, rewarded(cohort, given, share(standing, self.beta)[cohort.ids], self.sparsify)
+
+
+CATALOGUE = {
+    "cgsv": CatalogueEntry(
+        (CGSV,),
+        "to each client the part of the aggregate that its cosine with it earns",
+        "Xu, Lyu, Ma, Miao, Foo, Low, NeurIPS 2021",
+        {
+            "released": {"sparsify": "released_layer"},
+            "paper-global": {"sparsify": "paper_global"},
+            "contribution": {"reputation": "contribution"},
+        },
+    ),
+}

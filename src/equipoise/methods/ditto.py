@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Rule, Setup, State, Visit
 
@@ -75,3 +76,15 @@ class DittoPersonal(Rule):
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
         return visit.state["v"]
+
+
+CATALOGUE = {
+    "ditto": CatalogueEntry(
+        (Ditto,),
+        "personal models, averaged into the global one",
+        "Li et al., ICML 2021, as in Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024",
+    ),
+    "ditto-personal": CatalogueEntry(
+        (DittoPersonal,), "a personal model beside the global one", "Li et al., ICML 2021"
+    ),
+}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import hyperparameters as hyper
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import INF, number
 from equipoise.core.rule import Rule, Visit
 
@@ -66,3 +67,13 @@ class DP(Rule):
         factor = (self.clip / length).clamp(max=1).to(update.dtype)
         update = torch.where(length.isfinite(), update * factor, 0)
         return update + self.noise * self.clip * visit.normal() if self.seals else update
+
+
+CATALOGUE = {
+    "dp": CatalogueEntry(
+        (DP,),
+        "clip every update and add noise to it: differential privacy of a client's data",
+        "McMahan et al., ICLR 2018; Geyer, Klein, Nabi 2017",
+        {"clip": {"noise": 0.0}},
+    ),
+}

@@ -8,9 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.methods.fphl import PAPER
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,9 @@ class FAEL(Rule):
         carried = mass * weights if self.carry == "normalised" else p
         state = {"p": state["p"].index_copy(0, i, carried), "dp": state["dp"].index_copy(0, i, dp)}
         return state, replace(cohort, weights=weights)
+
+
+RELEASED = {"distance": "norms", "init": "uniform", "carry": "raw"}
+CATALOGUE = {
+    "fael": CatalogueEntry((FAEL,), "weigh clients by how far they moved", PAPER, {"released": RELEASED}),
+}

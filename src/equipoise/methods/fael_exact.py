@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.methods.fphl import PAPER
 
 RIDGE = 1e-10  # picks the solution nearest to the sample weights where there are many
 
@@ -79,3 +81,10 @@ class FAELExact(Rule):
         best = equidistant(apart, simplex(cohort.sizes))
         p = (1 - self.beta) * simplex(before) + self.beta * best
         return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p)
+
+
+CATALOGUE = {
+    "fael-exact": CatalogueEntry(
+        (FAELExact,), "weights that make the clients equally far from the global model", PAPER
+    ),
+}

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
@@ -82,3 +83,13 @@ class FairFed(Rule):
             return state, replace(cohort, weights=weights)
         convex = simplex(bar.clamp(min=0))  # for running variances, which must not turn negative
         return state, replace(cohort, weights=convex, coefficients=weights)
+
+
+CATALOGUE = {
+    "fairfed": CatalogueEntry(
+        (FairFed,),
+        "less weight to clients whose accuracy is far from everybody's",
+        "Ezzeldin et al., AAAI 2023",
+        {"published": {"clip": False}, "ffl4mia": {"form": "released", "balanced": True}},
+    ),
+}

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit, needed
@@ -130,3 +131,17 @@ class FedAVE(Rule):
         own = self.reputation == "own"
         q = share(state["rep"] if own else needed(cohort.contribution, "contributions"), self.beta)[cohort.ids]
         return state, rewarded(cohort, given, q * state["k"][cohort.ids] if own else q, self.sparsify)
+
+
+CATALOGUE = {
+    "fedave": CatalogueEntry(
+        (FedAVE,),
+        "to each client the part of the aggregate that the value of its data earns",
+        "Wang et al.: FedAVE, Neurocomputing 2024",
+        {
+            "exact": {"sparsify": "exact_layer"},
+            "stable": {"sort_losses": True, "eps": 0.01},
+            "contribution": {"reputation": "contribution"},
+        },
+    ),
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice
 from equipoise.core.rule import Cohort, Rule, Setup, State
 
@@ -35,3 +36,13 @@ class FedAvg(Rule):
         if self.weights == "population":
             cohort = replace(cohort, scale=cohort.scale * float(cohort.sizes.sum() / state["total"]))
         return state, cohort
+
+
+CATALOGUE = {
+    "fedavg": CatalogueEntry(
+        (FedAvg,),
+        "the mean of the clients' models, by samples",
+        "McMahan et al., AISTATS 2017",
+        {"uniform": {"weights": "uniform"}},
+    ),
+}

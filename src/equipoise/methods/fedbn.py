@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice
 from equipoise.core.rule import Rule
 
@@ -44,3 +45,10 @@ class FedBN(Rule):
             where = "no BatchNorm layer" if self.by == "type" else "no tensor with 'bn' in its name"
             log.warning("fedbn: the network has %s, so nothing stays with the clients and this is FedAvg.", where)
         return own
+
+
+CATALOGUE = {
+    "fedbn": CatalogueEntry(
+        (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
+    ),
+}

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
@@ -115,3 +116,23 @@ class FedCE(Rule):
         new |= {"c": mass * weights, "used": weights if plain else -torch.ones_like(weights)}
         old = {**state, "used": torch.full_like(state["used"], -1)}
         return {k: v.index_copy(0, i, new[k]) for k, v in old.items()}, replace(cohort, weights=weights)
+
+
+CATALOGUE = {
+    "fedce": CatalogueEntry(
+        (FedCE,),
+        "weights by what a client's update and data add to the others'",
+        "Jiang et al., CVPR 2023",
+        {
+            "ffl4mia": {"first_zero": True, "floor": 0.0},
+            "nvflare2026": {"mode": "plus", "coef_average": False, "first_zero": True},
+            "nvflare2023": {
+                "coef_average": False,
+                "prior": "uniform",
+                "first_zero": True,
+                "floor": 0.001,
+                "floors": "after",
+            },
+        },
+    ),
+}

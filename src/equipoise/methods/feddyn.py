@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 
@@ -60,3 +61,13 @@ class FedDyn(Rule):
 
     def publish(self, theta: Tensor, state: State) -> Tensor:
         return theta + state["u"] if self.evaluate == "mean_active" else theta
+
+
+CATALOGUE = {
+    "feddyn": CatalogueEntry(
+        (FedDyn,),
+        "dynamic regularisation aligns stationary points",
+        "Acar et al., ICLR 2021",
+        {"no-server-state": {"server": False}},
+    ),
+}

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import gram
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
@@ -90,3 +91,13 @@ class FedFV(Rule):
             shift = absent if shift is None else shift + absent
         state = {"last_update": updates, "last_round": last}
         return state, replace(cohort, weights=cohort.uniform, coefficients=a[:M], shift=shift)
+
+
+CATALOGUE = {
+    "fedfv": CatalogueEntry(
+        (FedFV,),
+        "project conflicting updates on each other",
+        "Wang et al., IJCAI 2021",
+        {"released": {"lags": "released"}},
+    ),
+}

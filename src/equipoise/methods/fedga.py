@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
@@ -75,3 +76,17 @@ class FedGA(Rule):
             mass = a.new_tensor(len(ids) / len(a)) if self.form == "released" else a[ids].sum()
             a = a.index_copy(0, ids, self.adjust(a[ids], spread, d, mass))
         return {"a": a}, replace(cohort, weights=simplex(a[cohort.ids]))
+
+
+CATALOGUE = {
+    "fedga": CatalogueEntry(
+        (FedGA,),
+        "more weight where averaging costs most (generalisation adjustment)",
+        "Zhang et al., CVPR 2023",
+        {
+            "released": {"d": 0.05, "form": "released"},
+            "official": {"form": "official"},
+            "official-acc": {"metric": "accuracy", "form": "official"},
+        },
+    ),
+}

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import combine, gram
 from equipoise.core.rule import Cohort, Rule, Setup, State
@@ -77,3 +78,19 @@ class FedGH(Rule):
             columns.append(c)
             place.copy_(combine(u, c).lerp(h, self.gamma if known else 0.0))
         return {"h": after}, replace(cohort, weights=cohort.uniform, coefficients=torch.stack(columns, 1))
+
+
+CATALOGUE = {
+    "fedgh": CatalogueEntry(
+        (FedGH,),
+        "take the conflicts out of every pair of updates",
+        "Zhang, Sun, Chen, IEEE Signal Processing Letters 2024",
+        {"released": {"form": "hierarchical"}},
+    ),
+    "fedhgd": CatalogueEntry(
+        (FedGH,),
+        "take the conflicts out of the updates, pair by pair and tensor by tensor (FedDM)",
+        "Zhu et al., IEEE Transactions on Medical Imaging 2023",
+        values={"form": "hierarchical"},
+    ),
+}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.maths import gram, min_on_simplex, pick
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
@@ -100,3 +101,10 @@ class FedPAC(Rule):
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
         return received.scatter(-1, visit.state["where"], visit.message["head"])
+
+
+CATALOGUE = {
+    "fedpac": CatalogueEntry(
+        (FedPAC,), "aligned features, and a mixture of classifiers for each client", "Xu, Tong, Huang, ICLR 2023"
+    ),
+}

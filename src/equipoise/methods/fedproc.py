@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from equipoise.core import maths
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
@@ -70,3 +71,10 @@ class FedProc(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         return global_prototypes(state, cohort.reports), cohort
+
+
+CATALOGUE = {
+    "fedproc": CatalogueEntry(
+        (FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}
+    ),
+}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import maths
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 
@@ -73,3 +74,13 @@ class FedProto(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         return global_prototypes(state, cohort.reports, self.weighted), cohort
+
+
+CATALOGUE = {
+    "fedproto": CatalogueEntry(
+        (FedProto,),
+        "pull features to shared class prototypes",
+        "Tan et al., AAAI 2022",
+        {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}},
+    ),
+}

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Rule, Visit
 
@@ -43,3 +44,13 @@ class FedProx(Rule):
     def correction(self, theta: Tensor, visit: Visit) -> Tensor:
         gap = theta - visit.start
         return self.mu * (gap if self.form == "squared" else unit(gap, visit.oracle.layout))
+
+
+CATALOGUE = {
+    "fedprox": CatalogueEntry(
+        (FedProx,),
+        "stay near the model handed out",
+        "Li et al., MLSys 2020",
+        {"marsfl": {"mu": 1e-4}, "fedld": {"form": "norm"}},
+    ),
+}

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
 from equipoise.submodels.importance import ablation
@@ -151,3 +152,26 @@ class FedSAC(Rule):
             mask = (cohort.updates != 0).logical_and_(mask)
             buffer_mask = (cohort.buffer_updates != 0).logical_and_(buffer_mask)
         return state, replace(cohort, weights=cohort.uniform, mask=mask, buffer_mask=buffer_mask)
+
+
+PAPER = "Wang et al.: FedSAC: Dynamic Submodel Allocation for Collaborative Fairness, KDD 2024"
+CATALOGUE = {
+    "fedsac": CatalogueEntry(
+        (FedSAC,),
+        "submodels of one network, larger for those who contribute more",
+        PAPER,
+        {
+            "published": {"source": "standalone_test"},
+            "cla": {"beta": 3.0},
+            "dir2": {"beta": 5.0},
+            "literal": {"scores": "paper", "min_per_layer": 0},
+            "fedrac": {"count": "update_nonzero"},
+        },
+    ),
+    "fedsac-no-allocation": CatalogueEntry(
+        (FedSAC,), "FedSAC's submodels drawn at random, of the same size", PAPER, values={"allocation": "random"}
+    ),
+    "fedsac-no-aggregation": CatalogueEntry(
+        (FedSAC,), "FedSAC's submodels averaged as by FedAvg", PAPER, values={"aggregation": "samples"}
+    ),
+}

@@ -7,8 +7,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice
 from equipoise.core.rule import Rule, Visit
+from equipoise.methods.fedavg import FedAvg
+from equipoise.methods.fedsac import PAPER
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,19 @@ class FineTune(Rule):
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
         return visit.oracle.solve(received, only=visit.held)
+
+
+CATALOGUE = {
+    "finetune": CatalogueEntry(
+        (FineTune,),
+        "one more epoch at home before a client predicts",
+        PAPER,
+        {"every-round": {"form": "every_round"}},
+    ),
+    "fedavg-finetune": CatalogueEntry(
+        (FedAvg, FineTune),
+        "FedAvg, and one more epoch at home before a client predicts",
+        PAPER,
+        {"fedrac": {"form": "every_round", "weights": "uniform"}},
+    ),
+}

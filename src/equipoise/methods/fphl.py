@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import Bits, at_least, in_memory, put, spread, take
 from equipoise.core.rule import Cohort, Rule, Setup, State
@@ -123,3 +124,10 @@ def histogram(tally: Tensor, lengths: Tensor) -> list[int]:
             place = (torch.arange(n + 1) * BINS // n).clamp(max=BINS - 1)  # exact: agreement is a whole number in 0..n
             bins.index_add_(0, place, counts[: n + 1])
     return [int(count) for count in bins]
+
+
+PAPER = "Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024"
+RELEASED = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffers": True}
+CATALOGUE = {
+    "fphl": CatalogueEntry((FPHL,), "drop updates whose direction is inconsistent", PAPER, {"released": RELEASED}),
+}

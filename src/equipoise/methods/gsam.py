@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Gradient, Rule, Visit
 from equipoise.methods.sam import length, perturbation, radius
@@ -45,3 +46,10 @@ class GSAM(Rule):
         g = grad(theta)
         g_p = grad(theta + perturbation(g, radius(self.rho, self.tau, visit)))
         return g_p - self.alpha * orthogonal(g, g_p)
+
+
+CATALOGUE = {
+    "gsam": CatalogueEntry(
+        (GSAM,), "SAM that also closes the gap to the highest loss nearby", "Zhuang et al., ICLR 2022"
+    ),
+}

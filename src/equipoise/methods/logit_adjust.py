@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Out, Rule, Visit, cross_entropy
 
@@ -32,3 +33,10 @@ class LogitAdjust(Rule):
         shift = torch.xlogy(self.tau, counts / counts.sum(-1, keepdim=True))  # 0 log 0 is 0, tau log 0 is -inf
         adjusted = out.logits + shift.unsqueeze(-2)  # [..., B, C]
         return out.mean(cross_entropy(adjusted, out.y) - cross_entropy(out.logits, out.y))
+
+
+CATALOGUE = {
+    "logit-adjust": CatalogueEntry(
+        (LogitAdjust,), "train against each client's class frequencies", "Menon et al., ICLR 2021"
+    ),
+}

@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Out, Rule, Visit
 
@@ -39,3 +40,10 @@ class Margin(Rule):
         squares = out.logits.softmax(-1).square().sum(-1)  # [..., B]
         there = squares if out.ok is None else squares * out.ok
         return self.lam * there.sum(-1).log1p()
+
+
+PAPER = "Zeng et al.: Tackling Data Heterogeneity in Federated Learning via Loss Decomposition, MICCAI 2024"
+RELEASED = {"form": "released"}
+CATALOGUE = {
+    "margin": CatalogueEntry((Margin,), "keep the logits of local training small", PAPER, {"released": RELEASED}),
+}

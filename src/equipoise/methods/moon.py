@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Out, Rule, Setup, State, Visit
 
@@ -53,3 +54,13 @@ class Moon(Rule):
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {}, {"previous": visit.trained, "seen": torch.ones_like(visit.state["seen"])}
+
+
+CATALOGUE = {
+    "moon": CatalogueEntry(
+        (Moon,),
+        "contrast features with the global and the previous model",
+        "Li, He, Song, CVPR 2021",
+        {"cifar10": {"mu": 5.0}},
+    ),
+}

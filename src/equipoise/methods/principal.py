@@ -8,9 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import gram
 from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.methods.margin import PAPER
 
 TINY = 1e-12  # relative: shorter axes, and products nearer to a right angle, are rounding
 CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take another side
@@ -94,3 +96,11 @@ class Principal(Rule):
         notes = {**cohort.notes, "principal_axes": self.kept(len(p)), "principal_tie": any(ties)}
         state = {"seen": state["seen"] | torch.stack(seen)} if self.warm_start else state
         return state, replace(cohort, weights=p, coefficients=c, notes=notes)
+
+
+RELEASED = {"eigen": "l1_all", "scope": "tensor", "weights": "uniform", "warm_start": True}
+CATALOGUE = {
+    "principal": CatalogueEntry(
+        (Principal,), "move along the principal axes of the updates", PAPER, {"released": RELEASED}
+    ),
+}

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
@@ -70,3 +71,14 @@ class QFFL(Rule):
         share = float(h.max() / h.sum()) if h.sum() > 0 else 0.0
         notes = {**cohort.notes, "qffl_largest_h": share}  # near 1: one client's tiny loss has frozen the round
         return state, replace(cohort, weights=cohort.uniform, coefficients=coefficients, notes=notes)
+
+
+CATALOGUE = {
+    "qffl": CatalogueEntry(
+        (QFFL,),
+        "losses to the power q + 1 (q-FedAvg)",
+        "Li et al., ICLR 2020",
+        {"full": {"form": "full"}, "weights": {"form": "weights"}, "ffl4mia": {"form": "losses"}},
+        "weights",
+    ),
+}

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn.functional import pad
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Power, Rule, Setup, State, Visit
@@ -80,3 +81,14 @@ class SAGA(Rule):
             w = self.beta * w + (1 - self.beta) * simplex(last)
         w = w.to(state["w"].dtype)
         return {"w": state["w"].index_copy(0, cohort.ids, w)}, replace(cohort, weights=w)
+
+
+PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"
+CATALOGUE = {
+    "saga": CatalogueEntry(
+        (SAGA,),
+        "weigh clients by the sharpness of their loss",
+        PAPER,
+        {"L": {"variant": "L"}, "released": {"offset": 1e-10}},
+    ),
+}

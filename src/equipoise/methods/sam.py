@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Gradient, Rule, Visit
 
@@ -54,3 +55,13 @@ class SAM(Rule):
         g = grad(theta)
         perturbed = grad(theta + perturbation(g, radius(self.rho, self.tau, visit)))
         return g + perturbed if self.added else perturbed
+
+
+CATALOGUE = {
+    "sam": CatalogueEntry(
+        (SAM,),
+        "the gradient where the loss is highest nearby",
+        "Foret et al., ICLR 2021",
+        {"ffl4mia": {"added": True}},
+    ),
+}

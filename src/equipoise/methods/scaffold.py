@@ -8,8 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.solver import Solver
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Scaffold(Rule):
     option: Literal[1, 2] = choice(2, 1)
     absent: bool = True
 
+    def check(self, solver: Solver) -> None:
+        solver.travel(torch.ones(1))
+
     def client_state(self, setup: Setup) -> State:
         return {"c_i": torch.zeros_like(setup.theta)}
 
@@ -61,3 +66,13 @@ class Scaffold(Rule):
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         c = state["c"] + cohort.reports["dc"].sum(0) / (cohort.n_clients if self.absent else len(cohort.ids))
         return {"c": c}, replace(cohort, weights=cohort.uniform, scale=cohort.scale * self.eta)
+
+
+CATALOGUE = {
+    "scaffold": CatalogueEntry(
+        (Scaffold,),
+        "control variates against client drift",
+        "Karimireddy et al., ICML 2020",
+        {"marsfl": {"eta": 0.25, "absent": False}},
+    ),
+}

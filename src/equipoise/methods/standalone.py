@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Rule
 
 if TYPE_CHECKING:
@@ -32,3 +33,12 @@ class Standalone(Rule):
 
     def private(self, model: Model) -> Tensor:
         return torch.ones(model.size, dtype=torch.bool)
+
+
+CATALOGUE = {
+    "standalone": CatalogueEntry(
+        (Standalone,),
+        "every client trains alone",
+        "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020",
+    ),
+}

@@ -26,8 +26,8 @@ from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.federation import Alone, Federation, fingerprint
 from equipoise.federation.history import History
+from equipoise.federation.method import parse, read_value
 from equipoise.federation.round import Record
-from equipoise.methods.catalogue import parse, read_value
 from equipoise.scenarios import Scenario
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, held, sweep, waited, write_atomically

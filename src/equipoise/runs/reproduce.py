@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise.data.locations import digest
 from equipoise.federation.history import History
-from equipoise.methods.catalogue import parse
+from equipoise.federation.method import parse
 from equipoise.metrics.classification import MEASURES
 from equipoise.metrics.communication import traffic
 from equipoise.metrics.statistics import summary_over_seeds

@@ -11,10 +11,10 @@ from typing import Any
 
 import tomli_w
 
+from equipoise.federation.method import Method, read_value
 from equipoise.flower.deploy.certificates import site_names
 from equipoise.flower.deploy.superlink import FLWR, FlowerError
 from equipoise.flower.settings import Settings
-from equipoise.methods.catalogue import Method, read_value
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import near
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from equipoise.core.rule import Cohort, Power, Rule, State
 from equipoise.engines.job import Answer, Job
+from equipoise.federation.method import Method, MethodError
 from equipoise.federation.round import Experiment, Record
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.secagg import masks as secure
@@ -22,7 +23,7 @@ from equipoise.flower.secagg import sums as masked
 from equipoise.flower.secagg.site import CEILING, MODEL, VALUES
 from equipoise.flower.secagg.sums import MaskError, Sum
 from equipoise.flower.site.store import Receipt
-from equipoise.methods.catalogue import METHODS, Method, MethodError
+from equipoise.methods import METHODS
 
 if TYPE_CHECKING:
     from equipoise.flower.server.sites import Sites

@@ -26,12 +26,12 @@ from equipoise.engines.choose import Choice
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.evaluation import costly, handed, published
 from equipoise.federation.federation import Alone, Federation, structure
+from equipoise.federation.method import Method
 from equipoise.federation.round import Progression, Record, begin, looking
 from equipoise.flower.codec import LOST, UNFIT, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Blank, Task
-from equipoise.methods.catalogue import Method
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import rates_of
 

@@ -23,11 +23,11 @@ from equipoise.federation import guard
 from equipoise.federation.evaluation import Handed, Tests, used
 from equipoise.federation.federation import structure
 from equipoise.federation.inputs import frame
+from equipoise.federation.method import Method
 from equipoise.federation.round import Experiment, plain
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
-from equipoise.methods.catalogue import Method
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,20 @@
+"""FedHEAL: FPHL and FAEL, or its exact form."""
+
+from __future__ import annotations
+
+from equipoise.core.catalogue import CatalogueEntry
+from equipoise.methods.fael import FAEL
+from equipoise.methods.fael import RELEASED as RELEASED_FAEL
+from equipoise.methods.fael_exact import FAELExact
+from equipoise.methods.fphl import FPHL, PAPER
+from equipoise.methods.fphl import RELEASED as RELEASED_FPHL
+
+CATALOGUE = {
+    "fedheal": CatalogueEntry(
+        (FPHL, FAEL),
+        "FPHL and FAEL: equal accuracy across domains",
+        PAPER,
+        {"released": {**RELEASED_FPHL, **RELEASED_FAEL}, "office": {"tau": 0.4}},
+    ),
+    "fedheal-exact": CatalogueEntry((FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", PAPER),
+}
