@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from equipoise.runs import directory as runs
-from equipoise.runs.compare import compare, directories, fitting
+from equipoise.runs.comparison import compare, directories, fitting
 from equipoise.runs.directory import RunError
 from equipoise.system import files
 from run_helpers import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.analysis.decomposition import decomposition, measured
 from equipoise.federation.method import parse
 from equipoise.runs import directory as runs
-from equipoise.runs.compare import fitting, side_by_side
+from equipoise.runs.comparison import fitting, side_by_side
 from equipoise.runs.directory import RunConfig, RunError
 
 if TYPE_CHECKING:

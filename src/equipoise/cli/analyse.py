@@ -18,7 +18,7 @@ from equipoise.federation.method import parse
 from equipoise.report import analysis as draw
 from equipoise.report.figures import save
 from equipoise.runs import directory as runs
-from equipoise.runs.compare import members
+from equipoise.runs.comparison import members
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ from equipoise.methods import ALIASES, METHODS
 from equipoise.report.html import write as write_report
 from equipoise.report.table import comparison, rich_table
 from equipoise.runs import directory as runs
-from equipoise.runs.compare import compare as run_all
-from equipoise.runs.compare import fitting, members
+from equipoise.runs.comparison import compare as run_all
+from equipoise.runs.comparison import fitting, members
 from equipoise.system import environment
 from equipoise.system.files import write_atomically
 

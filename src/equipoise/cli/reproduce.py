@@ -19,7 +19,7 @@ from equipoise.report.figures import save
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs
 from equipoise.runs import reproduce as experiments
-from equipoise.runs.compare import fitting
+from equipoise.runs.comparison import fitting
 from equipoise.runs.directory import RunError
 from equipoise.runs.reproduce import Plan
 from equipoise.system.environment import environment

@@ -1,6 +1,6 @@
 """Runs as directories: configuration, execution, comparison, the papers' experiments."""
 
-from equipoise.runs.compare import compare
+from equipoise.runs.comparison import compare
 from equipoise.runs.directory import RunConfig, RunError, configure, execute, load, start, trained
 
 __all__ = ["RunConfig", "RunError", "compare", "configure", "execute", "load", "start", "trained"]

@@ -26,7 +26,7 @@ from equipoise.metrics.statistics import summary_over_seeds
 from equipoise.report.reproduction import Entry, Result, Shown
 from equipoise.report.table import mixed_machines, summary_of
 from equipoise.runs import directory as runs
-from equipoise.runs.compare import complete
+from equipoise.runs.comparison import complete
 from equipoise.runs.directory import RunConfig
 from equipoise.system.files import waited
 from equipoise.system.suggestions import unknown
