@@ -209,7 +209,7 @@ class Federation:
         self._solo: Progression | None = None
         self.progress = begin(self.experiment)
         self.records: list[Record] = []
-        self.machines = [{"round": 0, **machine(where)}]  # and where a run went on elsewhere, from which round
+        self.machines: list[dict[str, Any]] = []  # what computed the rounds, each with the first of its own
 
     @property
     def header(self) -> list[str]:
@@ -259,7 +259,8 @@ class Federation:
 
         Parameters
         ----------
-        rounds : >= 1.
+        rounds : >= 1. Those of a run that was begun with another kind of processor, or with other libraries, follow after a
+            warning, as the last bits may differ.
         directory : where to append ``metrics.jsonl`` and keep a checkpoint; a run killed at any moment goes on from
             there with :meth:`resume`.
         progress : show a progress bar on a terminal.
@@ -275,6 +276,7 @@ class Federation:
         _whole("checkpoint_every", checkpoint_every, 1)
         total = self.progress.t + rounds
         path = Path(directory) if directory is not None else None
+        self._note_machine()
         self.prepare(total, progress=progress)
         if path is not None:
             self._settle(path, total)
@@ -293,6 +295,18 @@ class Federation:
                 if on_round is not None:
                     on_round(record)
         return self.history
+
+    def _note_machine(self) -> None:
+        """Remember what computes the next rounds; a run that another kind of processor began goes on with a warning."""
+        here = {"round": self.progress.t, **machine(self.model.initial.device)}
+        if self.machines and kind(self.machines[-1]) == kind(here):
+            return
+        if self.machines:
+            log.warning(
+                "%s, seed %d: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
+                self.method, self.experiment.seed, self.progress.t, kind(self.machines[-1]), kind(here),
+            )  # fmt: skip
+        self.machines = [*self.machines, here]
 
     def _round(self, rounds: int) -> Record:
         began = time.perf_counter()
@@ -483,8 +497,6 @@ class Federation:
     def resume(self, directory: str | Path) -> int:
         """Go back to the checkpoint in a directory; returns the rounds still planned.
 
-        On another kind of processor, or with other libraries, the run goes on, and a warning says that last bits may differ.
-
         Raises
         ------
         CheckpointError : missing, damaged, or of a federation with other settings, naming the first that differs.
@@ -507,20 +519,8 @@ class Federation:
             ) from None
         self.alone = self.alone or meta.get("alone")
         self.records = trim(path / "metrics.jsonl", self.progress.t)
-        self.machines = self._continued(meta.get("machines", []), path)
+        self.machines = list(meta.get("machines", []))
         return int(meta["rounds"]) - self.progress.t
-
-    def _continued(self, before: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
-        """The machines of a run that goes on here."""
-        here = {**self.machines[-1], "round": self.progress.t}
-        if before and kind(before[-1]) == kind(here):
-            return before
-        if before:
-            log.warning(
-                "%s: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
-                path, self.progress.t, kind(before[-1]), kind(here),
-            )  # fmt: skip
-        return [*before, here]
 
 
 def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
