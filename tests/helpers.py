@@ -232,8 +232,8 @@ def out_of(oracle: Oracle, theta: Tensor) -> Out:
     P = oracle.n_params
     x, y = oracle.source.batch(torch.arange(int(oracle.source.sizes)), None)
 
-    def ask(vector: Tensor) -> Tensor:
-        return oracle.evaluator.forward(vector[:P], vector[P:].clone(), x)[1]
+    def ask(vector: Tensor) -> tuple[Tensor, Tensor]:
+        return oracle.evaluator.forward(vector[:P], vector[P:].clone(), x)
 
     logits, features = oracle.evaluator.forward(theta[:P], theta[P:].clone(), x)
     return Out(logits, features, y, None, ask)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.federation import evaluation
 from equipoise.federation.method import Method, MethodError, parse
-from helpers import KeepHead, KeepNorm, federation, fitted, normal
+from helpers import KeepHead, KeepNorm, difference, federation, fitted, network, normal, oracle_of, samples
 
 
 def cohort(updates: Tensor, **more: object) -> Cohort:
@@ -206,3 +206,40 @@ def test_directions_are_recorded_as_they_are() -> None:
 )
 def test_the_header_says_what_happens_to_batchnorm(name: str, kind: str, words: str) -> None:
     assert words in federation(name, kind=kind).header[-1]
+
+
+@dataclass(frozen=True)
+class Distil(Rule):
+    """Stay near what the received model says of the batch: the mean of KL(received || trained)."""
+
+    def loss(self, out: Out, visit: Visit) -> Tensor:
+        logits, features = out.ask(visit.received)
+        assert not logits.requires_grad
+        assert features.shape[:-1] == logits.shape[:-1]
+        p = logits.softmax(-1)
+        return out.mean((p * (p.log() - out.logits.log_softmax(-1))).sum(-1))
+
+
+def test_a_rule_may_ask_what_another_model_says_of_the_batch() -> None:
+    """Distillation is a rule like any other: one step on a full batch, against autograd on the plain network."""
+    x, y = samples(12, 1)
+    net = network()
+    oracle = oracle_of(net, x, y, eq.SGD(0.5))
+    received = oracle.evaluator.model.initial + 0.1 * normal(oracle.n_params)
+    start = oracle.evaluator.model.initial.clone()
+    visit = Visit(received, oracle.n_params, {}, {}, oracle, 0, 1)
+    trained = oracle.solve(start, lambda out: out.cross_entropy + Distil().loss(out, visit))
+
+    torch.nn.utils.vector_to_parameters(received, net.parameters())
+    told = net(x).detach().softmax(-1)
+    torch.nn.utils.vector_to_parameters(start, net.parameters())
+    said = net(x).log_softmax(-1)
+    loss = torch.nn.functional.nll_loss(said, y) + torch.nn.functional.kl_div(said, told, reduction="batchmean")
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
+    assert torch.allclose(trained, start - 0.5 * gradient, rtol=0, atol=1e-12)
+
+
+def test_distillation_agrees_between_the_engines() -> None:
+    one, two = (fitted(Distil(), 2, engine=engine) for engine in ("sequential", "stacked"))
+    assert difference(one, two) < 1e-10
+    assert float((one.progress.vector - fitted("fedavg", 2).progress.vector).abs().max()) > 1e-6

@@ -248,8 +248,8 @@ class Oracle:
     def _objective(self, x: Tensor, y: Tensor, ok: Tensor | None, terms: Terms | None) -> Objective:
         """What is minimised on a batch."""
 
-        def ask(vector: Tensor) -> Tensor:
-            return self.evaluator.forward(vector[..., : self.n_params], vector[..., self.n_params :].clone(), x)[1]
+        def ask(vector: Tensor) -> tuple[Tensor, Tensor]:
+            return self.evaluator.forward(vector[..., : self.n_params], vector[..., self.n_params :].clone(), x)
 
         def objective(logits: Tensor, features: Tensor) -> Tensor:
             out = Out(logits, features, y, ok, ask)

@@ -98,7 +98,7 @@ class Out:
     """One batch as the network saw it.
 
     ``logits`` [..., B, C], ``features`` [..., B, D] (what enters the classifier), labels ``y`` [..., B], ``ok``
-    [..., B], 0 where a stacked batch is padded, or None where none is. ``ask`` gives the features [..., B, D] of the
+    [..., B], 0 where a stacked batch is padded, or None where none is. ``ask`` gives logits and features of the
     same batch at another whole model vector [..., G], in eval mode and without gradient.
     """
 
@@ -106,7 +106,7 @@ class Out:
     features: Tensor
     y: Tensor
     ok: Tensor | None
-    ask: Callable[[Tensor], Tensor]
+    ask: Callable[[Tensor], tuple[Tensor, Tensor]]
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one number per sample [..., B] over the samples that are there: [...]."""
