@@ -99,14 +99,18 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "processes": lambda: Processes(2),
     "stacked": lambda: Stacks(2),
 }
-FAST = {(name, "sequential") for name in METHODS} | {
-    (name, e) for name in REPRESENTATIVE for e in ("workers", "stacked")
-}
-FAST |= {("moon", "processes")}
+FAST = {(name, "sequential", "float32") for name in METHODS} | {("moon", "sequential", "float64")}
+FAST |= {(name, e, "float64") for name in REPRESENTATIVE for e in ("workers", "stacked")}
+
+
+def case(name: str, engine: str, dtype: str) -> Any:
+    """The others wait for `make test-all`."""
+    later = [] if (name, engine, dtype) in FAST else [pytest.mark.slow]
+    return pytest.param(name, engine, dtype, id=f"{name}-{engine}-{dtype}", marks=later)
+
+
 CASES = [
-    pytest.param(
-        name, engine, dtype, id=f"{name}-{engine}-{dtype}", marks=[pytest.mark.slow] * ((name, engine) not in FAST)
-    )
+    case(name, engine, dtype)
     for name in NAMES
     for engine in ENGINES
     for dtype in ("float32", "float64")
@@ -123,7 +127,7 @@ def test_no_bit_depends_on_where_tensors_begin(name: str, engine: str, dtype: st
     assert told(straight) == told(askew)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name not in REPRESENTATIVE)) for name in METHODS],
