@@ -1,4 +1,7 @@
-"""The clients' data: tensors in memory, or any data set read as it is needed."""
+"""The clients' data: tensors in memory, or any data set read as it is needed.
+
+Imports ``system`` only.
+"""
 
 from equipoise.data.samples import Samples, Stream, read
 

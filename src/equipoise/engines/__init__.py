@@ -1,4 +1,7 @@
-"""Engines: ways to call :func:`equipoise.core.client.visit_client` for the clients of a round. All give the same result."""
+"""Engines: ways to call :func:`equipoise.core.client.visit_client` for the clients of a round. All give the same result.
+
+Imports ``core``, ``data``, ``submodels`` and ``system``.
+"""
 
 from collections.abc import Callable, Mapping
 

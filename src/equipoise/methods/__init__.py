@@ -1,4 +1,7 @@
-"""One file per paper, each with its entries of the catalogue at its end; a new file is one more name here."""
+"""One file per paper, each with its entries of the catalogue at its end; a new file is one more name here.
+
+A file imports ``core``, ``submodels`` and other methods.
+"""
 
 from importlib import import_module
 

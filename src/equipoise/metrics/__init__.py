@@ -1,4 +1,7 @@
-"""What is measured: accuracy, its spread, what clients get for what they give, and statistics over seeds."""
+"""What is measured: accuracy, its spread, what clients get for what they give, and statistics over seeds.
+
+Imports ``system`` only.
+"""
 
 from equipoise.metrics.classification import MEASURES, classification
 from equipoise.metrics.collaborative import (

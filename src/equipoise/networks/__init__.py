@@ -2,6 +2,8 @@
 
 In each of them the classifier is the last ``nn.Linear`` in registration order, and no operation works in place, so that
 ``torch.func.vmap`` runs a stack of them.
+
+Imports ``system`` only.
 """
 
 import inspect

@@ -1,4 +1,7 @@
-"""What runs look like to a reader: tables, figures, and one self-contained HTML page."""
+"""What runs look like to a reader: tables, figures, and one self-contained HTML page.
+
+Imports ``metrics`` and ``system``.
+"""
 
 from equipoise.report.figures import draw_all, save_all
 from equipoise.report.html import render, write

@@ -1,4 +1,7 @@
-"""Runs as directories: configuration, execution, comparison, the papers' experiments."""
+"""Runs as directories: configuration, execution, comparison, the papers' experiments.
+
+Imports everything but ``cli`` and ``analysis``.
+"""
 
 from equipoise.runs.comparison import compare
 from equipoise.runs.directory import RunConfig, RunError, configure, execute, load, start, trained

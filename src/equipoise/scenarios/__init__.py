@@ -1,4 +1,7 @@
-"""Named, seeded federations of data: ``load("digits", seed=0)``."""
+"""Named, seeded federations of data: ``load("digits", seed=0)``.
+
+Imports ``data``, ``metrics`` and ``system``.
+"""
 
 import inspect
 from collections.abc import Callable

@@ -1,1 +1,4 @@
-"""Parts of a network: its hidden units, and what each is worth."""
+"""Parts of a network: its hidden units, and what each is worth.
+
+Imports ``core`` and ``system``.
+"""

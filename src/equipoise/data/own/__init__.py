@@ -1,1 +1,4 @@
-"""The user's own data: folders, tables, arrays, the Hugging Face Hub."""
+"""The user's own data: folders, tables, arrays, the Hugging Face Hub.
+
+Imports ``data`` and ``system``.
+"""

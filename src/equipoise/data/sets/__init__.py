@@ -1,1 +1,4 @@
-"""Readers of the papers' data sets in their published files."""
+"""Readers of the papers' data sets in their published files.
+
+Imports ``data`` and ``system``.
+"""
