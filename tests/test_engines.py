@@ -443,7 +443,7 @@ def test_bf16_rounds_and_keeps_the_dtype(engine: str, tmp_path: Path) -> None:
     assert "autocast to bf16" in rounded.header[1]
     assert "bf16" not in exact.header[1]
     rounded.save(tmp_path)
-    with pytest.raises(eq.checkpoint.CheckpointError, match="its precision is bf16, here it is None"):
+    with pytest.raises(eq.CheckpointError, match="its precision is bf16, here it is None"):
         federation("fedprox+fedheal", net=network().float(), engine=engine).resume(tmp_path)
     with pytest.raises(ValueError, match=r"precision must be 'full' or 'bf16'; found 'half'\."):
         make("half")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core import maths
+from equipoise.methods.feddyn import FedDyn
 from equipoise.methods.fedfv import FedFV
 from helpers import Server, federation, fitted, normal, scripted
 
@@ -174,7 +175,7 @@ def test_with_feddyn_the_servers_shift_is_kept() -> None:
         before = both.theta
         plain = alone.round(updates, ids, [report])
         cohort = both.round(updates, ids, [{}, report])
-        u = both.state[both.position(eq.method.FedDyn)]["u"]
+        u = both.state[both.position(FedDyn)]["u"]
         assert torch.allclose(both.theta - before, plain.step() - u, rtol=0, atol=1e-12)
         assert torch.equal(cohort.coefficients, plain.coefficients)
         moved = moved or plain.shift is not None

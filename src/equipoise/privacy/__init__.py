@@ -3,6 +3,6 @@
 Imports nothing of the library.
 """
 
-from equipoise.privacy.accounting import Relation, answers, noise_for, spent
+from equipoise.privacy.accounting import SENSITIVITY, Relation, answers, noise_for, spent
 
-__all__ = ["Relation", "answers", "noise_for", "spent"]
+__all__ = ["SENSITIVITY", "Relation", "answers", "noise_for", "spent"]
