@@ -37,7 +37,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equipoise import guard
+from equipoise.federation import guard
 from equipoise.flower import Task
 
 

@@ -413,7 +413,8 @@ def test_only_training_is_refused(equipoise: Any, tmp_path: Path, monkeypatch: p
 TRUTH = """
 import sys
 import torch
-from equipoise import forecasts, runs
+from equipoise.federation import forecast as forecasts
+from equipoise.runs import directory as runs
 config = runs.configure(sys.argv[1], "digits", network=sys.argv[2], rounds=2, epochs=1)
 torch.set_num_threads(1)
 if sys.argv[3] == "plan":
