@@ -24,7 +24,8 @@ from round import machine, options, show
 from safetensors.torch import load_file
 from torch import Tensor
 
-SWITCHES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+from equipoise.system.environment import PORTABLE, SWITCHES
+
 SETS: dict[str, dict[str, str]] = {
     "none": {},
     "none, again": {},
@@ -36,11 +37,7 @@ SETS: dict[str, dict[str, str]] = {
     "MKL AUTO,STRICT": {"MKL_CBWR": "AUTO,STRICT"},
     "MKL AVX2": {"MKL_CBWR": "AVX2"},
     "MKL COMPATIBLE": {"MKL_CBWR": "COMPATIBLE"},
-    "torch and oneDNN with AVX2, MKL COMPATIBLE": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_CBWR": "COMPATIBLE",
-    },
+    "torch and oneDNN with AVX2, MKL COMPATIBLE": PORTABLE,
     "all without AVX": {
         "ATEN_CPU_CAPABILITY": "default",
         "ONEDNN_MAX_CPU_ISA": "SSE41",

@@ -35,7 +35,7 @@ import equipoise as eq
 from equipoise.core import draws
 from equipoise.federation.round import one_round
 from equipoise.networks import build
-from equipoise.system import memory
+from equipoise.system import environment, memory
 
 SOLVER = eq.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4)
 CLASSES = 10
@@ -229,14 +229,9 @@ def measure(work: Workload, alternations: int, engine: str = "auto") -> Result:
 
 def machine() -> str:
     """Processor, cores, versions, and what else the machine was doing."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    model = next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, equipoise {eq.__version__}"
     busy = f"; load average {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
-    return f"{model or platform.machine()}, {os.cpu_count()} cores; {platform.system()}; {versions}{busy}"
+    return f"{environment.machine()['processor']}, {os.cpu_count()} cores; {platform.system()}; {versions}{busy}"
 
 
 COLUMNS = ("workload", "engine", "times as fast", "range", "target", "difference")
