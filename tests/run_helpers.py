@@ -19,7 +19,7 @@ from torch import Tensor
 
 from equipoise.cli import main as cli
 from equipoise.runs import directory as runs
-from equipoise.runs.directory import RunConfig
+from equipoise.runs.configuration import RunConfig
 
 SIZES = {"train": [24, 20, 28, 16], "test": [20, 20, 20, 20], "clients": 4}
 SCENARIO = "digits(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=4)"

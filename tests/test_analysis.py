@@ -23,14 +23,14 @@ from equipoise.core.oracle import Oracle
 from equipoise.metrics.decomposition import decompose
 from equipoise.report import analysis as draw
 from equipoise.runs import directory as runs
-from equipoise.runs.directory import RunError
+from equipoise.runs.configuration import RunError, configure
 from helpers import UNEQUAL, KeepHead, clients, federation, network
 
 OPTIONS = {"clients": 4, "train": [8, 8, 8, 8], "test": [6, 6, 6, 6]}
 
 
 def run_of(directory: Path, method: str = "fedavg", seed: int = 0, **more: Any) -> Path:
-    config = runs.configure(
+    config = configure(
         method,
         "digits",
         seed=seed,
@@ -249,7 +249,7 @@ def test_bad_landscapes(trained: Path, tmp_path: Path) -> None:
             landscape([trained / "fedavg"], **{"points": 3, "grid": 0, "draws": 1, **wrong})
     with pytest.raises(ValueError, match="holds no trained model yet"):
         landscape([run_of(tmp_path / "begun")])
-    other = runs.configure(
+    other = configure(
         "fedavg", "digits", rounds=1, network="mlp", network_options={"hidden": [9]}, scenario_options=OPTIONS
     )
     runs.start(other, tmp_path / "wider")
@@ -353,7 +353,7 @@ def test_the_network_is_not_changed() -> None:
 def test_a_run_that_needs_contributions_is_taken_apart(tmp_path: Path) -> None:
     """They are found out first, as by the run itself."""
     options = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
-    config = runs.configure(
+    config = configure(
         "fedsac", "digits-pow", scenario_options=options, network="mlp", network_options={"hidden": [8]}, rounds=2
     )
     runs.start(config, tmp_path / "run")

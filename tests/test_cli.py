@@ -24,6 +24,7 @@ from equipoise.cli import main as cli
 from equipoise.cli.main import SIGHTS
 from equipoise.federation import checkpoint, guard
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import called, configure
 from run_helpers import (
     TINY,
     Zygote,
@@ -233,7 +234,7 @@ def test_hyper_parameters_network_and_scenario_are_as_given(equipoise: Call, tmp
     ],
 )
 def test_options_in_brackets(text: str, expected: tuple[str, dict[str, Any]]) -> None:
-    assert runs.called("--network", text, "") == expected
+    assert called("--network", text, "") == expected
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_options_in_brackets(text: str, expected: tuple[str, dict[str, Any]]) ->
 )
 def test_brackets_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ValueError, match="write NAME=VALUE in the brackets and close them, for example"):
-        runs.called("--network", text, "resnet10(width=64)")
+        called("--network", text, "resnet10(width=64)")
 
 
 def test_an_option_of_the_scenario_can_be_set(equipoise: Call, tmp_path: Path) -> None:
@@ -540,7 +541,7 @@ def test_the_global_model_is_exported(base: Path, equipoise: Call, tmp_path: Pat
 
 def test_what_clients_own_is_exported(equipoise: Call, tmp_path: Path) -> None:
     options = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
-    settings = runs.configure(
+    settings = configure(
         "fedsac", "digits-pow", scenario_options=options, network="mlp", network_options={"hidden": [8, 8]}, rounds=1
     )
     runs.start(settings, tmp_path / "run")

@@ -16,7 +16,7 @@ import pytest
 
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import compare, directories, fitting
-from equipoise.runs.directory import RunError
+from equipoise.runs.configuration import RunError, configure
 from equipoise.system import files
 from run_helpers import (
     TINY,
@@ -56,7 +56,7 @@ def compared(cache: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(base)
         sizes = config().scenario_options
-        configs = [runs.configure(m, scenario_options=sizes, **SMALL, seed=k) for m in METHODS for k in range(2)]
+        configs = [configure(m, scenario_options=sizes, **SMALL, seed=k) for m in METHODS for k in range(2)]
         done: list[tuple[int, int]] = []
         compare(configs, Path("runs/both"), jobs=2, on_progress=lambda *now: done.append(now))
     assert done[-1] == (12, 12)

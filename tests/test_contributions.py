@@ -12,6 +12,7 @@ import torch
 import equipoise as eq
 from equipoise.federation.history import History
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import configure
 from helpers import federation, fitted, identical, samples
 
 SMALL = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
@@ -34,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
 
 def ran(directory: Path, method: str, **choices: Any) -> History:
-    config = runs.configure(
+    config = configure(
         method,
         "digits-pow",
         scenario_options=SMALL,
@@ -176,15 +177,15 @@ def test_a_scenario_that_holds_no_data_out() -> None:
     with pytest.raises(
         ValueError, match=r"fedsac measures on validation data .* scenario digits holds none out.*digits-pow"
     ):
-        runs.configure("fedsac", "digits")
+        configure("fedsac", "digits")
 
 
 def test_steps_and_epochs() -> None:
     with pytest.raises(ValueError, match="--epochs 2 and --steps 5: tell one of them"):
-        runs.configure("fedavg", "digits", epochs=2, steps=5)
-    assert runs.configure("fedavg", "digits-pow", scenario_options=SMALL).steps == 15
-    assert runs.configure("fedavg", "digits-pow", scenario_options=SMALL, epochs=2).steps is None
-    assert runs.configure("fedavg", "digits", steps=4).steps == 4
+        configure("fedavg", "digits", epochs=2, steps=5)
+    assert configure("fedavg", "digits-pow", scenario_options=SMALL).steps == 15
+    assert configure("fedavg", "digits-pow", scenario_options=SMALL, epochs=2).steps is None
+    assert configure("fedavg", "digits", steps=4).steps == 4
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True])

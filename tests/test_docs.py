@@ -25,6 +25,7 @@ from equipoise.core import hyperparameters as hyper
 from equipoise.federation.method import parse, read_value
 from equipoise.methods import METHODS
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import configure
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -295,7 +296,7 @@ def other_directory() -> None:
 
 def other_settings() -> None:
     for epochs in (1, 2):
-        runs.start(runs.configure("fedavg", epochs=epochs), Path("runs/mine"))
+        runs.start(configure("fedavg", epochs=epochs), Path("runs/mine"))
 
 
 nan = torch.full((5, 4), float("nan"))

@@ -18,9 +18,8 @@ from equipoise.methods import METHODS
 from equipoise.methods.fphl import FPHL
 from equipoise.report.reproduced_figures import KINDS
 from equipoise.report.table import STATISTICS
-from equipoise.runs import directory as runs
 from equipoise.runs import reproduce
-from equipoise.runs.directory import RunConfig
+from equipoise.runs.configuration import RunConfig, called
 from equipoise.scenarios import SCENARIOS
 
 ROOT = Path(equipoise.__file__).parent / "runs" / "experiments"
@@ -91,7 +90,7 @@ def test_scenarios_options_networks_and_training_exist(name: str) -> None:
         assert set(condition.options) <= options, part.name
         assert all(set(row.options) <= options for row in rows), part.name
         if condition.network is not None:
-            network, given = runs.called("network", condition.network, "mlp")
+            network, given = called("network", condition.network, "mlp")
             assert network in networks.NETWORKS
             assert isinstance(given, dict)
         for train in (condition.train, *(row.train for row in rows)):

@@ -30,6 +30,7 @@ from equipoise.flower.server.sites import Sites, SitesError, description, natura
 from equipoise.flower.settings import Settings
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import FLOWER, RunError, configure
 from helpers import (
     UNEQUAL,
     KeepHead,
@@ -720,18 +721,18 @@ def test_the_command_line_runs_a_scenario_between_sites(tmp_path: Path) -> None:
         if record["round"] == 0:
             raise KeyboardInterrupt
 
-    for engine in ("sequential", runs.FLOWER):
-        config = runs.configure("scaffold", "digits", rounds=2, engine=engine, participation=0.2, steps=2)
+    for engine in ("sequential", FLOWER):
+        config = configure("scaffold", "digits", rounds=2, engine=engine, participation=0.2, steps=2)
         directory = tmp_path / engine
         runs.start(config, directory)
-        if engine == runs.FLOWER:
+        if engine == FLOWER:
             with pytest.raises(KeyboardInterrupt):
                 runs.execute(directory, progress=False, on_round=stop)
         history = runs.execute(directory, progress=False)
         kept.append([{k: v for k, v in r.items() if k not in ("seconds", "sent")} for r in history.records])
     assert kept[0] == kept[1]
-    with pytest.raises(runs.RunError, match=r"with them\. Run it with another engine"):
-        runs.trained(tmp_path / runs.FLOWER)
+    with pytest.raises(RunError, match=r"with them\. Run it with another engine"):
+        runs.trained(tmp_path / FLOWER)
 
 
 def test_noise_that_protects_is_the_sites_own_and_never_the_same(tmp_path: Path) -> None:

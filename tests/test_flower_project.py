@@ -34,6 +34,7 @@ from equipoise.flower.deploy import checks, local, project, superlink
 from equipoise.flower.deploy.certificates import CertificateError, make_certificates
 from equipoise.flower.deploy.superlink import FlowerError
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import FLOWER, RunError, configure
 from run_helpers import equipoise
 
 __all__ = ["equipoise"]
@@ -642,7 +643,7 @@ def test_a_run_that_failed_is_an_error() -> None:
         (superlink.Outcome(1, "finished:failed", "no sites"), "The run failed: no sites"),
         (superlink.Outcome(1, "finished:stopped", "N/A"), "The run failed: finished:stopped"),
     ):
-        with pytest.raises(runs.RunError, match=words):
+        with pytest.raises(RunError, match=words):
             flower_cli._ended(outcome, Path("run.log"))
 
 
@@ -673,7 +674,7 @@ def test_a_run_between_sites_is_not_taken_for_a_simulation(equipoise: Any, tmp_p
 
 
 def test_what_is_foretold_of_messages_is_said(tmp_path: Path) -> None:
-    config = runs.configure("fedavg", "digits", rounds=1, steps=1, participation=0.1, engine=runs.FLOWER)
+    config = configure("fedavg", "digits", rounds=1, steps=1, participation=0.1, engine=FLOWER)
     plan = runs.plan(config, tmp_path, progress=False)
-    assert (plan.engine, plan.workers) == (runs.FLOWER, 1)
+    assert (plan.engine, plan.workers) == (FLOWER, 1)
     assert "messages" in plan.why

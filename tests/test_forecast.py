@@ -27,6 +27,7 @@ from equipoise.federation.forecast import LIMIT, Part, duration, free_memory, si
 from equipoise.federation.tensor_memory import Watch
 from equipoise.methods import METHODS
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import configure
 from helpers import UNEQUAL, clients, federation, identical, samples
 from run_helpers import SCENARIO, TINY, cache, equipoise
 
@@ -307,26 +308,26 @@ def test_advice_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setenv(LIMIT, "30MiB")
     with pytest.raises(eq.ForecastError) as error:
-        runs.configure("fedavg", "digits", **settings)
+        configure("fedavg", "digits", **settings)
     told = re.search(
         r"at least (\S+ MiB).*updates of the round.*40 clients x 656,810 numbers.*participation (0\.\d+)",
         str(error.value),
     )
     assert told is not None, str(error.value)
     share = float(told[2])
-    assert runs.configure("fedavg", "digits", participation=share, **settings).participation == share
+    assert configure("fedavg", "digits", participation=share, **settings).participation == share
     with pytest.raises(eq.ForecastError):
-        runs.configure("fedavg", "digits", participation=2 * share, **settings)
+        configure("fedavg", "digits", participation=2 * share, **settings)
     monkeypatch.setenv(LIMIT, "8GiB")
-    runs.configure("fedavg", "digits", **settings)
+    configure("fedavg", "digits", **settings)
 
 
 def test_state_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"scenario_options": {"clients": 40, "train": [400] * 4, "test": [20] * 4}, "network": "mlp"}
     monkeypatch.setenv(LIMIT, "150MiB")
-    runs.configure("fedavg", "digits", **options)
+    configure("fedavg", "digits", **options)
     with pytest.raises(eq.ForecastError, match=r"updates of the round|state of the method"):
-        runs.configure("scaffold", "digits", **options)
+        configure("scaffold", "digits", **options)
 
 
 def test_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,7 +416,8 @@ import sys
 import torch
 from equipoise.federation import forecast as forecasts
 from equipoise.runs import directory as runs
-config = runs.configure(sys.argv[1], "digits", network=sys.argv[2], rounds=2, epochs=1)
+from equipoise.runs.configuration import configure
+config = configure(sys.argv[1], "digits", network=sys.argv[2], rounds=2, epochs=1)
 torch.set_num_threads(1)
 if sys.argv[3] == "plan":
     print(runs.plan(config, runs.Path("."), progress=False).needed)

@@ -12,7 +12,7 @@ import pytest
 
 from equipoise import scenarios
 from equipoise.cli.init import OPTIONS, SETTINGS, read
-from equipoise.runs.directory import RunConfig
+from equipoise.runs.configuration import RunConfig
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]

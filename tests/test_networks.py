@@ -18,6 +18,7 @@ from equipoise.core.model import Model
 from equipoise.networks import MLP, NETWORKS, NetworkEntry, build, resnet18, resnet50
 from equipoise.networks.weights import put
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import called, configure
 from equipoise.submodels.hidden_units import find
 from run_helpers import SIZES, executed
 from run_helpers import cache as folder  # noqa: F401 (a fixture)
@@ -343,8 +344,8 @@ def test_a_run_knows_the_file_of_its_weights(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(NETWORKS, "begun", NetworkEntry("Begun.", begun))
     torch.save(build("begun", seed=8).state_dict(), "begun.pt")
-    name, options = runs.called("--network", "begun(weights=./begun.pt)", "")
-    settings = runs.configure(
+    name, options = called("--network", "begun(weights=./begun.pt)", "")
+    settings = configure(
         "fedavg", scenario_options=SIZES, network=name, network_options=options, rounds=1, batch_size=8, lr=1e-9
     )
     assert settings.network_options == {"weights": str(tmp_path / "begun.pt")}

@@ -19,6 +19,7 @@ from equipoise.data.contents import DataError, Found
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog
 from equipoise.runs import directory as runs
+from equipoise.runs.configuration import configure
 from equipoise.scenarios import SCENARIOS, Images, Scenario, load, partition
 from equipoise.scenarios.corrupted import corrupted
 
@@ -404,7 +405,7 @@ def test_institutions_train_on_their_files(tmp_path: Path) -> None:
 
 def trained(name: str, data: Path, options: dict[str, Any], **choices: Any) -> None:
     """One round of the scenario's own training with a small network, from images on disk."""
-    config = runs.configure(
+    config = configure(
         "fedavg", name, network="cnn", data=str(data), scenario_options=options, rounds=1, epochs=1, **choices
     )
     fed, scenario = runs.federation(config)
@@ -677,7 +678,7 @@ def test_fedsac_trains_on_its_files(name: str, shape: tuple[int, ...], tmp_path:
     for (images, kinds), part in zip(scenario.clients, parts(scenario), strict=True):
         assert torch.equal(images, torch.from_numpy(x[part]))
         assert kinds.tolist() == y[part].tolist()
-    config = runs.configure("fedavg", f"fedsac-{name}", data=str(tmp_path), scenario_options=options, rounds=2, steps=2)
+    config = configure("fedavg", f"fedsac-{name}", data=str(tmp_path), scenario_options=options, rounds=2, steps=2)
     assert (config.network, config.network_options) == ("mlp", {"hidden": [200, 200]})
     fed, _ = runs.federation(config)
     fed.fit(1, progress=False)
@@ -688,7 +689,7 @@ def test_adam_is_recommended_and_another_optimizer_has_its_own_rate(reads: Reads
     reads(everything())
 
     def chosen(scenario: str, **choices: Any) -> tuple[str, float, float, float]:
-        config = runs.configure("fedavg", scenario, network="mlp", data=str(tmp_path), **choices)
+        config = configure("fedavg", scenario, network="mlp", data=str(tmp_path), **choices)
         return config.optimizer, config.lr, config.momentum, config.weight_decay
 
     assert chosen("fedism-rsna") == ("adam", 3e-4, 0.0, 5e-4)

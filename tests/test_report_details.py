@@ -38,7 +38,7 @@ from equipoise.report.details import (
 )
 from equipoise.report.table import COLLABORATION, PARITY, STATISTICS
 from equipoise.report.terms import TERMS, anchor, hint, typeset
-from equipoise.runs.directory import RunConfig, called
+from equipoise.runs.configuration import RunConfig, called
 from test_collaborative_report import made as collaborator
 from test_report import Page, compared, made_up, several
 

@@ -20,7 +20,7 @@ import equipoise as eq
 from equipoise.core.model import Bound
 from equipoise.federation import checkpoint
 from equipoise.runs import directory as runs
-from equipoise.runs.directory import RunConfig, RunError
+from equipoise.runs.configuration import RunConfig, RunError, configure
 from equipoise.system import files
 from run_helpers import SIZES, assert_same_run, cache, config, executed, records, started, tensors
 
@@ -133,7 +133,7 @@ def test_the_settings_decide_the_result(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_not_chosen_is_the_scenarios() -> None:
-    found = runs.configure("fedheal", "digits", scenario_options=SIZES)
+    found = configure("fedheal", "digits", scenario_options=SIZES)
     protocol = eq.scenario("digits", **SIZES).protocol
     assert (found.rounds, found.epochs, found.batch_size) == (protocol.rounds, protocol.epochs, protocol.batch_size)
     assert (found.lr, found.momentum, found.weight_decay) == (protocol.lr, protocol.momentum, protocol.weight_decay)
@@ -142,7 +142,7 @@ def test_what_is_not_chosen_is_the_scenarios() -> None:
 
 
 def test_choices_and_overrides_count() -> None:
-    found = runs.configure(
+    found = configure(
         "fedprox+fedheal",
         overrides={"fedheal.tau": 0.5, "fedprox.mu": 1},
         scenario_options=SIZES,
@@ -153,7 +153,7 @@ def test_choices_and_overrides_count() -> None:
     assert found.method == found.label == "fedprox(mu=1)+fedheal(tau=0.5)"
     assert (found.rounds, found.optimizer, found.momentum, found.lr) == (3, "adam", 0.0, 0.001)
     assert found.solver == eq.Adam(0.001, weight_decay=found.weight_decay)
-    assert runs.configure("fedavg", scenario_options=SIZES, optimizer="adamw", lr=0.5).solver == eq.Adam(
+    assert configure("fedavg", scenario_options=SIZES, optimizer="adamw", lr=0.5).solver == eq.Adam(
         0.5, weight_decay=found.weight_decay, decoupled=True
     )
 
@@ -433,7 +433,7 @@ def test_methods_of_the_documentation_run(tmp_path: Path) -> None:
 
 def test_the_scenarios_network_comes_with_its_options() -> None:
     """Another choice of network is that network as it is, not with options meant for another."""
-    config = runs.configure("fedavg", "digits-quality")
+    config = configure("fedavg", "digits-quality")
     assert (config.network, config.network_options) == ("cnn", {"norm": "batch", "width": 8})
-    assert runs.configure("fedavg", "digits-quality", network="cnn").network_options == {}
-    assert runs.configure("fedavg", "digits").network_options == {}
+    assert configure("fedavg", "digits-quality", network="cnn").network_options == {}
+    assert configure("fedavg", "digits").network_options == {}

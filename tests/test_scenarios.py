@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.runs.directory import configure
+from equipoise.runs.configuration import configure
 from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, digits, load, partition
 from equipoise.system.files import cache_directory
 

@@ -21,7 +21,7 @@ from equipoise.federation.method import Method, parse
 from equipoise.federation.round import Experiment, Progression, begin, one_round
 from equipoise.metrics.decomposition import decompose
 from equipoise.runs import directory as runs
-from equipoise.runs.directory import RunConfig, RunError
+from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory

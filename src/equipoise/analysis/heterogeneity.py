@@ -11,7 +11,7 @@ from equipoise.analysis.decomposition import decomposition, measured
 from equipoise.federation.method import parse
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import fitting, side_by_side
-from equipoise.runs.directory import RunConfig, RunError
+from equipoise.runs.configuration import RunConfig, RunError, configure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,13 +44,13 @@ def cells(base: Path, alphas: Sequence[float] = ALPHAS, seeds: int = 1, **choice
     Parameters
     ----------
     base : directory of the figure. alphas : Dirichlet concentrations, > 0. seeds : 0, 1, ..., seeds - 1.
-    choices : fields of :class:`equipoise.runs.directory.RunConfig`; ``scenario_options`` may not hold ``alpha``.
+    choices : fields of :class:`equipoise.runs.configuration.RunConfig`; ``scenario_options`` may not hold ``alpha``.
     """
     options = dict(choices.pop("scenario_options", {}))
     found = []
     for alpha in alphas:
         for seed in range(seeds):
-            config = runs.configure(
+            config = configure(
                 "fedavg", SCENARIO, seed=seed, scenario_options={**options, "alpha": float(alpha)}, **choices
             )
             found.append(Cell(float(alpha), seed, config, base / f"alpha{alpha:g}-seed{seed}"))

@@ -19,6 +19,7 @@ from equipoise.report import analysis as draw
 from equipoise.report.figures import save
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import members
+from equipoise.runs.configuration import RunConfig
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def landscape(
     _drawn({"landscape-1d": draw.lines(found)} | ({"landscape-2d": draw.planes(found)} if grid else {}), output)
 
 
-def _named(path: Path, config: runs.RunConfig, paths: list[Path]) -> str:
+def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
     """What to call a run among others: its method, and what sets it apart."""
     others = [runs.load(other) for other in paths]
     name = config.label

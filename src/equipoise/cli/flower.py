@@ -19,7 +19,7 @@ from rich.table import Table
 
 from equipoise.federation.history import History
 from equipoise.report.table import comparison, rich_table
-from equipoise.runs import directory as runs
+from equipoise.runs.configuration import RunError
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.checks import Finding
@@ -114,7 +114,7 @@ def up(
         if only_check:
             _show(findings, json_)
         if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
-            raise runs.RunError("Nothing was started. " + " ".join(wrong))
+            raise RunError("Nothing was started. " + " ".join(wrong))
         run = Path(changes["run-dir"])
         rounds = int({**settings, **changes}["rounds"])
         say = _silent if json_ else _say
@@ -151,7 +151,7 @@ def run(
         changes = project.overrides(config or (), settings)
         wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
         if wrong:
-            raise runs.RunError("Nothing was started. " + " ".join(wrong))
+            raise RunError("Nothing was started. " + " ".join(wrong))
         link = SuperLink(connection, environment())
         number = link.submit(directory.resolve(), changes)
         say = _silent if json_ else _say
@@ -274,11 +274,11 @@ def _told() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
             raise
-        raise runs.RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
+        raise RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
     except RuntimeError as error:
         if type(error).__name__ != "FlowerError":  # the class is in a module that may have been the one that is missing
             raise
-        raise runs.RunError(str(error)) from None
+        raise RunError(str(error)) from None
 
 
 def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]]:
@@ -355,7 +355,7 @@ def _ended(outcome: Outcome, log: Path | None) -> None:
     if not outcome.completed:
         why = outcome.reason if outcome.reason not in ("", "N/A") else outcome.status
         why = why.removeprefix("ServerApp failed with exception: ")
-        raise runs.RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
+        raise RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
 
 
 def _finish(directory: Path, json_: bool) -> None:

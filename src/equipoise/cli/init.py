@@ -20,8 +20,7 @@ from equipoise import scenarios
 from equipoise.data.own.columns import Columns, Own, counts, listed
 from equipoise.data.own.reading import HUB, find
 from equipoise.federation.method import read_value
-from equipoise.runs import directory as runs
-from equipoise.runs.directory import RunConfig
+from equipoise.runs.configuration import RunConfig, called, whole
 from equipoise.scenarios.own import Parts, divided, several, test_sets
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
@@ -264,7 +263,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
 
     Returns
     -------
-    The method, its hyper-parameters by ``part.name``, the seed, and the choices, as :func:`equipoise.runs.directory.configure` takes
+    The method, its hyper-parameters by ``part.name``, the seed, and the choices, as :func:`equipoise.runs.configuration.configure` takes
     them; only what the file tells.
 
     Raises
@@ -298,17 +297,15 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     method, seed = told.pop("method", "fedavg"), told.pop("seed", 0)
     if "data" in told:
         given = Path(told["data"]).expanduser()
-        told["data"] = runs.whole(told["data"] if told["data"].startswith(HUB) else str(path.parent / given))
-    told["scenario"], bracketed = runs.called(
+        told["data"] = whole(told["data"] if told["data"].startswith(HUB) else str(path.parent / given))
+    told["scenario"], bracketed = called(
         f"{path}: scenario =", told.get("scenario") or ("own" if "data" in told else "digits"), "digits(clients=8)"
     )
     for name in options.keys() & bracketed.keys():
         raise ValueError(f"{path}: {name} is told twice, in scenario and in [set]. Leave one out.")
     told["scenario_options"] = {**bracketed, **options}
     if "network" in told:
-        told["network"], told["network_options"] = runs.called(
-            f"{path}: network =", told["network"], "resnet10(width=64)"
-        )
+        told["network"], told["network_options"] = called(f"{path}: network =", told["network"], "resnet10(width=64)")
     return method, overrides, seed, told
 
 

@@ -20,7 +20,7 @@ from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs
 from equipoise.runs import reproduce as experiments
 from equipoise.runs.comparison import fitting
-from equipoise.runs.directory import RunError
+from equipoise.runs.configuration import RunError, whole
 from equipoise.runs.reproduce import Plan
 from equipoise.system.environment import environment
 from equipoise.system.files import write_atomically
@@ -99,8 +99,8 @@ def reproduce(
         plan = experiments.plan(
             name,
             base / "reproduce",
-            weights=None if weights is None else runs.whole(weights),
-            data=None if data is None else runs.whole(data), embedded=embedded, seeds=seeds, parts=part or (), rows=row or (),
+            weights=None if weights is None else whole(weights),
+            data=None if data is None else whole(data), embedded=embedded, seeds=seeds, parts=part or (), rows=row or (),
             rounds=rounds, device=device, precision=precision,
         )  # fmt: skip
     if dry_run:

@@ -4,6 +4,7 @@ Imports everything but ``cli`` and ``analysis``.
 """
 
 from equipoise.runs.comparison import compare
-from equipoise.runs.directory import RunConfig, RunError, configure, execute, load, start, trained
+from equipoise.runs.configuration import RunConfig, RunError, configure
+from equipoise.runs.directory import execute, load, start, trained
 
 __all__ = ["RunConfig", "RunError", "compare", "configure", "execute", "load", "start", "trained"]

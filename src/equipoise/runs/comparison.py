@@ -13,7 +13,7 @@ from typing import IO
 
 from equipoise.federation.history import History
 from equipoise.runs import directory as runs
-from equipoise.runs.directory import RunConfig, RunError
+from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.threads import cores
 

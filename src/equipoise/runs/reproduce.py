@@ -27,7 +27,7 @@ from equipoise.report.reproduction import Entry, Result, Shown
 from equipoise.report.table import mixed_machines, summary_of
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
-from equipoise.runs.directory import RunConfig
+from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.system.files import waited
 from equipoise.system.suggestions import unknown
 
@@ -275,7 +275,7 @@ def plan(
     embedded : take the stand-ins that need no files.
     seeds : how many, 0, 1, ...; None for as many as the file says.
     parts, rows : names of those to run; empty for all.
-    choices : fields of :class:`equipoise.runs.directory.RunConfig` that win over the file's, such as ``rounds=2``; and ``weights``, a file
+    choices : fields of :class:`equipoise.runs.configuration.RunConfig` that win over the file's, such as ``rounds=2``; and ``weights``, a file
         that the networks start from.
 
     Raises
@@ -332,7 +332,7 @@ def _config(
     chosen = {k: v for k, v in choices.items() if v is not None and k != "weights"}
     told: dict[str, Any] = {**condition.train, **row.train, **chosen}
     if condition.network is not None:
-        network, options = runs.called("network", condition.network, "resnet10(width=64)")
+        network, options = called("network", condition.network, "resnet10(width=64)")
         told |= {"network": network, "network_options": {**options, **({"weights": weights} if weights else {})}}
     elif weights:
         raise ExperimentError(
@@ -340,7 +340,7 @@ def _config(
             "would do nothing. Leave it out."
         )
     options = {**condition.options, **row.options}
-    config = runs.configure(
+    config = configure(
         row.method, condition.scenario, overrides=overrides, seed=seed, scenario_options=options, data=data, **told
     )
     return config.model_copy(update={"label": row.name})
