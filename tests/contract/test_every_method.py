@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, State, Visit, overrides
+from equipoise.core.rule import HOOKS, Briefing, Cohort, Out, Rule, Setup, State, Visit, overrides
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method, parse
@@ -225,27 +225,6 @@ def copied(value: Any) -> dict[str, Tensor]:
 
 def shape(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {k: (t.shape, t.dtype) for k, t in state.items()}
-
-
-HOOKS = (
-    "client_state",
-    "server_state",
-    "prepare",
-    "submodel",
-    "message",
-    "private",
-    "begin",
-    "trains",
-    "loss",
-    "correction",
-    "gradient",
-    "upload",
-    "finish",
-    "aggregate",
-    "reward",
-    "deploy",
-    "publish",
-)
 
 
 def supervised(cls: type[Rule], hook: str, called: set[str]) -> Callable[..., Any]:

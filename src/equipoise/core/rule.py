@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import torch
@@ -412,6 +413,11 @@ class Rule:
     def publish(self, theta: Tensor, state: State) -> Tensor:
         """The global model [P] the server evaluates and gives out at the end."""
         return theta
+
+
+HOOKS = tuple(  # in order of time
+    name for name, value in vars(Rule).items() if isfunction(value) and not name.startswith("_") and name != "check"
+)
 
 
 def needed(thing: Needed | None, what: str) -> Needed:

@@ -1,0 +1,104 @@
+"""The catalogue in words: methods, scenarios and networks as JSON-able dictionaries, for the lists of the command line and for the documentation.
+
+``tools/describe.py`` writes :func:`catalogue` to ``catalogue.json``, so that ``equipoise methods`` need not import PyTorch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import fields
+from typing import Any
+
+from equipoise.core import hyperparameters as hyper
+from equipoise.core.rule import HOOKS, Rule, Sees
+from equipoise.federation.method import parse
+from equipoise.methods import ALIASES, METHODS
+from equipoise.networks import NETWORKS
+from equipoise.scenarios import SCENARIOS
+
+REQUIREMENTS = {  # what Rule.needs names
+    "contribution": "what each client reaches alone, on the server's validation data (measured before the first round)",
+    "contribution_on_test": "what each client reaches alone, on the test data (measured before the first round)",
+    "neurons": "a network whose hidden units can be removed one by one",
+    "validation": "validation data of the server's own (scenarios digits-pow, digits-cla, digits-dir)",
+}
+VISIBILITY: dict[Sees, str] = {  # what Rule.sees names
+    "nothing": "nothing",
+    "sum": "sums over the clients, with weights known before the round",
+    "scalars+sum": "a few numbers of each client, then sums over the clients",
+    "matrix": "what each client sends",
+}
+STATE_AND_MESSAGES = ("client_state", "server_state", "message")  # hooks that say nothing of what a rule does
+
+
+def catalogue() -> dict[str, Any]:
+    """Everything that the lists of the command line show.
+
+    Returns
+    -------
+    ``methods`` by name, see :func:`describe_method`; ``aliases`` of methods; ``rules``, the documentation of each rule by its
+    class, in lines; ``visibility``, what each value of ``sees`` means; ``scenarios`` and ``networks``, a line for each name.
+    """
+    return {
+        "methods": {name: describe_method(name) for name in METHODS},
+        "aliases": dict(ALIASES),
+        "rules": {rule.__name__: plain(rule).splitlines() for entry in METHODS.values() for rule in entry.rules},
+        "visibility": dict(VISIBILITY),
+        "scenarios": {name: entry.summary for name, entry in SCENARIOS.items()},
+        "networks": {name: entry.summary for name, entry in NETWORKS.items()},
+    }
+
+
+def as_json() -> str:
+    """The catalogue as the text of ``catalogue.json``."""
+    return json.dumps(catalogue(), indent=1, ensure_ascii=False) + "\n"
+
+
+def describe_method(name: str) -> dict[str, Any]:
+    """One name of the catalogue of methods, as ``equipoise methods NAME --json`` prints it.
+
+    Parameters
+    ----------
+    name : a key of ``METHODS``.
+
+    Returns
+    -------
+    ``summary``, ``citation``, ``parts`` (its rules, with the hooks that each defines), ``hyper_parameters``, ``presets``,
+    ``preset_in_a_sum``, ``needs`` (what the federation must have, in words) and ``sees`` (what the server must see).
+    """
+    entry, method = METHODS[name], parse(name)
+    return {
+        "summary": entry.summary,
+        "citation": entry.citation,
+        "parts": [f"{rule.__name__} ({', '.join(hooks(rule))})" for rule in entry.rules],
+        "hyper_parameters": hyper_parameters(name),
+        "presets": {"paper": {}, **{preset: dict(values) for preset, values in entry.presets.items()}},
+        "preset_in_a_sum": entry.summed,
+        "needs": [REQUIREMENTS[need] for need in sorted(method.needs)],
+        "sees": method.sees,
+    }
+
+
+def hyper_parameters(name: str) -> list[dict[str, Any]]:
+    """The hyper-parameters of a method: name, default, values in words, its rules, and whether it is a number with a range."""
+    entry = METHODS[name]
+    parameters: dict[str, dict[str, Any]] = {}
+    for rule in entry.rules:
+        for f in fields(rule):
+            shown = parameters.setdefault(f.name, {"name": f.name, "default": entry.defaults[f.name], "part": ""})
+            shown |= {"values": hyper.describe(f), "main": "low" in f.metadata}
+            shown["part"] += (" and " if shown["part"] else "") + rule.__name__  # both rules of FedISM+ have a radius
+    return list(parameters.values())
+
+
+def hooks(rule: type[Rule]) -> list[str]:
+    """The hooks that a rule defines itself, in order of time, without those that only declare state and messages."""
+    return [hook for hook in HOOKS if hook in vars(rule) and hook not in STATE_AND_MESSAGES]
+
+
+def plain(rule: type[Rule]) -> str:
+    """The docstring of a rule without indentation and markup; equations stay in LaTeX."""
+    text = inspect.cleandoc(rule.__doc__ or "").replace(".. math:: ", "    ").replace("``", "")
+    return re.sub(r":(?:math|func|meth|class):`([^`]*)`", r"\1", text)
