@@ -21,11 +21,11 @@ from torch import nn
 import equipoise as eq
 from equipoise import networks, scenarios
 from equipoise.cli import main as cli
-from equipoise.core import hyperparameters as hyper
 from equipoise.federation.method import parse, read_value
 from equipoise.methods import METHODS
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
+from equipoise.system.ranges import describe
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -184,7 +184,7 @@ def test_method_is_described(name: str) -> None:
     text, entry = told[name], METHODS[name]
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     known = {f.name: f for rule in entry.rules for f in fields(rule)}  # rules of one name may share a parameter
-    expected = [row(f"`{n}`", entry.defaults[n], hyper.describe(f)) for n, f in known.items()]  # type: ignore[arg-type]
+    expected = [row(f"`{n}`", entry.defaults[n], describe(f)) for n, f in known.items()]  # type: ignore[arg-type]
     assert [" | ".join(r.split(" | ")[:3]) + " |" for r in rows] == expected
     assert all(r.split(" | ")[3].strip("| ") for r in rows), "every hyper-parameter needs its meaning"
     presets = text[text.index("Presets:") :].split("\n\n")[0]

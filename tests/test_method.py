@@ -125,7 +125,7 @@ def test_errors_help(text: str, message: str) -> None:
         (lambda: FPHL(tau=True), r"found True\."),
         (lambda: FPHL(tau=float("nan")), r"found nan\."),
         (lambda: FPHL(strict=1), r"FPHL: strict must be true or false; found 1\."),
-        (lambda: FedFV(tau=1.0), r"FedFV: tau must be >= 0; found 1\.0\."),
+        (lambda: FedFV(tau=1.0), r"FedFV: tau must be a whole number >= 0; found 1\.0\."),
         (lambda: Scaffold(option=3), r"Scaffold: option must be one of 2, 1; found 3\."),
         (lambda: Scaffold(option=True), r"found True\."),
         (lambda: QFFL(lipschitz=0), r"QFFL: lipschitz must be > 0; found 0\."),

@@ -1,6 +1,5 @@
 """Fair federated learning: published methods, exactly as published, that combine freely."""
 
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.model import Model
 from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, Visit
 from equipoise.core.solver import SGD, Adam
@@ -16,6 +15,7 @@ from equipoise.networks import NETWORKS
 from equipoise.networks import build as network
 from equipoise.scenarios import SCENARIOS, Images, Scenario
 from equipoise.scenarios import load as scenario
+from equipoise.system.ranges import choice, number
 
 __version__ = "0.1.0"
 

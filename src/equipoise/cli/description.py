@@ -11,12 +11,12 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from equipoise.core import hyperparameters as hyper
 from equipoise.core.rule import HOOKS, Rule, Sees
 from equipoise.federation.method import parse
 from equipoise.methods import ALIASES, METHODS
 from equipoise.networks import NETWORKS
 from equipoise.scenarios import SCENARIOS
+from equipoise.system.ranges import Range, describe
 
 REQUIREMENTS = {  # what Rule.needs names
     "contribution": "what each client reaches alone, on the server's validation data (measured before the first round)",
@@ -88,7 +88,7 @@ def hyper_parameters(name: str) -> list[dict[str, Any]]:
     for rule in entry.rules:
         for f in fields(rule):
             shown = parameters.setdefault(f.name, {"name": f.name, "default": entry.defaults[f.name], "part": ""})
-            shown |= {"values": hyper.describe(f), "main": "low" in f.metadata}
+            shown |= {"values": describe(f), "main": isinstance(f.metadata.get("allowed"), Range)}
             shown["part"] += (" and " if shown["part"] else "") + rule.__name__  # both rules of FedISM+ have a radius
     return list(parameters.values())
 

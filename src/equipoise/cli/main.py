@@ -30,7 +30,6 @@ from equipoise.cli.init import init
 from equipoise.cli.init import read as read_config
 from equipoise.cli.privacy import privacy
 from equipoise.cli.reproduce import reproduce
-from equipoise.core import hyperparameters as hyper
 from equipoise.core.rule import Sees
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.forecast import Forecast, ForecastError
@@ -45,6 +44,7 @@ from equipoise.runs.comparison import compare as run_all
 from equipoise.runs.comparison import fitting, members
 from equipoise.system import environment
 from equipoise.system.files import write_atomically
+from equipoise.system.ranges import Range, describe
 
 app = typer.Typer(
     name="equipoise",
@@ -459,7 +459,7 @@ def _described(name: str) -> dict[str, Any]:
     for rule in entry.rules:
         for f in fields(rule):
             found = parameters.setdefault(f.name, {"name": f.name, "default": entry.defaults[f.name], "part": ""})
-            found |= {"values": hyper.describe(f), "main": "low" in f.metadata}
+            found |= {"values": describe(f), "main": isinstance(f.metadata.get("allowed"), Range)}
             found["part"] += (" and " if found["part"] else "") + rule.__name__  # both rules of FedISM+ have a radius
     hooks = (
         "private",

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise.core import client_rows as rows
-from equipoise.core import hyperparameters as hyper
 from equipoise.core import maths
+from equipoise.system.ranges import check_fields
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
@@ -330,7 +330,7 @@ class Rule:
         return False
 
     def __post_init__(self) -> None:
-        hyper.check(self)
+        check_fields(self, f"{type(self).__name__}: ")
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that cannot answer what the rule asks, with a ``TypeError`` that says which to use."""

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
+from equipoise.system.ranges import check_fields, check_number, number
+
 Parts = Sequence[Tensor]
 Slots = dict[str, list[Tensor]]  # each with an entry for every part
 
@@ -40,20 +42,6 @@ class Solver(Protocol):
         ...
 
 
-def _check_rate(solver: str, lr: float, clip: float | None) -> None:
-    if not 0 < lr < float("inf"):
-        raise ValueError(f"{solver}: lr must be > 0 and finite; found {lr:g}.")
-    if clip is not None and not clip > 0:
-        raise ValueError(f"{solver}: clip must be > 0, or None; found {clip:g}.")
-
-
-def _check(solver: str, **values: tuple[float, float, float]) -> None:
-    for name, (value, low, high) in values.items():
-        if not low <= value < high:
-            bound = f"in [{low:g}, {high:g})" if high < float("inf") else f">= {low:g}"
-            raise ValueError(f"{solver}: {name} must be {bound}; found {value:g}.")
-
-
 def _clipped(gradient: Parts, clip: float | None) -> list[Tensor]:
     if clip is None:
         return list(gradient)
@@ -76,15 +64,13 @@ class SGD:
     clip : largest norm of the gradient, > 0, or None.
     """
 
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
+    lr: float = number(0.01, 0, above=True, below=True)
+    momentum: float = number(0.0, 0, 1, below=True)
+    weight_decay: float = number(0.0, 0, below=True)
+    clip: float | None = number(None, 0, above=True)
 
     def __post_init__(self) -> None:
-        inf = float("inf")
-        _check_rate("SGD", self.lr, self.clip)
-        _check("SGD", momentum=(self.momentum, 0, 1), weight_decay=(self.weight_decay, 0, inf))
+        check_fields(self, "SGD: ")
 
     def init(self, theta: Parts) -> Slots:
         """No slot without momentum."""
@@ -119,30 +105,23 @@ class Adam:
     ----------
     lr : learning rate, > 0.
     betas : decay of the first and second moment, each in [0, 1).
-    eps : added to the root of the second moment, > 0.
+    eps : added to the root of the second moment, >= 0.
     weight_decay : >= 0; part of the gradient, or of the step if ``decoupled``.
     decoupled : AdamW.
     clip : largest norm of the gradient, > 0, or None.
     """
 
-    lr: float = 0.001
+    lr: float = number(0.001, 0, above=True, below=True)
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    eps: float = number(1e-8, 0, below=True)
+    weight_decay: float = number(0.0, 0, below=True)
     decoupled: bool = False
-    clip: float | None = None
+    clip: float | None = number(None, 0, above=True)
 
     def __post_init__(self) -> None:
-        inf = float("inf")
-        _check_rate("Adam", self.lr, self.clip)
-        first, second = self.betas
-        _check(
-            "Adam",
-            beta1=(first, 0, 1),
-            beta2=(second, 0, 1),
-            weight_decay=(self.weight_decay, 0, inf),
-            eps=(self.eps, 0, inf),
-        )
+        check_fields(self, "Adam: ")
+        for name, beta in zip(("beta1", "beta2"), self.betas, strict=True):
+            check_number(f"Adam: {name}", beta, 0, 1, below=True)
 
     def init(self, theta: Parts) -> Slots:
         """Both moments, and the number of steps of each client."""

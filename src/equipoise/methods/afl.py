@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.maths import project_to_simplex, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.system.ranges import number
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
+from equipoise.system.ranges import choice, number
 
 
 def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -> Tensor:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import Sparsify, add_largest, gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, needed
+from equipoise.system.ranges import choice, number
 
 EPS = 1e-7  # added to the length of an update before dividing by it
 LEAST = 1e-3  # of a reputation, before they are scaled to sum one

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Rule, Setup, State, Visit
+from equipoise.system.ranges import number
 
 
 @dataclass(frozen=True)

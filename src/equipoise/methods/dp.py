@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from equipoise.core import hyperparameters as hyper
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import INF, number
 from equipoise.core.rule import Rule, Visit
+from equipoise.system.ranges import INF, number
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
@@ -47,7 +46,7 @@ class DP(Rule):
     noise: float = number(1.0, low=0)
 
     def __post_init__(self) -> None:
-        hyper.check(self)
+        super().__post_init__()
         if self.noise and self.clip == INF:
             raise ValueError(f"DP: noise={self.noise:g} is a multiple of clip, which must be finite then; found inf.")
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
+from equipoise.system.ranges import choice, number
 
 
 @dataclass(frozen=True)

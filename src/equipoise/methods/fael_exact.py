@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
+from equipoise.system.ranges import number
 
 RIDGE = 1e-10  # picks the solution nearest to the sample weights where there are many
 

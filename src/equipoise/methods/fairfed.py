@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.system.ranges import choice, number
 
 
 def gaps(accuracy: Tensor, p: Tensor, metric: Tensor | None = None, overall: Tensor | float = 0.0) -> Tensor:

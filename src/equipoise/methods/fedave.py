@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import LEAST, rewarded, share, unit
+from equipoise.system.ranges import choice, number
 
 TINY = 1e-12
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice
 from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.system.ranges import choice
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice
 from equipoise.core.rule import Rule
+from equipoise.system.ranges import choice
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.system.ranges import choice, number
 
 ALONE = 1e-6  # a client with all but this share of the weight leaves no model of the others
 

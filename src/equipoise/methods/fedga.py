@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.system.ranges import choice, number
 
 
 @dataclass(frozen=True)

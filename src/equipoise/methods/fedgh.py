@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import combine, gram
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fedhgd import deconflict
+from equipoise.system.ranges import choice, number
 
 TINY = 1e-12  # relative: a shorter square is rounding
 

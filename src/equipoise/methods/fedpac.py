@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.maths import gram, min_on_simplex, pick
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
+from equipoise.system.ranges import number
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch.nn.functional import normalize
 
 from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
+from equipoise.system.ranges import number
 
 
 @dataclass(frozen=True)

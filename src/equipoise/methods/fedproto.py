@@ -9,8 +9,8 @@ from torch import Tensor
 
 from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.system.ranges import number
 
 
 def no_prototypes(setup: Setup) -> State:

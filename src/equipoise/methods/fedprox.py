@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Rule, Visit
+from equipoise.system.ranges import choice, number
 
 
 def unit(vector: Tensor, layout: Sequence[int]) -> Tensor:

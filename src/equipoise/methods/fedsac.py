@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
 from equipoise.submodels.importance import ablation
+from equipoise.system.ranges import choice, number
 
 log = logging.getLogger(__name__)
 SLACK = 1e-9  # of a cumulative score, against rounding

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import Bits, at_least, in_memory, put, spread, take
 from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.system.ranges import choice, number
 
 BINS = 20
 BYTE = 254  # rounds up to which a byte counts; beyond, 16 bits do

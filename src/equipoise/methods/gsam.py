@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Gradient, Rule, Visit
 from equipoise.methods.sam import length, perturbation, radius
+from equipoise.system.ranges import number
 
 
 def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Out, Rule, Visit, cross_entropy
+from equipoise.system.ranges import number
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Literal
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.rule import Out, Rule, Visit
+from equipoise.system.ranges import choice, number
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Out, Rule, Setup, State, Visit
+from equipoise.system.ranges import number
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:

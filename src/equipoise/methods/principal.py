@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import gram
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.margin import PAPER
+from equipoise.system.ranges import choice, number
 
 TINY = 1e-12  # relative: shorter axes, and products nearer to a right angle, are rounding
 CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take another side

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import choice, number
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Power, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
+from equipoise.system.ranges import choice, number
 
 
 @dataclass(frozen=True)

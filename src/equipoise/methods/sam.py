@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.hyperparameters import number
 from equipoise.core.rule import Gradient, Rule, Visit
+from equipoise.system.ranges import number
 
 
 def length(g: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""The machine: processor, threads, memory, files; imports nothing of the library."""
+"""What knows nothing of learning: processor, threads, memory, files, ranges of values; imports nothing of the library."""

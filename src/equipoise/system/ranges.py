@@ -1,0 +1,146 @@
+"""Values that must lie in a range: arguments of a function, and fields of a dataclass; one sentence where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any
+
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, without ``low`` if ``above``, without ``high`` if ``below``; only ``whole`` ones."""
+
+    low: float
+    high: float = INF
+    above: bool = False
+    below: bool = False
+    whole: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
+            return False
+        number: Any = value
+        ends = (self.above and number == self.low) or (self.below and number == self.high)
+        return bool(self.low <= number <= self.high and not ends)
+
+    def __str__(self) -> str:
+        low, high = (str(end) if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high))
+        if self.high == INF:
+            limits = f"{'>' if self.above else '>='} {low}{' and finite' if self.below else ''}"
+        elif self.whole:
+            limits = f"in {low}..{high}"
+        else:
+            limits = f"in {'(' if self.above else '['}{low}, {high}{')' if self.below else ']'}"
+        return f"a whole number {limits}" if self.whole else limits
+
+
+@dataclass(frozen=True)
+class Options:
+    """One of several values, of the same type as the option."""
+
+    values: tuple[object, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return any(type(value) is type(option) and value == option for option in self.values)
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(map(str, self.values))
+
+
+def check(name: str, value: object, allowed: Range | Options, meaning: str = "") -> None:
+    """Compare a value with what is allowed.
+
+    Parameters
+    ----------
+    name : of the argument or setting, as the user knows it.
+    meaning : said after the range: a unit, or what the value is, beginning with a space or a comma.
+
+    Raises
+    ------
+    ValueError : naming the value, what was expected and what was found.
+    """
+    if value not in allowed:
+        raise ValueError(f"{name} must be {allowed}{meaning}; found {value!r}.")
+
+
+def check_number(
+    name: str,
+    value: object,
+    low: float,
+    high: float = INF,
+    meaning: str = "",
+    *,
+    above: bool = False,
+    below: bool = False,
+) -> None:
+    """Check a number in [low, high], without ``low`` if ``above``, without ``high`` if ``below``; see :func:`check`."""
+    check(name, value, Range(low, high, above, below), meaning)
+
+
+def check_whole(name: str, value: object, low: int, high: float = INF, meaning: str = "") -> None:
+    """Check a whole number in low..high; see :func:`check`."""
+    check(name, value, Range(low, high, whole=True), meaning)
+
+
+def check_option(name: str, value: object, options: Sequence[object]) -> None:
+    """Check that a value is one of the options; see :func:`check`."""
+    check(name, value, Options(tuple(options)))
+
+
+def number(
+    default: float | None,
+    low: float,
+    high: float = INF,
+    *,
+    above: bool = False,
+    below: bool = False,
+    whole: bool = False,
+) -> Any:
+    """A field that holds a number in [low, high].
+
+    Parameters
+    ----------
+    default : its default; None is allowed only where it is the default.
+    low, high : the ends of the range.
+    above, below : leave out ``low``, or ``high``.
+    whole : only whole numbers; so it is wherever the default is one.
+    """
+    whole = whole or isinstance(default, int)
+    return field(default=default, metadata={"allowed": Range(low, high, above, below, whole)})
+
+
+def choice(*options: object) -> Any:
+    """A field that holds one of the options; the first is the default."""
+    return field(default=options[0], metadata={"allowed": Options(options)})
+
+
+def describe(parameter: Field[Any]) -> str:
+    """The values that a field may hold, in words."""
+    allowed = parameter.metadata.get("allowed", "")
+    return "true or false" if isinstance(parameter.default, bool) and not allowed else str(allowed)
+
+
+def check_fields(holder: Any, owner: str = "") -> None:
+    """Compare every field of a dataclass with its range; ``owner`` begins the sentence.
+
+    Raises
+    ------
+    ValueError : naming the field, what was expected and what was found.
+    """
+    for parameter in fields(holder):
+        value = getattr(holder, parameter.name)
+        if not _fits(parameter, value):
+            raise ValueError(f"{owner}{parameter.name} must be {describe(parameter)}; found {value!r}.")
+
+
+def _fits(parameter: Field[Any], value: Any) -> bool:
+    allowed = parameter.metadata.get("allowed")
+    if allowed is None:
+        return not isinstance(parameter.default, bool) or isinstance(value, bool)
+    if isinstance(allowed, Range) and not isinstance(value, int | float):  # what a file of results can hold
+        return value is None and parameter.default is None
+    return value in allowed
