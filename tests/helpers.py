@@ -15,10 +15,12 @@ from equipoise.core.client import visit_client
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.tree import flatten
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
+from equipoise.federation.round import Experiment, begin
 from equipoise.flower import in_process
 from equipoise.flower.server.sites import Consortium
 
@@ -122,6 +124,18 @@ def identical(a: eq.Federation, b: eq.Federation) -> bool:
 def told(fed: eq.Federation) -> list[dict[str, Any]]:
     """The records of a run without their times."""
     return [{k: v for k, v in record.items() if k != "seconds"} for record in fed.records]
+
+
+def client_axes(e: Experiment) -> dict[str, list[int]]:
+    """The axes along which clients are counted in each tensor of a run: lengths alone do not say, as others may be the same.
+
+    Clients' own entries have one row each; of the server's, an axis counts clients if it is longer with one client more.
+    """
+    one_more = replace(e.setup, sizes=torch.cat([e.setup.sizes, e.setup.sizes[:1]]))
+    servers = ([rule.server_state(setup) for rule in e.method.rules] for setup in (e.setup, one_more))
+    few, more = (flatten({"server": state}) for state in servers)
+    server = {k: [axis for axis, n in enumerate(x.shape) if more[k].shape[axis] != n] for k, x in few.items()}
+    return {k: [] if k == "vector" else [0] for k in begin(e).tensors() if k not in server} | server
 
 
 # a server without clients

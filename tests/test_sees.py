@@ -19,13 +19,13 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core.maths import Mask
-from equipoise.core.rule import SEES, Cohort, Rule, Sees, State
+from equipoise.core.rule import SEES, Cohort, Rule, Sees, Setup, State
 from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import Method, parse
 from equipoise.federation.round import Experiment, Progression, one_round
 from equipoise.methods import METHODS
-from helpers import N_CLASSES, UNEQUAL, Unstable, federation, normal, watched
+from helpers import N_CLASSES, Unstable, client_axes, federation, normal, watched
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"
 ROUNDS = 3
@@ -230,8 +230,29 @@ def follows_contribution(text: str) -> bool:
 @pytest.mark.parametrize("text", [text for text in ALL if SEES.index(parse(text).sees) <= SEES.index("sum")])
 def test_who_sees_sums_keeps_nothing_of_single_clients(text: str) -> None:
     r = last_round(text)
-    assert all(len(UNEQUAL) not in x.shape for x in flatten(r.before.server).values())
+    assert not kept_of_clients(r.experiment)
     assert r.before.given is None
+
+
+def kept_of_clients(e: Experiment) -> list[str]:
+    """What the server keeps with an entry for each client."""
+    return [name for name, axes in client_axes(e).items() if name.startswith("server") and axes]
+
+
+@dataclass(frozen=True)
+class Memory(Rule):
+    """A state of the server that has five entries: always, or as there are so many clients here."""
+
+    each: bool
+
+    def server_state(self, setup: Setup) -> State:
+        return {"x": torch.zeros(2, setup.n_clients if self.each else 5)}
+
+
+def test_what_is_kept_of_clients_grows_with_their_number() -> None:
+    of = {each: federation(Memory(each)).experiment for each in (True, False)}
+    assert all(len(e.data) == 5 for e in of.values())
+    assert {each: kept_of_clients(e) for each, e in of.items()} == {True: ["server/0/x"], False: []}
 
 
 @pytest.mark.parametrize("text", [text for text in ALL if parse(text).sees == "scalars+sum"])

@@ -26,6 +26,7 @@ from helpers import (
     KeepHead,
     KeepNorm,
     Portion,
+    client_axes,
     clients,
     difference,
     federation,
@@ -297,18 +298,43 @@ IN_ORDER = {
 @every_case
 def test_renumbering_clients_renumbers_the_result(name: str, kind: str) -> None:
     """Full batches and full participation: what is left of a client's number is the order of sums."""
-    order = [3, 0, 4, 2, 1]
-    name, data = IN_ORDER.get(name, name), clients()
+    check_renumbering(IN_ORDER.get(name, name), kind)
+
+
+def check_renumbering(method: Any, kind: str = "mlp") -> None:
+    order, data = [3, 0, 4, 2, 1], clients()
     whole = {"batch_size": 64, "participation": 1.0, "epochs": 2, "solver": eq.SGD(0.1)}
-    a, b = (fitted(name, 3, kind=kind, data=d, **whole) for d in (data, [data[m] for m in order]))
+    a, b = (fitted(method, 3, kind=kind, data=d, **whole) for d in (data, [data[m] for m in order]))
     assert moved(a)
     one, two = a.progress.tensors(), b.progress.tensors()
     assert one.keys() == two.keys()
+    axes = client_axes(a.experiment)
     for key, value in one.items():
-        per_client = value.shape[:1] == (len(data),)  # no other dimension here is five
-        assert torch.allclose(value[order] if per_client else value, two[key], rtol=0, atol=1e-9), key
+        for axis in axes.get(key, [0]):  # what is handed out to each client begins after a round
+            value = value.index_select(axis, torch.tensor(order))
+        assert torch.allclose(value, two[key], rtol=0, atol=1e-9), key
     for r, s in zip(a.records, b.records, strict=True):
         assert [r["weights"][m] for m in order] == pytest.approx(s["weights"], abs=1e-9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Five(Rule):
+    """Five numbers on the server, as many as there are clients and none of them a client's, or the first a client's, too."""
+
+    first: bool = False
+
+    def server_state(self, setup: Setup) -> State:
+        return {"x": torch.zeros(5, dtype=torch.float64)}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        seen = cohort.updates[0, 0] if self.first else cohort.updates[:, 0].sum()
+        return {"x": state["x"] + seen * torch.arange(5)}, cohort
+
+
+def test_a_state_as_long_as_there_are_clients_need_not_be_theirs() -> None:
+    check_renumbering(Five())
+    with pytest.raises(AssertionError, match="server/0/x"):
+        check_renumbering(Five(first=True))
 
 
 # (e) text
