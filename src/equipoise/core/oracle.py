@@ -1,50 +1,27 @@
-"""A client's data set as something that can be asked: loss, gradient, accuracy, features, and local training.
-
-The training loop of the whole library is :meth:`Oracle.solve`.
-"""
+"""A client's data set as something that can be asked: loss, gradient, accuracy, features, and local training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.core import maths
+from equipoise.core import maths, task
 from equipoise.core.draws import Plan
-from equipoise.core.model import Evaluator, Objective
-from equipoise.core.rule import Gradient, Out, cross_entropy
+from equipoise.core.model import Evaluator
 from equipoise.core.solver import Solver
+from equipoise.core.training import Corrections, Source, Terms, Training, Wrap
 from equipoise.data.samples import at_once
 
 EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
 
-Terms = Callable[[Out], Tensor]  # what is minimised on a batch: [...]
-Corrections = Callable[[Tensor], Tensor | float]
-Wrap = Callable[[Gradient, Tensor], Tensor]
-
-
-class Source(Protocol):
-    """Samples of one client, or of a stack of clients, ready for the network."""
-
-    @property
-    def sizes(self) -> Tensor:
-        """Samples of each client [...]."""
-        ...
-
-    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        ...
-
-    def labels(self, rows: Tensor) -> Tensor:
-        """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        ...
-
 
 class Oracle:
     """One data set (or a stack of them) under one network and solver.
+
+    It has many methods because it is all that a rule may ask of data: each is a question of some rule.
 
     Parameters
     ----------
@@ -81,16 +58,16 @@ class Oracle:
             yield torch.where(ok, rows, 0), ok
 
     def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Accuracy and mean cross-entropy over the data set, each [...], summed and given in float64."""
+        """Accuracy and mean loss over the data set, each [...], summed and given in float64."""
         right = torch.zeros(self.source.sizes.shape, dtype=torch.float64, device=vector.device)
         total = torch.zeros_like(right)
         for logits, _, y, ok in self._passes(vector):
-            right = right + ((logits.argmax(-1) == y) & ok).sum(-1)
-            total = total + (cross_entropy(logits, y).double() * ok).sum(-1)
+            right = right + (task.correct(logits, y) & ok).sum(-1)
+            total = total + (task.losses(logits, y).double() * ok).sum(-1)
         return right / self.source.sizes, total / self.source.sizes
 
     def loss(self, vector: Tensor) -> Tensor:
-        """Mean cross-entropy over the data set [...]."""
+        """Mean loss over the data set [...]."""
         return self.score(vector)[1].to(vector.dtype)
 
     def accuracy(self, vector: Tensor) -> Tensor:
@@ -102,7 +79,7 @@ class Oracle:
         return (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
 
     def batch_losses(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy of each batch of the first epoch of this visit, and which batches there are: [..., K] both.
+        """Mean loss of each batch of the first epoch of this visit, and which batches there are: [..., K] both.
 
         At a whole vector [..., G], in eval mode and without crops, in float64; a batch that is not there gives 0.
         """
@@ -112,7 +89,7 @@ class Oracle:
         width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, index.shape[-1] * self.source.sizes.numel()))
         for some in index.split(width, -2):  # several batches in one pass
             x, y = self.source.batch(some.clamp(min=0).flatten(-2), None)
-            each = cross_entropy(self.evaluator.forward(theta, buffers, x)[0], y).double()
+            each = task.losses(self.evaluator.forward(theta, buffers, x)[0], y).double()
             losses.append((each.view(some.shape) * (some >= 0)).sum(-1))
         return torch.cat(losses, -1) / there.sum(-1).clamp(min=1), there.any(-1)
 
@@ -121,7 +98,7 @@ class Oracle:
         right = count = torch.zeros((), dtype=torch.float64, device=vector.device)
         for logits, _, y, ok in self._passes(vector):
             of = functional.one_hot(y, logits.shape[-1]) * ok.unsqueeze(-1)  # [..., B, C]
-            right = right + (of * (logits.argmax(-1) == y).unsqueeze(-1)).sum(-2)
+            right = right + (of * task.correct(logits, y).unsqueeze(-1)).sum(-2)
             count = count + of.sum(-2)
         recall = right / count.clamp(min=1)
         return (recall.sum(-1) / (count > 0).sum(-1)).to(vector.dtype)
@@ -173,7 +150,7 @@ class Oracle:
             x, y = self.source.batch(rows, None)
 
             def share(logits: Tensor, features: Tensor, y: Tensor = y, ok: Tensor = ok) -> Tensor:
-                return (cross_entropy(logits, y) * ok).sum(-1) / self.source.sizes
+                return (task.losses(logits, y) * ok).sum(-1) / self.source.sizes
 
             total = total + self.evaluator.gradient(theta, buffers, x, share, train=False)
         return total
@@ -202,84 +179,11 @@ class Oracle:
     ) -> Tensor:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
-        ``terms`` is minimised on every batch (default: cross-entropy), ``correction`` is added to its gradient, and
-        ``wrap`` may evaluate the gradient elsewhere. Coordinates outside ``only`` [..., P] keep their value.
-        ``epochs`` stops after so many of this visit's epochs; ``solver`` is another than the visit's own. A step that is
-        padding for a client changes nothing of it.
+        ``terms``, ``correction``, ``wrap`` and ``only`` : see :class:`equipoise.core.training.Training`. ``epochs`` stops after
+        so many of this visit's epochs; ``solver`` is another than the visit's own.
         """
         theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
-        solver = solver or self.solver
-        plain = correction is None and wrap is None and only is None
-        parts = self.evaluator.cut(theta) if plain else (theta,)
-        slots = solver.init(parts)
         plan = self.plan if epochs is None else self.plan.first(epochs)
-        index = plan.index
-        fixed = None if only is None else theta.clone()
-        counts = (index >= 0).sum(-1).reshape(-1, index.shape[-2])  # samples in each batch: [m or 1, K]
-        fewest, most = counts.amin(0).tolist(), counts.amax(0).tolist()
-        for k, width in enumerate(most):
-            if not width:
-                continue
-            rows, ok, live = index[..., k, :width], None, None  # padding stands last
-            if fewest[k] < width:
-                ok = rows >= 0
-                rows, live = rows.clamp(min=0), None if fewest[k] else ok.any(-1, keepdim=True)
-            shift = None if plan.shift is None else plan.shift[..., k, :width, :]
-            moving = (theta, buffers, *(s for name in slots for s in slots[name]))
-            before = () if live is None else tuple(value.clone() for value in moving)
-            x, y = self.source.batch(rows, shift)
-            objective = self._objective(x, y, ok, terms)
-            if plain:
-                solver.step(parts, self.evaluator.gradients(theta, buffers, x, objective), slots)
-            else:
-                gradient = self._gradient(theta, buffers, x, objective, wrap, only)
-                if correction is not None:
-                    gradient = gradient + correction(theta)
-                if only is not None:  # as if the others had no gradient ...
-                    gradient = gradient * only
-                solver.step(parts, [gradient], slots)
-                if only is not None and fixed is not None:  # ... and no weight decay
-                    theta.copy_(torch.where(only, theta, fixed))
-            if live is not None:
-                for value, old in zip(moving, before, strict=True):
-                    value.copy_(torch.where(live, value, old))
+        training = Training(terms, correction, wrap, only)
+        training.run(self.evaluator, self.source, solver or self.solver, plan, theta, buffers)
         return torch.cat([theta, buffers], -1) if buffers.shape[-1] else theta
-
-    def _objective(self, x: Tensor, y: Tensor, ok: Tensor | None, terms: Terms | None) -> Objective:
-        """What is minimised on a batch."""
-
-        def ask(vector: Tensor) -> tuple[Tensor, Tensor]:
-            return self.evaluator.forward(vector[..., : self.n_params], vector[..., self.n_params :].clone(), x)
-
-        def objective(logits: Tensor, features: Tensor) -> Tensor:
-            out = Out(logits, features, y, ok, ask)
-            return out.cross_entropy if terms is None else terms(out)
-
-        return objective
-
-    def _gradient(
-        self,
-        theta: Tensor,
-        buffers: Tensor,
-        x: Tensor,
-        objective: Objective,
-        wrap: Wrap | None,
-        only: Tensor | None,
-    ) -> Tensor:
-        """Gradient [..., P] on a batch, which ``wrap`` may evaluate elsewhere."""
-        if wrap is None:
-            return self.evaluator.gradient(theta, buffers, x, objective)
-        first = True
-
-        def grad(at: Tensor) -> Tensor:
-            nonlocal first
-            statistics = (
-                buffers if first else buffers.clone()
-            )  # a second look must not move the BatchNorm statistics twice
-            first = False
-            found = self.evaluator.gradient(at, statistics, x, objective)
-            return (
-                found.clone() if only is None else found * only
-            )  # what does not move has no part in a search distance
-
-        return wrap(grad, theta)

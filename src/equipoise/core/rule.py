@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from equipoise.core import client_rows as rows
-from equipoise.core import maths
+from equipoise.core import maths, task
 from equipoise.system.ranges import check_fields
 
 if TYPE_CHECKING:
@@ -35,11 +34,6 @@ Needed = TypeVar("Needed")
 Gradient = Callable[[Tensor], Tensor]
 Sees = Literal["nothing", "sum", "scalars+sum", "matrix"]
 SEES: tuple[Sees, ...] = get_args(Sees)  # from least to most, see Rule.sees
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of each sample [..., B] from logits [..., B, C] and labels [..., B]."""
-    return functional.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
 
 
 @dataclass(frozen=True)
@@ -117,8 +111,8 @@ class Out:
 
     @property
     def cross_entropy(self) -> Tensor:
-        """Mean cross-entropy of the batch, one number per client [...]."""
-        return self.mean(cross_entropy(self.logits, self.y))
+        """Mean loss of the batch, one number per client [...]: the cross-entropy."""
+        return self.mean(task.losses(self.logits, self.y))
 
 
 def _no_noise() -> Tensor:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.core import task
 from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, plan, seeded
 from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH, Oracle
-from equipoise.core.rule import State, Visit, cross_entropy, overrides
+from equipoise.core.rule import State, Visit, overrides
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.round import Experiment, Progression, Record, submodels
 from equipoise.metrics.classification import AREAS, classification
@@ -208,8 +209,8 @@ class Tests:
         return {name: self._score(logits, y, measures) for name, (logits, y) in outputs}
 
     def _score(self, logits: Tensor, y: Tensor, measures: Sequence[str]) -> Score:
-        accuracy = (logits.argmax(-1) == y).double().mean()
-        score: Score = {"accuracy": float(accuracy), "loss": float(cross_entropy(logits, y).double().mean())}
+        accuracy, loss = (each.double().mean() for each in (task.correct(logits, y), task.losses(logits, y)))
+        score: Score = {"accuracy": float(accuracy), "loss": float(loss)}
         if more := [name for name in measures if name not in score]:
             found = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
             score |= {name: found[name] for name in more}

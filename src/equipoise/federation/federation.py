@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from equipoise.core import task
 from equipoise.core.draws import Plan, chances, cohort_size
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
@@ -440,7 +441,7 @@ class Federation:
 
     def predict(self, x: Any, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with."""
-        return self.logits(x, client=client).argmax(-1)
+        return task.predictions(self.logits(x, client=client))
 
     def logits(self, x: Any, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""

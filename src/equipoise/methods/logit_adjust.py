@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.core import task
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Out, Rule, Visit, cross_entropy
+from equipoise.core.rule import Out, Rule, Visit
 from equipoise.system.ranges import number
 
 
@@ -32,7 +33,7 @@ class LogitAdjust(Rule):
         counts = visit.oracle.class_counts(out.logits.shape[-1]).to(out.logits.dtype)
         shift = torch.xlogy(self.tau, counts / counts.sum(-1, keepdim=True))  # 0 log 0 is 0, tau log 0 is -inf
         adjusted = out.logits + shift.unsqueeze(-2)  # [..., B, C]
-        return out.mean(cross_entropy(adjusted, out.y) - cross_entropy(out.logits, out.y))
+        return out.mean(task.losses(adjusted, out.y) - task.losses(out.logits, out.y))
 
 
 CATALOGUE = {

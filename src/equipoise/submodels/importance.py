@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equipoise.core import task
 from equipoise.core.model import Bound
 from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons, trace
 
@@ -43,14 +44,8 @@ def naive(
 
 def _total(bound: Bound, vector: Tensor, batches: Batches) -> Tensor:
     theta, buffers = vector[: bound.model.n_params], vector[bound.model.n_params :].clone()
-    losses = [_losses(bound.forward(theta, buffers, x)[0], y).sum() for x, y in batches]
+    losses = [task.losses(bound.forward(theta, buffers, x)[0].double(), y).sum() for x, y in batches]
     return torch.stack(losses).sum() if losses else vector.new_zeros((), dtype=torch.float64)
-
-
-def _losses(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of each sample [B], float64."""
-    logits = logits.double()
-    return logits.logsumexp(1) - logits.gather(1, y[:, None])[:, 0]
 
 
 def _enough(samples: int) -> int:
@@ -239,7 +234,7 @@ class _Shortcut:
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the losses of the samples without each unit [K], and with all of them []."""
         piece = _Piece(self.run(x), len(x))
-        base = _losses(piece.values[self.logits], y)
+        base = task.losses(piece.values[self.logits].double(), y)
         whole = base.sum()
         total = whole.repeat(self.neurons.n)
         for behind in self.groups:
@@ -248,7 +243,7 @@ class _Shortcut:
             active = self.active(behind, piece)
             for unit in active.any(0).nonzero().flatten().tolist():
                 rows = active[:, unit].nonzero().flatten()
-                new = _losses(self.without(behind, unit, piece, rows), y.index_select(0, rows))
+                new = task.losses(self.without(behind, unit, piece, rows).double(), y.index_select(0, rows))
                 total[behind.first + unit] = base.index_copy(0, rows, new).sum()
         return total, whole
 
