@@ -215,7 +215,7 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     assert zygote.end() == 128 + number
     said = (tmp_path / "errors").read_text()
     assert said == "error: Stopped. The same command (or equipoise resume) goes on from the last complete round.\n"
-    with files.held(first / ".lock"):  # its process is gone
+    with files.locked(first / ".lock"):  # its process is gone
         assert 0 < len(records(first)) < 30
     assert not (second / "metrics.jsonl").exists()
     ended = equipoise(*given, "--json")

@@ -255,8 +255,9 @@ def test_fetches_checks_and_renames(server: tuple[str, type[Server]], tmp_path: 
     path = fetch(address(server[0]), tmp_path / "new", counts.append)
     assert path == tmp_path / "new/SET/raw/file.gz"
     assert path.read_bytes() == CONTENT
-    assert sum(counts) == len(CONTENT)
-    assert max(counts) <= download.CHUNK
+    assert counts == sorted(counts)  # it counts what has arrived, up to the whole
+    assert len(counts) > len(CONTENT) // download.CHUNK
+    assert counts[-1] == len(CONTENT)
     assert left(tmp_path / "new") == ["SET/raw/file.gz"]
     fetch(address(server[0]), tmp_path / "new")  # it is there, whole: nobody is asked again
     assert server[1].asked == ["/file"]
@@ -267,10 +268,10 @@ def test_fetches_checks_and_renames(server: tuple[str, type[Server]], tmp_path: 
     [
         ("/none", None, "the server answered 404"),
         ("/other", b"x" * len(CONTENT), "gave another file than the published one"),
-        ("/short", CONTENT[:-1], f"{len(CONTENT) - 1} of {len(CONTENT)} bytes"),
+        ("/short", CONTENT[:-1], "gave another file than the published one"),
         ("/long", CONTENT * 2, f"more than {len(CONTENT)} bytes"),
-        ("/early", CONTENT[:1000], "1000 of"),
-        ("/empty", b"", "0 of"),
+        ("/early", CONTENT[:1000], "cannot be fetched, or not to its end .*1000 bytes read"),
+        ("/empty", b"", "gave another file than the published one"),
     ],
 )
 def test_another_file_than_the_published_one_is_not_kept(
@@ -285,7 +286,7 @@ def test_another_file_than_the_published_one_is_not_kept(
 
 
 def test_no_server_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match=r"http://127.0.0.1:1/file: cannot be fetched \(.*refused"):
+    with pytest.raises(FetchError, match=r"http://127.0.0.1:1/file: cannot be fetched, .*refused"):
         fetch(address("http://127.0.0.1:1"), tmp_path)
     assert left(tmp_path) == []
 

@@ -518,7 +518,7 @@ def test_flower_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_directory_has_one_federation_at_a_time(tmp_path: Path) -> None:
     one = local.LocalFederation(tmp_path, tmp_path)
     other = local.LocalFederation(tmp_path, tmp_path)
-    with local.held(tmp_path / ".lock"), pytest.raises(FlowerError, match="runs a federation"):
+    with local.locked(tmp_path / ".lock"), pytest.raises(FlowerError, match="runs a federation"):
         other.start()
     one.stop()  # nothing is running: nothing happens
 

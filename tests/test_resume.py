@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -391,16 +392,16 @@ def test_a_lock_ends_with_its_block_and_names_its_holder(tmp_path: Path) -> None
     path = tmp_path / ".lock"
     path.write_text("99999999 is gone")
     for _ in range(2):
-        with files.held(path):
+        with files.locked(path):
             assert path.read_text() == str(os.getpid())
-            with pytest.raises(BlockingIOError, match=str(os.getpid())), files.held(path):
+            with pytest.raises(BlockingIOError, match=str(os.getpid())), files.locked(path):
                 pass
 
 
 def test_a_file_system_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: int) -> None:
+    def refuse(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files, "_lock", refuse)
-    with files.held(tmp_path / ".lock"):
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.locked(tmp_path / ".lock"):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from equipoise.data.sets import catalog, download
@@ -196,8 +196,12 @@ def _fetch(files: list[download.Address], root: Path) -> None:
         for file in files:
             task = bar.add_task(Path(file.place).name, total=file.size)
             try:
-                download.fetch(file, root, partial(bar.advance, task))
+                download.fetch(file, root, partial(_advance, bar, task))
             except BaseException as stop:
                 if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
                     stop.add_note("Stopped. Nothing half fetched was kept; the same command fetches what is missing.")
                 raise
+
+
+def _advance(bar: Progress, task: TaskID, done: int) -> None:
+    bar.update(task, completed=done)

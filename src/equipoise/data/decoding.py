@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.system.files import PART, cache_directory, waited
+from equipoise.system.files import PART, cache_directory, locked
 from equipoise.system.threads import cores
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ def kept(
         return path
     with _writable(what, path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with waited(path.with_suffix(".lock")):
+        with locked(path.with_suffix(".lock"), wait=True):
             if not _whole(path, shape):  # another process may have made it meanwhile
                 _enough(what, path.parent, math.prod(shape))
                 _write(path, shape, images(), f"{doing} {what}, once", progress)

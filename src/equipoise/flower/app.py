@@ -39,7 +39,7 @@ from equipoise.flower.site.site import KINDS, Site, SiteError, harmless
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.system.environment import environment
-from equipoise.system.files import held, sweep, write_atomically
+from equipoise.system.files import locked, sweep, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def serve(grid: Grid, task: Task, settings: Settings, method: str | Rule | Metho
     directory, threads = Path(settings.run_dir).expanduser().absolute(), torch.get_num_threads()
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        with held(directory / ".lock"):
+        with locked(directory / ".lock"):
             torch.set_num_threads(settings.threads)
             return _serve(grid, task, settings, directory, method)
     except BlockingIOError as error:

@@ -30,7 +30,7 @@ from equipoise.runs.configuration import configure as configure
 from equipoise.runs.configuration import whole as whole
 from equipoise.scenarios import Scenario
 from equipoise.system.environment import environment
-from equipoise.system.files import PART, cache_directory, held, sweep, waited, write_atomically
+from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
 from equipoise.system.threads import cores
 
 MEASURED = ("standalone_test", "standalone_val")
@@ -177,7 +177,7 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with waited(path.with_suffix(".lock")):
+        with locked(path.with_suffix(".lock"), wait=True):
             return _kept(path, len(fed.experiment.data)) or make()
     except OSError:  # a folder that cannot be written costs only the time
         return fed.standalone(config.rounds, progress=progress)
@@ -213,7 +213,7 @@ def execute(
         return History.from_run(directory)
     config = load(directory)
     try:
-        with held(directory / ".lock"):
+        with locked(directory / ".lock"):
             return _execute(config, directory, progress, on_round, workers)
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None

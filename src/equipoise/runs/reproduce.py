@@ -28,7 +28,7 @@ from equipoise.report.table import mixed_machines, summary_of
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
-from equipoise.system.files import waited
+from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
 
 OF_CLIENTS = ("fairness", "spearman", "max", "min", "mean")  # of what clients get for what they contribute
@@ -373,7 +373,7 @@ def run(
     own = {cell.path: cell.config for cell in planned.cells}  # two rows may be the same run
     for path, config in own.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with waited(path.parent / f".{path.name}.lock"):
+        with locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(config, path)
     total = sum(config.rounds for config in own.values())
     failed = complete(list(own), jobs, None if on_progress is None else lambda done: on_progress(done, total))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 PART = ".part"  # ends the name of a file that is being written
 
@@ -53,46 +54,33 @@ def sweep(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold a lock file, which is made where missing and stays; the system frees it when its process ends in any way.
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a file while the block runs; the system frees it when its process ends in any way.
+
+    Parameters
+    ----------
+    path : the lock file; it is made where missing, stays, and has the number of the last process that held it.
+    wait : until whoever has it gives it back.
 
     Raises
     ------
-    BlockingIOError : another process holds it; the text is that process's number.
+    BlockingIOError : another process holds it, and ``wait`` is false; the text is that process's number.
     """
-    with path.open("a+") as file:
-        try:
-            _lock(file.fileno())
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            raise BlockingIOError(file.read(20).strip() or "unknown") from None
-        except OSError:  # a file system without locks: nothing can be promised, and nothing is worse than before
-            pass
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=-1 if wait else 0, poll_interval=0.1)
+    except Timeout:
+        raise BlockingIOError(_holder(path)) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # else a file system without locks, where no lock can help
+            raise
+    with lock if lock.is_locked else contextlib.nullcontext():
+        with contextlib.suppress(OSError):  # Windows lets nobody write into a locked file
+            path.write_text(str(os.getpid()))
         yield
 
 
-@contextlib.contextmanager
-def waited(path: Path) -> Iterator[None]:
-    """Hold a lock file as :func:`held` does, after whoever has it."""
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(held(path))
-                break
-            except BlockingIOError:
-                time.sleep(0.1)
-        yield
-
-
-def _lock(descriptor: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text()[:20].strip() or "unknown"
+    return "unknown"

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from typing import Any
 
 from equipoise.data.locations import digest
 from equipoise.system.files import PART
 
 CHUNK = 1 << 16
 TIMEOUT = 60.0  # seconds without a byte
+HEADERS = {"User-Agent": "equipoise", "Accept-Encoding": "identity"}  # the file as it is published, not packed again
 
 
 class FetchError(OSError):
@@ -35,7 +32,7 @@ class Address:
     url : its address.
     place : where it goes, below the user's folder.
     size : bytes.
-    md5 : of the whole file, in hexadecimal, as its publishers or torchvision tell it.
+    md5 : of the whole file, in hexadecimal, as its publishers or torchvision give it.
     split : the split that needs it; ``None`` if all do.
     unpack : files of this archive that go beside it, all in one folder; empty if it is none.
     """
@@ -62,7 +59,7 @@ def fetch(address: Address, root: Path, on_bytes: Callable[[int], object] = int)
     ----------
     address : what to fetch.
     root : the user's folder; made if missing.
-    on_bytes : called with the number of bytes of each piece that arrived.
+    on_bytes : called with the number of bytes that have arrived so far, after each piece.
 
     Returns
     -------
@@ -76,7 +73,6 @@ def fetch(address: Address, root: Path, on_bytes: Callable[[int], object] = int)
     """
     path = root / address.place
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         _fetch(address, path, on_bytes)
     elif digest(path, "md5") != address.md5:
         raise FileExistsError(
@@ -88,49 +84,64 @@ def fetch(address: Address, root: Path, on_bytes: Callable[[int], object] = int)
     return path
 
 
+@dataclass
+class _Progress:
+    """What pooch calls as the pieces of a file arrive: an answer that does not end is cut off here."""
+
+    address: Address
+    on_bytes: Callable[[int], object]
+    total: int = 0  # what the server promises
+    done: int = 0
+
+    def update(self, nbytes: int) -> None:
+        self.done += nbytes
+        if self.done >= self.address.size + CHUNK:
+            raise ValueError(f"more than {self.address.size} bytes")
+        self.on_bytes(min(self.done, self.address.size))
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
 def _fetch(address: Address, path: Path, on_bytes: Callable[[int], object]) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
-    md5, size = hashlib.md5(usedforsecurity=False), 0
+    import pooch  # with requests, only where something is fetched
+    import requests
+
+    pooch.get_logger().setLevel("ERROR")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with closing(_chunks(address.url)) as chunks, part.open("wb") as file:
-            for chunk in chunks:
-                md5.update(chunk)
-                size += len(chunk)
-                file.write(chunk)
-                on_bytes(len(chunk))
-                if size > address.size:
-                    break
-            file.flush()
-            os.fsync(file.fileno())
-        if md5.hexdigest() != address.md5:
-            found = f"more than {address.size}" if size > address.size else f"{size} of {address.size}"
-            raise FetchError(
-                f"{address.url}: gave another file than the published one ({found} bytes, md5 {md5.hexdigest()}, expected "
-                f"{address.md5}). Nothing of it was kept"
+        with ExitStack() as stack:
+
+            def close(answer: requests.Response, *_: Any, **__: Any) -> None:
+                stack.callback(answer.close)
+
+            load = pooch.HTTPDownloader(
+                _Progress(address, on_bytes), CHUNK, headers=HEADERS, timeout=TIMEOUT, hooks={"response": close}
             )
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _chunks(url: str) -> Generator[bytes, None, None]:
-    """What an address sends, in pieces; every failure of the network is one error that names the address."""
-    try:
-        with urlopen(Request(url, headers={"User-Agent": "equipoise"}), timeout=TIMEOUT) as answer:
-            while chunk := answer.read(CHUNK):
-                yield chunk
-    except HTTPError as error:
-        error.close()
-        raise FetchError(f"{url}: the server answered {error.code} {error.reason}") from None
-    except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
-        raise FetchError(f"{url}: cannot be fetched ({getattr(error, 'reason', None) or error})") from None
+            part = stack.enter_context(tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=path.parent))
+            made = pooch.retrieve(address.url, f"md5:{address.md5}", path.name, part, downloader=load)
+            Path(made).replace(path)
+    except requests.HTTPError as error:
+        raise FetchError(f"{address.url}: the server answered {str(error).partition(' for url')[0]}") from None
+    except requests.RequestException as error:
+        raise FetchError(
+            f"{address.url}: cannot be fetched, or not to its end ({error}). Nothing of it was kept"
+        ) from None
+    except ValueError as error:  # too long, or another checksum
+        reason = str(error).split(". ")[0]
+        raise FetchError(
+            f"{address.url}: gave another file than the published one ({reason}). Nothing of it was kept"
+        ) from None
 
 
 def _unpack(archive: Path, names: tuple[str, ...]) -> None:
     """Take some files, all in one folder, out of a checked archive; the folder appears whole or not at all."""
-    folder = archive.parent / Path(names[0]).parent
     if all((archive.parent / name).exists() for name in names):
         return
+    folder = archive.parent / Path(names[0]).parent
     if folder.exists():
         raise FileExistsError(f"{folder} is there already, and lacks files of {archive}. Move it away")
     with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=archive.parent) as temporary:

@@ -19,7 +19,7 @@ import tomli_w
 
 from equipoise.flower.deploy.certificates import key_problems, make_certificates, problems, site_names
 from equipoise.flower.deploy.superlink import FlowerError, Outcome, SuperLink, environment, last_words, program
-from equipoise.system.files import held
+from equipoise.system.files import locked
 
 HOST = "127.0.0.1"
 CONNECTION = "local"
@@ -98,7 +98,7 @@ class LocalFederation:
         """Start the SuperLink, register the sites where keys are used, start their SuperNodes, and wait for all."""
         (self.directory / "home").mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.enter_context(held(self.directory / ".lock"))
+            self._lock.enter_context(locked(self.directory / ".lock"))
         except BlockingIOError as error:
             raise FlowerError(f"Process {error} runs a federation in {self.directory}. Stop it first.") from None
         self._ports = free_ports(1 + len(self.sites))

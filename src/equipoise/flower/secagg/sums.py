@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from equipoise.flower.secagg.masks import WORD, SecureSum
-from equipoise.system.files import waited, write_atomically
+from equipoise.system.files import locked, write_atomically
 
 Result = TypeVar("Result")
 
@@ -254,7 +254,7 @@ def change(path: Path, what: Callable[[Memory], tuple[Memory, Result]]) -> Resul
     MaskError : the file is damaged, or can be read by others.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with waited(path.with_suffix(".lock")):
+    with locked(path.with_suffix(".lock"), wait=True):
         before = _read(path)
         after, result = what(before or Memory(secrets.token_bytes(32).hex()))
         if after != before:
