@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import importlib
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,10 +107,41 @@ ROUNDS = 4
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
-LATER = {name for name in SUMS if name not in FEWER}  # by `make test-all`: much like others
+# What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and
+# sum follows in `make test-all`. Together they have every hook, every kind of state, private coordinates and submodels.
+REPRESENTATIVE = (
+    "fedavg",
+    "scaffold",
+    "moon+fedheal",
+    "fedproto+afl",
+    "ditto-personal",
+    "fedbn",
+    "fedpac",
+    "fedga",
+    "sam",
+    "fedsac",
+    "cgsv",
+    "cffl",
+    "dp",
+)
+BATCH_NORM_FAST = ("scaffold", "moon+qffl", "fedbn", "fedpac", "fedsac", "fedheal:released", "dp")
+
+
+def cases(names: Iterable[str], fast: Container[str], kind: str = "mlp") -> list[Any]:
+    """Cases of a parametrized test; those not in ``fast`` wait for `make test-all`."""
+    return [pytest.param(n, kind, id=f"{n}-{kind}", marks=[pytest.mark.slow] * (n not in fast)) for n in names]
+
+
+def by_name(names: Iterable[str], fast: Container[str]) -> list[Any]:
+    """The same for a test of networks of one kind."""
+    return [pytest.param(n, id=n, marks=[pytest.mark.slow] * (n not in fast)) for n in names]
+
+
 every_case = pytest.mark.parametrize(
-    ("name", "kind"),
-    [pytest.param(n, k, id=f"{n}-{k}", marks=[pytest.mark.slow] * (n in LATER)) for n, k in CASES],
+    ("name", "kind"), cases(NAMES, METHODS) + cases(BATCH_NORM, BATCH_NORM_FAST, "batchnorm")
+)
+any_case = pytest.mark.parametrize(
+    ("name", "kind"), cases(NAMES, REPRESENTATIVE) + cases(BATCH_NORM, ("scaffold", "fedsac"), "batchnorm")
 )
 stacked_engine = importlib.import_module("equipoise.engines.stacked")
 
@@ -139,7 +170,7 @@ def test_engines_agree(name: str, kind: str) -> None:
     assert difference(run(name, kind), run(name, kind, "stacked")) < 1e-10
 
 
-@every_case
+@any_case
 def test_workers_give_the_same_bits(name: str, kind: str) -> None:
     """Clients in threads: every state and every record, as if one client came after another."""
     together = fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine="workers", workers=3, tests=TESTS)
@@ -148,7 +179,7 @@ def test_workers_give_the_same_bits(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((n, "mlp") for n in FEWER), ("scaffold", "batchnorm"), ("moon+qffl", "batchnorm")]
+    ("name", "kind"), cases(FEWER, REPRESENTATIVE) + cases(("scaffold", "moon+qffl"), ("scaffold",), "batchnorm")
 )
 def test_result_does_not_depend_on_who_stands_beside_whom(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -255,7 +286,9 @@ def supervised(cls: type[Rule], hook: str, called: set[str]) -> Callable[..., An
     return checked
 
 
-@pytest.mark.parametrize(("name", "engine"), [*((n, "sequential") for n in NAMES), *((n, "stacked") for n in METHODS)])
+@pytest.mark.parametrize(
+    ("name", "engine"), cases(NAMES, METHODS, "sequential") + cases(METHODS, REPRESENTATIVE, "stacked")
+)
 def test_hooks_are_pure(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"engine": engine, "tests": {"a": samples(20, 1)}, "epochs": 1}
     called: set[str] = set()
@@ -479,7 +512,7 @@ def neutral_gap(case: Neutral, kind: str) -> float:
     return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", [*NEUTRAL.values(), *MORE_NEUTRAL], ids=lambda case: case.text)
 def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
     assert neutral_gap(case, kind) <= case.within
@@ -647,7 +680,7 @@ def test_what_is_handed_out_and_kept_survives_a_stop(method: tuple[Rule, ...], t
 
 
 # (h) the small and the uneven
-@pytest.mark.parametrize("name", FEWER)
+@pytest.mark.parametrize("name", by_name(FEWER, METHODS))
 def test_one_client(name: str, tmp_path: Path) -> None:
     """A federation of one trains on that client, and its checkpoint holds together."""
     make = lambda: federation(name, sizes=(13,), participation=1.0)  # noqa: E731
@@ -679,7 +712,7 @@ def test_a_client_of_one_sample(name: str, kind: str) -> None:
         assert [q["client"] for q in record.get("quarantined", [])] == ([] if kind == "mlp" else [0])
 
 
-@pytest.mark.parametrize("name", FEWER)
+@pytest.mark.parametrize("name", by_name(FEWER, REPRESENTATIVE))
 def test_uneven_cohorts_and_batches(name: str) -> None:
     """Two of five clients a round, batches of 7 that divide none of them: deterministic, and the seed matters."""
     settings = {"participation": 0.34, "batch_size": 7, "epochs": 1, "tests": {"a": samples(40, 1)}}
@@ -691,7 +724,7 @@ def test_uneven_cohorts_and_batches(name: str) -> None:
     assert difference(a, fitted(name, 3, seed=11, **settings, engine="stacked")) < 1e-10
 
 
-@pytest.mark.parametrize("name", FEWER)
+@pytest.mark.parametrize("name", by_name(FEWER, REPRESENTATIVE))
 def test_float32_networks(name: str) -> None:
     """No state changes its dtype on the way, nobody is quarantined, and both engines agree as far as float32 goes."""
     a, b = (fitted(name, 2, net=network().float(), engine=e, epochs=1) for e in ("sequential", "stacked"))
@@ -746,7 +779,7 @@ def test_the_network_given_is_never_changed() -> None:
     assert all(p.grad is None for p in net.parameters())
 
 
-@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stack_is_not_visited_one_by_one(method: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     fed = federation(method, kind=kind, sizes=(16, 16, 16), participation=1.0, engine="stacked")
