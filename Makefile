@@ -30,10 +30,10 @@ run: $(STAMP)
 	$(BIN)/equipoise compare fedavg afl fedavg+qffl fedheal --scenario digits --rounds 25 --name quickstart --jobs $(JOBS)
 
 test: $(SITES)
-	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS)
+	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal
 
 test-all: $(SITES)
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 check: $(SITES)
 	$(BIN)/ruff format --check .

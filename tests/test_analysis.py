@@ -1,10 +1,9 @@
 """The loss decomposition, the landscape, and the commands that draw them."""
 
+# ruff: noqa: F401, F811 (fixtures are imported)
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from equipoise.report import analysis as draw
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure
 from helpers import UNEQUAL, KeepHead, clients, federation, network
+from run_helpers import equipoise
 
 OPTIONS = {"clients": 4, "train": [8, 8, 8, 8], "test": [6, 6, 6, 6]}
 
@@ -309,24 +309,20 @@ def test_cells_are_kept(tmp_path: Path) -> None:
     assert (begun[0].path / "decomposition.json").stat().st_mtime_ns == stamp
 
 
-def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "equipoise", "analyse", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-def test_commands(trained: Path, tmp_path: Path) -> None:
-    done = call("decomposition", str(trained / "fedavg"), "--json", cwd=tmp_path)
-    assert [row["round"] for row in json.loads(done.stdout)["fedavg"]] == [0, 1, 2]
-    done = call(
+def test_commands(trained: Path, tmp_path: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = equipoise("analyse", "decomposition", str(trained / "fedavg"), "--json")
+    assert [row["round"] for row in json.loads(done.out)["fedavg"]] == [0, 1, 2]
+    done = equipoise(
+        "analyse",
         "landscape",
         str(trained / "fedavg"),
         str(trained / "fedprox"),
         "--points=3",
         "--grid=3",
         "--draws=1",
-        cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     assert {p.name for p in (tmp_path / "landscape").iterdir()} == {
         "landscape.csv",
         *(f"landscape-{d}.{e}" for d in ("1d", "2d") for e in ("png", "pdf")),
@@ -337,10 +333,10 @@ def test_commands(trained: Path, tmp_path: Path) -> None:
         (["landscape", str(trained / "fedavg"), "--group", "font"], "Did you mean 'fonts'"),
         (["decomposition", str(trained / "fedavg"), "--try", "fedheel"], "Did you mean 'fedheal'"),
     ):
-        done = call(*arguments, cwd=tmp_path)
-        assert done.returncode == 2
-        assert message in done.stderr.replace("\n", " ")
-        assert done.stderr.count("\n") == 1
+        done = equipoise("analyse", *arguments)
+        assert done.status == 2
+        assert message in done.err.replace("\n", " ")
+        assert done.err.count("\n") == 1
 
 
 def test_the_network_is_not_changed() -> None:

@@ -187,7 +187,7 @@ def test_the_pretence_holds(pretend):
     assert doubled.device == GPU
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("engine", ["sequential", pytest.param("stacked", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_round_stays_on_its_device(pretend, method, engine, tmp_path):
     held_out, test = clients(2)
