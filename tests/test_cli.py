@@ -21,8 +21,9 @@ from safetensors.torch import load_file
 
 from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, parse
 from equipoise.cli import main as cli
-from equipoise.cli.main import SIGHTS
+from equipoise.cli.description import VISIBILITY
 from equipoise.federation import checkpoint, guard
+from equipoise.runs import configuration
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from run_helpers import (
@@ -95,7 +96,7 @@ def test_the_methods(equipoise: Call) -> None:
             "needs",
             "sees",
         }
-        assert entry["sees"] in SIGHTS
+        assert entry["sees"] in VISIBILITY
         assert all(p.keys() == {"name", "default", "values", "part", "main"} for p in entry["hyper_parameters"])
 
 
@@ -108,7 +109,7 @@ def test_a_method_in_full(equipoise: Call, name: str) -> None:
     assert all(field.name in ended.out for rule in METHODS[name].rules for field in fields(rule))
     for preset in ("paper", *METHODS[name].presets):
         assert f"{name}:{preset}" in ended.out
-    assert f"the server must see: {SIGHTS[parse(name).sees]}\n" in ended.out
+    assert f"the server must see: {VISIBILITY[parse(name).sees]}\n" in ended.out
     assert list(json.loads(equipoise("methods", name, "--json").out)) == [name]
 
 
@@ -312,10 +313,10 @@ WRONG: list[tuple[list[Any], str]] = [
     (["-m", "fedheal", "--set", "moon.mu=1"], "'moon' is not part of 'fedheal'"),
     (["-m", "fedheal", "--set", "fedheal.tau"], "--set fedheal.tau: expected PART.NAME=VALUE"),
     (["-m", "fedheal", "--set", "=1"], "or NAME=VALUE for an option of the scenario, for example clients=8"),
-    (["-m", "fedheal", "--set", "fedheal.tau=0.2", "--set", "fedheal.tau=0.3"], "fedheal.tau is told twice"),
+    (["-m", "fedheal", "--set", "fedheal.tau=0.2", "--set", "fedheal.tau=0.3"], "fedheal.tau is given twice"),
     (["--set", "tau=1"], "Unknown option of scenario 'digits': 'tau'."),
-    (["--set", "clients=8"], "clients is told twice: in --scenario digits(train"),
-    (["-s", "digits", "--set", "clients=8", "--set", "clients = 8"], "clients is told twice. Leave one out."),
+    (["--set", "clients=8"], "clients is given twice: in --scenario digits(train"),
+    (["-s", "digits", "--set", "clients=8", "--set", "clients = 8"], "clients is given twice. Leave one out."),
     (["-s", "digits", "--set", "clients=5"], "clients must be a multiple of 4, the domains; found 5"),
     (["-s", "digitz"], "Unknown scenario 'digitz'. Did you mean 'digits'?"),
     (["-s", "digits(cleints=4)"], "'cleints'. Did you mean 'clients'?"),
@@ -448,7 +449,7 @@ def test_a_defect_is_called_one(equipoise: Call, monkeypatch: pytest.MonkeyPatch
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("shapes [2, 3]")
 
-    monkeypatch.setattr(runs, "configure", fail)
+    monkeypatch.setattr(configuration, "configure", fail)
     ended = equipoise(*RUN)
     assert ended == (1, "", "error: RuntimeError: shapes [2, 3]. This is a defect of Equipoise; --debug shows where.\n")
 

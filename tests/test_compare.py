@@ -140,7 +140,7 @@ def test_a_hyper_parameter_reaches_the_methods_that_have_it(
     equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("equipoise.cli.main.run_all", lambda configs, *_, **__: seen.extend(configs) or [][0])
+    monkeypatch.setattr("equipoise.runs.comparison.compare", lambda configs, *_, **__: seen.extend(configs) or [][0])
     equipoise("compare", "fedprox", "fedavg", "fedprox+fedheal", *TINY, "--set", "fedprox.mu=0.5", "--runs", tmp_path)
     assert [c.method for c in seen] == ["fedprox(mu=0.5)", "fedavg", "fedprox(mu=0.5)+fedheal"]
     assert [c.label for c in seen] == ["fedprox(mu=0.5)", "fedavg", "fedprox(mu=0.5)+fedheal"]
@@ -150,7 +150,7 @@ def test_by_default_there_are_as_many_runs_at_a_time_as_cores(
     equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[int] = []
-    monkeypatch.setattr("equipoise.cli.main.run_all", lambda *_, **given: jobs.append(given["jobs"]) or [][0])
+    monkeypatch.setattr("equipoise.runs.comparison.compare", lambda *_, **given: jobs.append(given["jobs"]) or [][0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     for given in ([], ["--seeds", 9], ["--seeds", 9, "--threads", 2], ["--seeds", 9, "--threads", 50], ["-j", 4]):
         equipoise("compare", "fedavg", *TINY, *given, "--runs", tmp_path)

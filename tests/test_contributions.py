@@ -181,7 +181,7 @@ def test_a_scenario_that_holds_no_data_out() -> None:
 
 
 def test_steps_and_epochs() -> None:
-    with pytest.raises(ValueError, match="--epochs 2 and --steps 5: tell one of them"):
+    with pytest.raises(ValueError, match="--epochs 2 and --steps 5: give one of them"):
         configure("fedavg", "digits", epochs=2, steps=5)
     assert configure("fedavg", "digits-pow", scenario_options=SMALL).steps == 15
     assert configure("fedavg", "digits-pow", scenario_options=SMALL, epochs=2).steps is None

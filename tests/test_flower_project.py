@@ -34,7 +34,8 @@ from equipoise.flower.deploy import checks, local, project, superlink
 from equipoise.flower.deploy.certificates import CertificateError, make_certificates
 from equipoise.flower.deploy.superlink import FlowerError
 from equipoise.runs import directory as runs
-from equipoise.runs.configuration import FLOWER, RunError, configure
+from equipoise.runs.configuration import FLOWER, configure
+from equipoise.system.errors import ExpectedError
 from run_helpers import equipoise
 
 __all__ = ["equipoise"]
@@ -616,17 +617,17 @@ def test_run_needs_a_connection(equipoise: Any, app: Path, home: Path) -> None:
 
 
 def test_who_stops_a_command_is_told_what_is_left() -> None:
-    with pytest.raises(KeyboardInterrupt) as stop, flower_cli._stopping("Run 7 goes on."):
+    with pytest.raises(KeyboardInterrupt) as stop, flower_cli.stopping("Run 7 goes on."):
         raise KeyboardInterrupt
     assert stop.value.__notes__ == ["Run 7 goes on."]
-    with pytest.raises(ValueError, match="bad") as error, flower_cli._stopping("Run 7 goes on."):
+    with pytest.raises(ValueError, match="bad") as error, flower_cli.stopping("Run 7 goes on."):
         raise ValueError("bad")
     assert not hasattr(error.value, "__notes__")
 
 
 def test_what_the_server_says_is_shown_as_it_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "run.log"
-    with flower_cli._progress(tmp_path, log, 3, True) as look:
+    with flower_cli.progress(tmp_path, log, 3, True) as look:
         look()
         log.write_text("Using SuperLink: x\n\x1b[92mINFO \x1b[0m:      Start\nround 1: [a] 3 sites\nround")
         look()
@@ -638,13 +639,13 @@ def test_what_the_server_says_is_shown_as_it_comes(tmp_path: Path, capsys: pytes
 
 
 def test_a_run_that_failed_is_an_error() -> None:
-    flower_cli._ended(superlink.Outcome(1, "finished:completed", "N/A"), None)
+    flower_cli.check_outcome(superlink.Outcome(1, "finished:completed", "N/A"), None)
     for outcome, words in (
         (superlink.Outcome(1, "finished:failed", "no sites"), "The run failed: no sites"),
         (superlink.Outcome(1, "finished:stopped", "N/A"), "The run failed: finished:stopped"),
     ):
-        with pytest.raises(RunError, match=words):
-            flower_cli._ended(outcome, Path("run.log"))
+        with pytest.raises(ExpectedError, match=words):
+            flower_cli.check_outcome(outcome, Path("run.log"))
 
 
 def test_the_end_of_a_log_is_told_from_where_flower_gives_up() -> None:

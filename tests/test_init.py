@@ -166,7 +166,7 @@ def test_reading(tmp_path: Path) -> None:
         ("seed = 'a'", "seed must be a whole number; found 'a'"),
         ("method = 3", "method must be text in quotes; found 3"),
         ("set = 3", r"set must be a table, \[set\]"),
-        ("scenario = 'digits(clients=8)'\n[set]\nclients = 4", "clients is told twice"),
+        ("scenario = 'digits(clients=8)'\n[set]\nclients = 4", "clients is given twice"),
         ("network = 'cnn(8'", r"network =.*write NAME=VALUE in the brackets"),
     ],
 )

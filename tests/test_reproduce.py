@@ -358,7 +358,7 @@ def test_the_command_writes_the_table_and_goes_on(mine: str, tmp_path: Path) -> 
     assert (folder / "digits" / "report.html").is_file()
     refused = call("--embedded", "--data", "x")
     assert refused.returncode == 2
-    assert "--data and --embedded: tell one of them" in refused.stderr
+    assert "--data and --embedded: give one of them" in refused.stderr
 
 
 def test_a_plan_can_be_seen_first(mine: str, tmp_path: Path) -> None:

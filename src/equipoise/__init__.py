@@ -1,21 +1,28 @@
-"""Fair federated learning: published methods, exactly as published, that combine freely."""
+"""Fair federated learning: published methods, exactly as published, that combine freely.
 
-from equipoise.core.model import Model
-from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, Visit
-from equipoise.core.solver import SGD, Adam
-from equipoise.data.samples import Lazy
-from equipoise.federation.checkpoint import CheckpointError
-from equipoise.federation.federation import Federation
-from equipoise.federation.forecast import Forecast, ForecastError, forecast
-from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import History
-from equipoise.federation.method import Method, MethodError, parse
-from equipoise.methods import METHODS
-from equipoise.networks import NETWORKS
-from equipoise.networks import build as network
-from equipoise.scenarios import SCENARIOS, Images, Scenario
-from equipoise.scenarios import load as scenario
-from equipoise.system.ranges import choice, number
+Importing it imports nothing else: a name is looked up in its module when it is first used, and PyTorch loaded then.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equipoise.core.model import Model
+    from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, Visit
+    from equipoise.core.solver import SGD, Adam
+    from equipoise.data.samples import Lazy
+    from equipoise.federation.checkpoint import CheckpointError
+    from equipoise.federation.federation import Federation
+    from equipoise.federation.forecast import Forecast, ForecastError, forecast
+    from equipoise.federation.guard import QuorumError
+    from equipoise.federation.history import History
+    from equipoise.federation.method import Method, MethodError, parse
+    from equipoise.methods import METHODS
+    from equipoise.networks import NETWORKS
+    from equipoise.networks import build as network
+    from equipoise.scenarios import SCENARIOS, Images, Scenario
+    from equipoise.scenarios import load as scenario
+    from equipoise.system.ranges import choice, number
 
 __version__ = "0.1.0"
 
@@ -50,3 +57,34 @@ __all__ = [
     "parse",
     "scenario",
 ]
+
+_HOMES = {  # the public names of each module; two have another name there
+    "core.model": ("Model",),
+    "core.rule": ("Briefing", "Cohort", "Out", "Rule", "Setup", "Visit"),
+    "core.solver": ("SGD", "Adam"),
+    "data.samples": ("Lazy",),
+    "federation.checkpoint": ("CheckpointError",),
+    "federation.federation": ("Federation",),
+    "federation.forecast": ("Forecast", "ForecastError", "forecast"),
+    "federation.guard": ("QuorumError",),
+    "federation.history": ("History",),
+    "federation.method": ("Method", "MethodError", "parse"),
+    "methods": ("METHODS",),
+    "networks": ("NETWORKS", "network"),
+    "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
+    "system.ranges": ("choice", "number"),
+}
+_RENAMED = {"network": "build", "scenario": "load"}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"equipoise.{module}"), _RENAMED.get(name, name))
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The command ``equipoise analyse``: reading arguments and printing, nothing else."""
+"""The commands ``equipoise analyse``."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from equipoise.analysis import decomposition as take_apart
-from equipoise.analysis import heterogeneity as skew
-from equipoise.analysis import landscape as walk
-from equipoise.federation.method import parse
-from equipoise.report import analysis as draw
-from equipoise.report.figures import save
-from equipoise.runs import directory as runs
-from equipoise.runs.comparison import members
-from equipoise.runs.configuration import RunConfig
+from equipoise.cli import completion
+from equipoise.cli.console import out, plain_table, print_json, progress_bar
+from equipoise.cli.options import Base, Json, Runs
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from equipoise.runs.configuration import RunConfig
 
 app = typer.Typer(
     name="analyse",
@@ -31,11 +25,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Take trained runs apart: where their loss comes from, how flat their minimum is.",
 )
-out = Console()
-err = Console(stderr=True)
-
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 @app.command(epilog="Example: `equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
@@ -44,7 +33,12 @@ def decomposition(
     every: Annotated[int, typer.Option(min=1, help="Measure every so many rounds, and the last.")] = 1,
     others: Annotated[
         list[str] | None,
-        typer.Option("--try", metavar="METHOD", help="Also one round of this method from the same models. Repeatable."),
+        typer.Option(
+            "--try",
+            metavar="METHOD",
+            help="Also one round of this method from the same models. Repeatable.",
+            autocompletion=completion.methods,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -57,43 +51,53 @@ def decomposition(
 
     Each run is trained once more, which gives the same local models; what was measured stays beside the run.
     """
+    from equipoise.analysis.decomposition import decomposition as decompose
+    from equipoise.federation.method import parse
+    from equipoise.report import analysis as draw
+    from equipoise.runs import directory as runs
+    from equipoise.runs.comparison import members
+
     paths = [run for path in directories for run in members(path)] or directories
     planned = sum(runs.load(path).rounds for path in paths)
-    found: dict[str, list[dict[str, float]]] = {}
-    with _bar(not quiet and not json_) as bar:
+    measured: dict[str, list[dict[str, float]]] = {}
+    with progress_bar(shown=not quiet and not json_) as bar:
         task = bar.add_task("rounds", total=planned)
         before = 0
         for path in paths:
             config = runs.load(path)
-            rows = take_apart(path, every, others or (), on_round=lambda _, __: bar.advance(task))
+            rows = decompose(path, every, others or (), on_round=lambda _, __: bar.advance(task))
             before += config.rounds
             bar.update(task, completed=before)
             for row in rows:
                 own = row["method"] == str(parse(config.method))
                 name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
-                found.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
+                measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
     if json_:
-        print(json.dumps(found, indent=1))  # noqa: T201
+        print_json(measured)
         return
     if quiet:
         return
     table = _table("run", "round", "local", "shift", "aggregation", "global")
-    for name, rows in found.items():
-        for row in rows if len(found) == 1 else rows[-1:]:
+    for name, rows in measured.items():
+        for row in rows if len(measured) == 1 else rows[-1:]:
             numbers = (f"{row[key]:+.4f}" for key in ("local", "shift", "aggregation", "total"))
             table.add_row(name, str(int(row["round"])), *numbers)
     out.print(table)
     out.print("Mean cross-entropy in nats; local + shift + aggregation = global. FedLD reports absolute values.")
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
-    _drawn({"decomposition": draw.decomposition(found)}, where)
+    _drawn({"decomposition": draw.decomposition(measured)}, where)
     if len(paths) > 1:
-        _wrote(write_atomically(_made(where) / "decomposition.json", json.dumps(found, indent=1)))
+        _wrote(write_atomically(_made(where) / "decomposition.json", json.dumps(measured, indent=1)))
 
 
 @app.command(epilog="Example: `equipoise analyse heterogeneity --rounds 20 --seeds 3 --name fig2`")
 def heterogeneity(
     methods: Annotated[
-        list[str] | None, typer.Argument(help=f"Methods to try [default: {' '.join(skew.METHODS)}].")
+        list[str] | None,
+        typer.Argument(
+            help="Methods to try [default: fedavg principal fedgh margin fedld margin+fedgh].",
+            autocompletion=completion.methods,
+        ),
     ] = None,
     alphas: Annotated[str, typer.Option(help="Dirichlet concentrations, most even first.")] = "100,10,1,0.1,0.01",
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Rounds of FedAvg.")] = 20,
@@ -106,13 +110,17 @@ def heterogeneity(
     name: Annotated[
         str, typer.Option(help="Write to RUNS/NAME. The same command again goes on where it stopped.")
     ] = "heterogeneity",
-    base: Annotated[Path, typer.Option("--runs", help="Where runs are kept.")] = Path("runs"),
+    base: Base = Path("runs"),
     json_: Json = False,
 ) -> None:
     """Draw the distribution-shift and aggregation loss of one round against the label skew (FedLD, Fig. 2).
 
     FedAvg is trained at every skew; from its models, one round of every method is tried.
     """
+    from equipoise.analysis import heterogeneity as skew
+    from equipoise.report import analysis as draw
+    from equipoise.runs import directory as runs
+
     try:
         concentrations = [float(word) for word in alphas.split(",")]
     except ValueError:
@@ -123,7 +131,7 @@ def heterogeneity(
         ) from None
     directory = runs.place(base, name, name)
     cells = skew.cells(directory, concentrations, seeds, rounds=rounds, network=network)
-    with _bar(not json_) as bar:
+    with progress_bar(shown=not json_) as bar:
         task = bar.add_task("runs", total=len(cells))
         frame = skew.measure(
             cells,
@@ -135,7 +143,7 @@ def heterogeneity(
     terms = ["local", "shift", "aggregation", "total"]
     mean = frame.groupby(["method", "alpha"], sort=False)[terms].mean().reset_index()
     if json_:
-        print(json.dumps(mean.to_dict("records"), indent=1))  # noqa: T201
+        print_json(mean.to_dict("records"))
         return
     table = _table("method", "alpha", "local", "shift", "aggregation", "global")
     for method in dict.fromkeys(mean["method"]):
@@ -162,10 +170,14 @@ def landscape(
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
     import pandas as pd
 
+    from equipoise.analysis.landscape import landscape as measure
+    from equipoise.report import analysis as draw
+    from equipoise.runs.comparison import members
+
     paths = [run for path in directories for run in members(path)] or directories
-    with _bar(not json_) as bar:
+    with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
-        found = walk(
+        landscapes = measure(
             paths,
             group,
             points=points,
@@ -175,24 +187,30 @@ def landscape(
             seed=seed,
             on_point=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    frame = pd.concat([one.frame() for one in found], ignore_index=True)
+    frame = pd.concat([one.frame() for one in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
         return
     table = _table("run", "seed", "loss", f"at ±{span / 2:g}", f"at ±{span:g}")
-    for one in found:
+    for one in landscapes:
         middle, quarter = len(one.at) // 2, len(one.at) // 4
         mean = one.line.mean(axis=0)
         half, edge = (mean[quarter] + mean[-1 - quarter]) / 2, (mean[0] + mean[-1]) / 2
         table.add_row(one.label, str(one.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}")
     out.print(table)
-    out.print(f"Loss on {found[0].group} in nats, mean over {draws} directions; a smaller rise is a flatter minimum.")
+    out.print(
+        f"Loss on {landscapes[0].group} in nats, mean over {draws} directions; a smaller rise is a flatter minimum."
+    )
     _wrote(write_atomically(_made(output) / "landscape.csv", frame.to_csv(index=False)))
-    _drawn({"landscape-1d": draw.lines(found)} | ({"landscape-2d": draw.planes(found)} if grid else {}), output)
+    _drawn(
+        {"landscape-1d": draw.lines(landscapes)} | ({"landscape-2d": draw.planes(landscapes)} if grid else {}), output
+    )
 
 
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
     """What to call a run among others: its method, and what sets it apart."""
+    from equipoise.runs import directory as runs
+
     others = [runs.load(other) for other in paths]
     name = config.label
     if len({other.seed for other in others}) > 1:
@@ -208,15 +226,10 @@ def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     for k, column in enumerate(columns):
         table.add_column(column, justify="right" if k else "left", no_wrap=True)
     return table
-
-
-def _bar(wanted: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=err, disable=not wanted or not err.is_terminal)
 
 
 def _made(directory: Path) -> Path:
@@ -225,6 +238,8 @@ def _made(directory: Path) -> Path:
 
 
 def _drawn(figures: dict[str, Figure], directory: Path) -> None:
+    from equipoise.report.figures import save
+
     for path in save(figures, directory):
         _wrote(path)
 

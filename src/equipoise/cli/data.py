@@ -1,23 +1,27 @@
-"""The command ``equipoise data``: reading arguments and printing, nothing else."""
+"""The commands ``equipoise data``."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from equipoise.data.sets import catalog, download
-from equipoise.data.sets.check import Finding, check
+from equipoise.cli import completion
+from equipoise.cli.console import err, out, plain_table, print_json
+from equipoise.cli.options import Json
 from equipoise.system.suggestions import unknown
+
+if TYPE_CHECKING:
+    from equipoise.data.sets.catalog import Entry
+    from equipoise.data.sets.check import Finding
+    from equipoise.data.sets.download import Address
 
 app = typer.Typer(
     name="data",
@@ -26,14 +30,18 @@ app = typer.Typer(
     help="The data sets of the papers: list them, check your files, fetch those that have plain addresses.",
     epilog="Start with `equipoise data list`, then `equipoise data check mnist --data data`.",
 )
-out = Console()
-err = Console(stderr=True)
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A data set [default: all that are in the folder].")]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="A data set [default: all that are in the folder].",
+        autocompletion=completion.data_sets,
+    ),
+]
 Folder = Annotated[
     Path, typer.Option("--data", "-d", metavar="DIR", help="The folder with your data sets, or a set's own.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 @app.callback()
@@ -45,19 +53,20 @@ def _main(context: typer.Context) -> None:
 @app.command("list", epilog="Example: `equipoise data list --json`")
 def listed(json_: Json = False) -> None:
     """List the data sets: who uses them, how large they are, where to get them and on what terms."""
+    from equipoise.data.sets import catalog
+
     if json_:
-        print(json.dumps([_told(name) for name in catalog.SETS], indent=1))  # noqa: T201
+        print_json([_as_dict(name, entry) for name, entry in catalog.SETS.items()])
         return
     for name, entry in catalog.SETS.items():
         out.print(f"[bold]{name}[/]  {escape(entry.title)}", highlight=False)
-        told = {"used by": entry.used_by, "size": entry.size, "from": entry.source, "terms": entry.terms}
-        for what, text in told.items():
+        facts = {"used by": entry.used_by, "size": entry.size, "from": entry.source, "terms": entry.terms}
+        for what, text in facts.items():
             out.print(Padding(f"{what}: {escape(text)}", (0, 0, 0, 4)), highlight=False)
     out.print("Your files: equipoise data check NAME --data DIR. Fetch: equipoise data get NAME --data DIR.")
 
 
-def _told(name: str) -> dict[str, Any]:
-    entry = catalog.SETS[name]
+def _as_dict(name: str, entry: Entry) -> dict[str, Any]:
     return {
         "name": name,
         **{key: getattr(entry, key) for key in ("title", "used_by", "classes", "size", "source", "terms", "places")},
@@ -72,21 +81,23 @@ def checked(name: Name = None, data: Folder = Path("data"), json_: Json = False)
 
     Every file is read. Image files are decoded on the way, once: a run finds them decoded.
     """
+    from equipoise.data.sets import catalog
+    from equipoise.data.sets.check import check
+
     names = [name] if name is not None else [known for known in catalog.SETS if catalog.present(known, data)]
     if not names:
         raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
-    found = {known: check(known, data.expanduser()) for known in names}
+    results = {known: check(known, data.expanduser()) for known in names}
     if json_:
-        print(json.dumps([_record(known, parts) for known, parts in found.items()], indent=1))  # noqa: T201
+        print_json([_record(known, catalog.SETS[known], parts) for known, parts in results.items()])
     else:
-        for known, parts in found.items():
-            _show(known, parts, data)
-    if not all(part.good for parts in found.values() for part in parts):
+        for known, parts in results.items():
+            _show(known, catalog.SETS[known], parts, data)
+    if not all(part.good for parts in results.values() for part in parts):
         raise typer.Exit(1)
 
 
-def _record(name: str, parts: tuple[Finding, ...]) -> dict[str, Any]:
-    entry = catalog.SETS[name]
+def _record(name: str, entry: Entry, parts: tuple[Finding, ...]) -> dict[str, Any]:
     splits = {
         part.split: {
             "verdict": part.verdict,
@@ -106,9 +117,8 @@ def _record(name: str, parts: tuple[Finding, ...]) -> dict[str, Any]:
     return {"name": name, "complete": complete, "splits": splits, "source": entry.source, "terms": entry.terms}
 
 
-def _show(name: str, parts: tuple[Finding, ...], data: Path) -> None:
+def _show(name: str, entry: Entry, parts: tuple[Finding, ...], data: Path) -> None:
     """One set in words and numbers; a count that differs is followed by the published one."""
-    entry = catalog.SETS[name]
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, in {escape(str(data))}", highlight=False)
     if there := [part for part in parts if part.found is not None]:
         out.print(_counts(there))
@@ -129,7 +139,7 @@ def _show(name: str, parts: tuple[Finding, ...], data: Path) -> None:
 
 def _counts(parts: list[Finding]) -> Table:
     """Images of each class, beside the published numbers where there are any."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     table.add_column("class")
     columns: list[list[str]] = []
     for part in parts:
@@ -152,7 +162,9 @@ def _counts(parts: list[Finding]) -> Table:
 
 @app.command(epilog="Example: `equipoise data get mnist --data data --download`")
 def get(
-    name: Annotated[str, typer.Argument(help="A data set; see `equipoise data list`.")],
+    name: Annotated[
+        str, typer.Argument(help="A data set; see `equipoise data list`.", autocompletion=completion.data_sets)
+    ],
     data: Folder = Path("data"),
     split: Annotated[
         list[str] | None, typer.Option(help="Only this split. Repeatable [default: all that experiments need].")
@@ -161,7 +173,9 @@ def get(
         bool, typer.Option("--download", help="Fetch the files now, and accept nothing for you.")
     ] = False,
 ) -> None:
-    """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it if told to."""
+    """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request."""
+    from equipoise.data.sets import catalog
+
     entry = catalog.entry(name)
     for one in split or ():
         if one not in entry.splits:
@@ -174,14 +188,14 @@ def get(
         places = " or ".join(str(data / place) for place in entry.places)
         out.print(f"put it at: {escape(places)}", soft_wrap=True, highlight=False)
         raise ValueError(
-            f"{name} has no plain address: fetch it by hand, from the place told above, on the terms of that place. "
+            f"{name} has no plain address: fetch it by hand, from the place named above, on the terms of that place. "
             f"Then: equipoise data check {name} --data {data}"
         )
     root = data.expanduser()
     for file in files:
         state = "is there" if file.there(root) else decimal(file.size)
-        told = f"{escape(str(data / file.place))}: {state}\n    {file.url}, md5 {file.md5}"
-        out.print(told, soft_wrap=True, highlight=False)
+        about = f"{escape(str(data / file.place))}: {state}\n    {file.url}, md5 {file.md5}"
+        out.print(about, soft_wrap=True, highlight=False)
     missing = [file for file in files if not file.there(root)]
     if missing and not wanted:
         out.print("Nothing was fetched. Add --download to fetch these files from these addresses.")
@@ -190,7 +204,9 @@ def get(
         out.print(f"All files are there, with the published checksums. Next: equipoise data check {name} --data {data}")
 
 
-def _fetch(files: list[download.Address], root: Path) -> None:
+def _fetch(files: list[Address], root: Path) -> None:
+    from equipoise.data.sets import download
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
         for file in files:

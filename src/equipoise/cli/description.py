@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from equipoise.core.rule import HOOKS, Rule, Sees
+from equipoise.data.sets.catalog import SETS
 from equipoise.federation.method import parse
 from equipoise.methods import ALIASES, METHODS
 from equipoise.networks import NETWORKS
@@ -39,7 +40,7 @@ def catalogue() -> dict[str, Any]:
     Returns
     -------
     ``methods`` by name, see :func:`describe_method`; ``aliases`` of methods; ``rules``, the documentation of each rule by its
-    class, in lines; ``visibility``, what each value of ``sees`` means; ``scenarios`` and ``networks``, a line for each name.
+    class, in lines; ``visibility``, what each value of ``sees`` means; ``scenarios``, ``networks`` and ``data_sets``, a line for each name.
     """
     return {
         "methods": {name: describe_method(name) for name in METHODS},
@@ -48,6 +49,7 @@ def catalogue() -> dict[str, Any]:
         "visibility": dict(VISIBILITY),
         "scenarios": {name: entry.summary for name, entry in SCENARIOS.items()},
         "networks": {name: entry.summary for name, entry in NETWORKS.items()},
+        "data_sets": {name: entry.title for name, entry in SETS.items()},
     }
 
 

@@ -1,8 +1,7 @@
-"""The command ``equipoise flower``: reading arguments and printing, nothing else."""
+"""The commands ``equipoise flower``."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 import tomllib
@@ -12,14 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from equipoise.federation.history import History
-from equipoise.report.table import comparison, rich_table
-from equipoise.runs.configuration import RunError
+from equipoise.cli.console import out, plain_table, print_json, progress_bar
+from equipoise.cli.options import Json
+from equipoise.system.errors import ExpectedError
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.checks import Finding
@@ -32,8 +28,6 @@ app = typer.Typer(
     help="Run a federation across machines, on Flower: a project, certificates, a trial on this machine, checks, runs.",
     epilog="Start with `equipoise flower init my-federation`, then `equipoise flower up my-federation --sites 3 --tls`.",
 )
-out = Console()
-err = Console(stderr=True)
 
 Config = Annotated[
     list[str] | None,
@@ -55,7 +49,6 @@ Nodes = Annotated[
 Hosts = Annotated[
     list[str] | None, typer.Option("--host", help="Name or address by which sites reach the server. Repeatable.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Here = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the project.")]
 
 
@@ -65,7 +58,7 @@ def init(
     sites: Annotated[int, typer.Option(min=2, help="How many sites it starts with: site-0, site-1, ...")] = 3,
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
-    with _told():
+    with _flower_errors():
         from equipoise.flower.deploy import project
 
         for path in project.init(directory, sites):
@@ -94,40 +87,40 @@ def up(
 
     Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command goes on with a run that was stopped.
     """
-    with _told():
+    with _flower_errors():
         from equipoise.flower.deploy import project
         from equipoise.flower.deploy.checks import check as look
         from equipoise.flower.deploy.local import LocalFederation
 
         settings = project.settings(directory)
         changes = project.overrides(config or (), settings)
-        told = _nodes(node_config, several=True)
-        names = [f"site-{k}" for k in range(sites or 3)] if sites or not told else list(told)
-        if strangers := sorted(told.keys() - set(names)):
+        nodes = _nodes(node_config, several=True)
+        names = [f"site-{k}" for k in range(sites or 3)] if sites or not nodes else list(nodes)
+        if strangers := sorted(nodes.keys() - set(names)):
             raise ValueError(f"{node_config} tells of {', '.join(strangers)}; the sites are {', '.join(names)}.")
         changes = {"min-sites": len(names)} | changes
         changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
         base = directory / "local"
-        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **told.get(name, {})} for name in names}
+        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **nodes.get(name, {})} for name in names}
         certificates = base / "certs" if tls and (base / "certs").exists() else None
         findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
         if only_check:
             _show(findings, json_)
         if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
-            raise RunError("Nothing was started. " + " ".join(wrong))
+            raise ExpectedError("Nothing was started. " + " ".join(wrong))
         run = Path(changes["run-dir"])
         rounds = int({**settings, **changes}["rounds"])
         say = _silent if json_ else _say
         say(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
         with (
-            _stopping("Stopped. The same command goes on from the last complete round."),
-            LocalFederation(base, directory, names, tls=tls, node_config=told) as local,
-            _progress(run, base / "run.log", rounds, not json_) as look_again,
+            stopping("Stopped. The same command goes on from the last complete round."),
+            LocalFederation(base, directory, names, tls=tls, node_config=nodes) as local,
+            progress(run, base / "run.log", rounds, not json_) as look_again,
         ):
             outcome = local.run(changes, limit=limit, watch=look_again)
             log = local.directory / "run.log"
             look_again()
-        _ended(outcome, log)
+        check_outcome(outcome, log)
     _finish(run, json_)
 
 
@@ -142,7 +135,7 @@ def run(
 
     Ctrl-C stops watching, not the run.
     """
-    with _told():
+    with _flower_errors():
         from equipoise.flower.deploy import project
         from equipoise.flower.deploy.checks import reach
         from equipoise.flower.deploy.superlink import SuperLink, environment, plain
@@ -151,13 +144,13 @@ def run(
         changes = project.overrides(config or (), settings)
         wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
         if wrong:
-            raise RunError("Nothing was started. " + " ".join(wrong))
+            raise ExpectedError("Nothing was started. " + " ".join(wrong))
         link = SuperLink(connection, environment())
         number = link.submit(directory.resolve(), changes)
         say = _silent if json_ else _say
         say(f"run {number} has begun; to stop it: flwr stop {number} {connection}")
         left = f"Run {number} goes on without you. To see it: flwr log {number} {connection}; to stop it: flwr stop {number} {connection}."
-        with _stopping(left), tempfile.TemporaryDirectory() as place:
+        with stopping(left), tempfile.TemporaryDirectory() as place:
             log = Path(place) / "run.log"
             with log.open("w+") as file:
 
@@ -167,8 +160,8 @@ def run(
                 outcome = link.follow(number, log, watch=show)
                 show()
         if json_:
-            print(json.dumps({"run": number, "status": outcome.status, "reason": outcome.reason}, indent=1))  # noqa: T201
-        _ended(outcome, None)
+            print_json({"run": number, "status": outcome.status, "reason": outcome.reason})
+        check_outcome(outcome, None)
     say(f"run {number} is complete; its results are on the server, in run-dir")
 
 
@@ -190,7 +183,7 @@ def check(
     json_: Json = False,
 ) -> None:
     """Find out what would stop a run before it begins: versions, settings, paths, certificates, keys, ports, the server."""
-    with _told():
+    with _flower_errors():
         from equipoise.flower.deploy.checks import check as look
 
         findings = look(
@@ -218,7 +211,7 @@ def certs(
 
     Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline.
     """
-    with _told():
+    with _flower_errors():
         from equipoise.flower.deploy.certificates import make_certificates
 
         if not host and not site:
@@ -249,63 +242,63 @@ def ray(
 
     The run goes to the run-dir of the settings, what clients remember to DIR/local/sites. The same command goes on with a run that was stopped.
     """
-    with _told():
+    with _flower_errors():
         from equipoise.flower.deploy import cluster, project
 
         changes = project.overrides(config or (), project.settings(directory))
-        told = _nodes(node_config, several=True)
-        names = [f"site-{k}" for k in range(clients or 10)] if clients or not told else list(told)
-        if strangers := sorted(told.keys() - set(names)):
+        nodes = _nodes(node_config, several=True)
+        names = [f"site-{k}" for k in range(clients or 10)] if clients or not nodes else list(nodes)
+        if strangers := sorted(nodes.keys() - set(names)):
             raise ValueError(
                 f"{node_config} tells of {', '.join(strangers)}; the clients are {names[0]} to {names[-1]}."
             )
         where = cluster.Cluster(address, cpus, gpus, memory)
-        sites = {name: told.get(name, {}) for name in names}
+        sites = {name: nodes.get(name, {}) for name in names}
         (_silent if json_ else _say)(f"{len(names)} clients, on Ray{f' at {address}' if address else ''}")
         run = cluster.run(directory, len(names), changes, sites=sites, cluster=where)
     _finish(run, json_)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """What goes wrong with Flower is told as what goes wrong with a run."""
+def _flower_errors() -> Iterator[None]:
+    """Turn errors of Flower, and its absence, into failures of the command."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
             raise
-        raise RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
+        raise ExpectedError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
     except RuntimeError as error:
         if type(error).__name__ != "FlowerError":  # the class is in a module that may have been the one that is missing
             raise
-        raise RunError(str(error)) from None
+        raise ExpectedError(str(error)) from None
 
 
 def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]]:
-    """What sites are told, by their names."""
+    """What sites are started with, by their names."""
     if path is None:
         return {}
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        nodes = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ValueError(f"--node-config {path} cannot be read: {why}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"--node-config {path}: {error}. Write NAME = VALUE, with quotes around text.") from None
-    tables = [value for value in told.values() if isinstance(value, dict)]
-    if several and len(tables) < len(told):
+    tables = [value for value in nodes.values() if isinstance(value, dict)]
+    if several and len(tables) < len(nodes):
         raise ValueError(f"--node-config {path}: expected a table per site, such as [site-0], with its keys below it.")
-    return told if tables else {str(told.get("site", path.stem)): told}
+    return nodes if tables else {str(nodes.get("site", path.stem)): nodes}
 
 
 def _show(findings: list[Finding], json_: bool) -> None:
     """Print what was found, and end: with status 1 if something is wrong."""
     wrong = [each for each in findings if not each.ok]
     if json_:
-        found = [{"what": each.what, "ok": each.ok, "text": each.text} for each in findings]
-        print(json.dumps({"ok": not wrong, "findings": found}, indent=1))  # noqa: T201
+        listed = [{"what": each.what, "ok": each.ok, "text": each.text} for each in findings]
+        print_json({"ok": not wrong, "findings": listed})
     else:
-        table = Table(box=None, pad_edge=False, header_style="bold")
+        table = plain_table()
         table.add_column("")
         table.add_column("what", no_wrap=True)
         table.add_column("found", overflow="fold")
@@ -317,8 +310,8 @@ def _show(findings: list[Finding], json_: bool) -> None:
 
 
 @contextmanager
-def _stopping(left: str) -> Iterator[None]:
-    """What a user is told who stops the command here."""
+def stopping(left: str) -> Iterator[None]:
+    """What is said to a user who stops the command here."""
     try:
         yield
     except BaseException as stop:
@@ -328,22 +321,21 @@ def _stopping(left: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator[Callable[[], None]]:
+def progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator[Callable[[], None]]:
     """What the server's log says, and a bar of the rounds that a run directory has; the function that is given goes on with both."""
     from equipoise.flower.deploy.superlink import ours
 
-    path, last, told = directory / "metrics.jsonl", [0.0], [0]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, disable=not wanted or not err.is_terminal) as bar:
+    path, last, shown = directory / "metrics.jsonl", [0.0], [0]
+    with progress_bar(shown=wanted) as bar:
         task = bar.add_task("rounds", total=rounds)
 
         def look() -> None:
             if wanted and log.exists():
                 lines = log.read_bytes().decode(errors="replace").split("\n")[:-1]
                 said = list(ours(lines))
-                for line in said[told[0] :]:
+                for line in said[shown[0] :]:
                     bar.console.print(escape(line), soft_wrap=True, highlight=False)
-                told[0] = len(said)
+                shown[0] = len(said)
             if time.monotonic() - last[0] > 1 and path.exists():
                 last[0] = time.monotonic()
                 bar.update(task, completed=path.read_bytes().count(b"\n"))
@@ -351,19 +343,23 @@ def _progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator
         yield look
 
 
-def _ended(outcome: Outcome, log: Path | None) -> None:
+def check_outcome(outcome: Outcome, log: Path | None) -> None:
+    """Fail if a run did."""
     if not outcome.completed:
         why = outcome.reason if outcome.reason not in ("", "N/A") else outcome.status
         why = why.removeprefix("ServerApp failed with exception: ")
-        raise RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
+        raise ExpectedError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
 
 
 def _finish(directory: Path, json_: bool) -> None:
-    found = comparison([History.from_run(directory)])
+    from equipoise.federation.history import History
+    from equipoise.report.table import comparison, rich_table
+
+    compared = comparison([History.from_run(directory)])
     if json_:
-        print(json.dumps(found, indent=1))  # noqa: T201
+        print_json(compared)
         return
-    out.print(rich_table(found, out.width))
+    out.print(rich_table(compared, out.width))
     out.print(f"run: {directory}\nreport: {directory / 'report.html'}", soft_wrap=True, highlight=False)
 
 

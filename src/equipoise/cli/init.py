@@ -9,23 +9,20 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from equipoise import scenarios
-from equipoise.data.own.columns import Columns, Own, counts, listed
-from equipoise.data.own.reading import HUB, find
-from equipoise.federation.method import read_value
-from equipoise.runs.configuration import RunConfig, called, whole
-from equipoise.scenarios.own import Parts, divided, several, test_sets
+from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.options import Json
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
 
-out = Console()
+if TYPE_CHECKING:
+    from equipoise.data.own.columns import Own
+    from equipoise.scenarios.own import Parts
+
 
 DIVIDED = 8  # clients among whom data are divided that do not say whose they are
 SHOWN = 20  # clients in a table
@@ -75,7 +72,7 @@ WORDS = {
     "measures": ["balanced"],
     "leave_out": ["id"],
 }  # examples of these options
-UNTOLD = {"clients": "as the data have them", "tests": "groups if there are any, else clients if few"}
+IF_ABSENT = {"clients": "as the data have them", "tests": "groups if there are any, else clients if few"}
 
 
 def init(
@@ -96,7 +93,7 @@ def init(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    json_: Json = False,
 ) -> None:
     """Look at your data, say what was found, and write a commented file of all settings for `equipoise run --config`."""
     if output.exists() and not force:
@@ -108,8 +105,7 @@ def init(
     lines = [] if found is None else _facts(*found)
     write_atomically(output, _text(_beside(data, output), options, lines))
     if json_:
-        told = {"file": str(output), **({} if found is None else _described(*found))}
-        print(json.dumps(told, indent=1))  # noqa: T201
+        print_json({"file": str(output), **({} if found is None else _described(*found))})
         return
     if found is not None:
         _show(*found, lines)
@@ -119,6 +115,8 @@ def init(
 
 
 def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
+    from equipoise.federation.method import read_value
+
     options: dict[str, Any] = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
@@ -134,21 +132,27 @@ def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
 
 def _look(data: str, options: Mapping[str, Any]) -> tuple[Own, Parts, dict[str, list[int]]]:
     """What there is, and how it would be divided with seed 0."""
+    from equipoise.data.own.columns import Columns
+    from equipoise.data.own.reading import find
+    from equipoise.scenarios.own import divided, several, test_sets
+
     columns = {name: options[name] for name in ("label", "client", "group", "split", "image") if name in options}
     own = find(
         data,
         Columns(**columns, leave_out=several(options.get("leave_out", ()))),
         download=options.get("download", False),
     )
-    told = {name: options[name] for name in ("clients", "alpha", "test", "validation") if name in options}
+    given = {name: options[name] for name in ("clients", "alpha", "test", "validation") if name in options}
     if own.client is None:
-        told.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
-    parts = divided(own, 0, **told)
+        given.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
+    parts = divided(own, 0, **given)
     return own, parts, test_sets(own, parts, options.get("tests"))[0]
 
 
 def _facts(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
     """Sentences about what was found."""
+    from equipoise.data.own.columns import counts, listed
+
     whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
     return [
         f"{own.source}: {own.layout}",
@@ -168,6 +172,8 @@ def _many(n: int, word: str) -> str:
 
 
 def _described(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> dict[str, Any]:
+    from equipoise.data.own.columns import counts
+
     return {
         "source": own.source,
         "layout": own.layout,
@@ -186,7 +192,7 @@ def _described(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> dict[st
 def _show(own: Own, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:
     for line in lines:
         out.print(escape(line), soft_wrap=True, highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     table.add_column("client")
     for title in ("train", "test", "classes"):
         table.add_column(title, justify="right")
@@ -199,18 +205,23 @@ def _show(own: Own, parts: Parts, sets: Mapping[str, list[int]], lines: list[str
 
 
 def _beside(data: str | None, output: Path) -> str | None:
-    """The user's path, as it is told in a file at ``output``."""
+    """The user's path, as it is written in a file at ``output``."""
+    from equipoise.data.own.reading import HUB
+
     if data is None or data.startswith((HUB, "~")) or Path(data).is_absolute():
         return data
     return Path(os.path.relpath(data, output.parent)).as_posix()
 
 
 def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str:
-    """The file: what was found, then every setting, those that are not told behind a #."""
+    """The file: what was found, then every setting, those that are not given behind a #."""
+    from equipoise import scenarios
+    from equipoise.runs.configuration import RunConfig
+
     own = data is not None
     protocol = scenarios.own.PROTOCOL if own else scenarios.digits.PROTOCOL
     known = {**{k: f.default for k, f in RunConfig.model_fields.items() if not f.is_required()}, **vars(protocol)}
-    told: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
+    given: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
     lines = [
         "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
         "# A line that begins with # shows what holds without it; options of the command line win over this file.",
@@ -219,8 +230,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
         "",
     ]
     for name, meaning in SETTINGS.items():
-        if name in told:
-            lines.append(_line(name, told[name], meaning))
+        if name in given:
+            lines.append(_line(name, given[name], meaning))
         elif name in EXAMPLES:
             lines.append(_line(name, EXAMPLES[name], f"{meaning}; default: none", off=True))
         elif name == "network":
@@ -239,7 +250,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
         if name in options:
             lines.append(_line(name, options[name], meaning))
         elif name in WORDS:
-            lines.append(_line(name, WORDS[name], f"{meaning}; default: {UNTOLD.get(name, 'none')}", off=True))
+            lines.append(_line(name, WORDS[name], f"{meaning}; default: {IF_ABSENT.get(name, 'none')}", off=True))
         else:
             lines.append(_line(name, name if value is None else value, meaning, off=True))
     return "\n".join(lines) + "\n"
@@ -264,22 +275,25 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     Returns
     -------
     The method, its hyper-parameters by ``part.name``, the seed, and the choices, as :func:`equipoise.runs.configuration.configure` takes
-    them; only what the file tells.
+    them; only what is in the file.
 
     Raises
     ------
-    ValueError : there is no such file, it is damaged, or it tells something that is no setting; names the file.
+    ValueError : there is no such file, it is damaged, or something in it is no setting; names the file.
     """
+    from equipoise.data.own.reading import HUB
+    from equipoise.runs.configuration import called, whole
+
     try:
-        told = tomllib.loads(path.read_bytes().decode())
+        given = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
     except ValueError as error:
         raise ValueError(
             f"{path} is no TOML file: {str(error).rstrip('.')}. Mend it, or write one with: equipoise init."
         ) from None
-    settings = told.pop("set", {})
-    for name in told:
+    settings = given.pop("set", {})
+    for name in given:
         if name not in SETTINGS:
             hint = (
                 " Options of the data and hyper-parameters are in the table [set]."
@@ -288,29 +302,31 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
             )
             raise ValueError(f"{path}: {unknown('setting', name, (*SETTINGS, 'set'))}{hint}")
     for name, kind in {"method": str, "data": str, "scenario": str, "network": str, "seed": int}.items():
-        if name in told and (not isinstance(told[name], kind) or isinstance(told[name], bool)):
+        if name in given and (not isinstance(given[name], kind) or isinstance(given[name], bool)):
             what = "a whole number" if kind is int else "text in quotes"
-            raise ValueError(f"{path}: {name} must be {what}; found {told[name]!r}.")
+            raise ValueError(f"{path}: {name} must be {what}; found {given[name]!r}.")
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
     overrides, options = _divided(settings)
-    method, seed = told.pop("method", "fedavg"), told.pop("seed", 0)
-    if "data" in told:
-        given = Path(told["data"]).expanduser()
-        told["data"] = whole(told["data"] if told["data"].startswith(HUB) else str(path.parent / given))
-    told["scenario"], bracketed = called(
-        f"{path}: scenario =", told.get("scenario") or ("own" if "data" in told else "digits"), "digits(clients=8)"
+    method, seed = given.pop("method", "fedavg"), given.pop("seed", 0)
+    if "data" in given:
+        beside = path.parent / Path(given["data"]).expanduser()
+        given["data"] = whole(given["data"] if given["data"].startswith(HUB) else str(beside))
+    given["scenario"], bracketed = called(
+        f"{path}: scenario =", given.get("scenario") or ("own" if "data" in given else "digits"), "digits(clients=8)"
     )
     for name in options.keys() & bracketed.keys():
-        raise ValueError(f"{path}: {name} is told twice, in scenario and in [set]. Leave one out.")
-    told["scenario_options"] = {**bracketed, **options}
-    if "network" in told:
-        told["network"], told["network_options"] = called(f"{path}: network =", told["network"], "resnet10(width=64)")
-    return method, overrides, seed, told
+        raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
+    given["scenario_options"] = {**bracketed, **options}
+    if "network" in given:
+        given["network"], given["network_options"] = called(
+            f"{path}: network =", given["network"], "resnet10(width=64)"
+        )
+    return method, overrides, seed, given
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Hyper-parameters by ``part.name``, told as ``part.name = ...`` or as a table, and options of the scenario."""
+    """Hyper-parameters by ``part.name``, given as ``part.name = ...`` or as a table, and options of the scenario."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}

@@ -1,57 +1,55 @@
-"""The command ``equipoise privacy``: reading arguments and printing, nothing else."""
+"""The command ``equipoise privacy``."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from equipoise.federation.history import History
-from equipoise.federation.method import parse
-from equipoise.methods.dp import DP
-from equipoise.privacy.accounting import SENSITIVITY, answers, noise_for, spent
-from equipoise.runs import directory as runs
-
-out = Console()
+from equipoise.cli import completion
+from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.options import Json
 
 
 def privacy(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Directory of a run with `dp`: its noise, and who answered.")
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="Directory of a run with `dp`: its noise, and who answered.",
+            autocompletion=completion.runs,
+        ),
     ] = None,
-    noise: Annotated[float | None, typer.Option(min=0, help="The noise z of `dp`: tells epsilon.")] = None,
-    epsilon: Annotated[float | None, typer.Option(min=0, help="The epsilon wanted: tells the noise z.")] = None,
+    noise: Annotated[float | None, typer.Option(min=0, help="The noise z of `dp`: gives epsilon.")] = None,
+    epsilon: Annotated[float | None, typer.Option(min=0, help="The epsilon wanted: gives the noise z.")] = None,
     rounds: Annotated[
         int | None, typer.Option("--rounds", "-r", min=1, help="Rounds in which a client answers [default: 1].")
     ] = None,
     delta: Annotated[float, typer.Option(help="In (0, 1); well below one over the number of clients.")] = 1e-5,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    json_: Json = False,
 ) -> None:
-    """Tell what the noise of `dp` is worth: epsilon, for all data of one client, from its noise or the other way round."""
+    """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""
     if sum(given is not None for given in (run, noise, epsilon)) != 1 or (run is not None and rounds is not None):
         raise ValueError(
             "equipoise privacy: expected a RUN, or --noise or --epsilon with --rounds; for example "
             "equipoise privacy --noise 1.1 --rounds 40."
         )
     if run is not None:
-        told = _of(run)
+        given = _of(run)
     else:
-        told = [{"answers": rounds or 1, **({"noise": noise} if epsilon is None else {"epsilon": epsilon})}]
-    found = [_completed(row, delta) for row in told]
+        given = [{"answers": rounds or 1, **({"noise": noise} if epsilon is None else {"epsilon": epsilon})}]
+    rows = [_completed(row, delta) for row in given]
     if json_:
-        print(json.dumps(found, indent=1))  # noqa: T201
+        print_json(rows)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, value in found[0].items():
+    table = plain_table()
+    for name, value in rows[0].items():
         for column in [f"{name}, {r}" for r in value] if isinstance(value, dict) else [name]:
             table.add_column(column, justify="right")
-    for row in found:
+    for row in rows:
         values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]
         table.add_row(*("infinite" if value is None else f"{value:.6g}" for value in values))
     out.print(table)
@@ -65,6 +63,12 @@ def privacy(
 
 def _of(run: Path) -> list[dict[str, Any]]:
     """For each number of answers in a run, how many clients gave as many."""
+    from equipoise.federation.history import History
+    from equipoise.federation.method import parse
+    from equipoise.methods.dp import DP
+    from equipoise.privacy.accounting import answers
+    from equipoise.runs import directory as runs
+
     config = runs.load(run)
     rule = next((rule for rule in parse(config.method).rules if isinstance(rule, DP)), None)
     if rule is None:
@@ -78,6 +82,8 @@ def _of(run: Path) -> list[dict[str, Any]]:
 
 def _completed(row: dict[str, Any], delta: float) -> dict[str, Any]:
     """A row with what it lacks, for each relation: epsilon, or the noise."""
+    from equipoise.privacy.accounting import SENSITIVITY, noise_for, spent
+
     if "noise" in row:
         values = {r: spent(row["noise"], row["answers"], delta, r) for r in SENSITIVITY}
         return {**row, "epsilon": {r: None if math.isinf(value) else value for r, value in values.items()}}

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from equipoise.analysis import reproduced
-from equipoise.federation.history import History
-from equipoise.report import reproduced_figures, reproduction
-from equipoise.report.figures import save
-from equipoise.report.html import write as write_report
-from equipoise.runs import directory as runs
-from equipoise.runs import reproduce as experiments
-from equipoise.runs.comparison import fitting
-from equipoise.runs.configuration import RunError, whole
-from equipoise.runs.reproduce import Plan
-from equipoise.system.environment import environment
+from equipoise.cli import completion
+from equipoise.cli.console import err, out, plain_table, print_json, progress_bar
+from equipoise.cli.options import Base, Jobs, Json
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-out = Console()
-err = Console(stderr=True)
+    from equipoise.federation.history import History
+    from equipoise.report import reproduction
+    from equipoise.runs import reproduce as experiments
+    from equipoise.runs.reproduce import Plan
 
 
 def reproduce(
@@ -38,6 +28,7 @@ def reproduce(
         typer.Argument(
             metavar="[PAPER/ITEM]",
             help="An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.",
+            autocompletion=completion.experiments,
         ),
     ] = None,
     data: Annotated[
@@ -61,9 +52,7 @@ def reproduce(
     rounds: Annotated[
         int | None, typer.Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time [default: cores / threads; on a GPU 1].")
-    ] = None,
+    jobs: Jobs = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")] = None,
     precision: Annotated[str | None, typer.Option(help="full, or bf16 [default: full].")] = None,
     weights: Annotated[
@@ -73,22 +62,28 @@ def reproduce(
             help="Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
         ),
     ] = None,
-    base: Annotated[Path, typer.Option("--runs", help="Where runs are kept.")] = Path("runs"),
+    base: Base = Path("runs"),
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs, and say what they would take; train and write nothing.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    json_: Json = False,
 ) -> None:
     """Run a table or figure of a paper, cell by cell, and set ours beside the published numbers.
 
     What is finished is not run again, and a run that was stopped goes on: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
     """
+    from equipoise.report import reproduction
+    from equipoise.runs import directory as runs
+    from equipoise.runs import reproduce as experiments
+    from equipoise.runs.configuration import whole
+    from equipoise.system.errors import ExpectedError
+
     if name is None:
         _list(json_)
         return
     if embedded and data is not None:
-        raise ValueError("--data and --embedded: tell one of them, the paper's data or the stand-in.")
+        raise ValueError("--data and --embedded: give one of them, the paper's data or the stand-in.")
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
     trial = "" if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
@@ -104,32 +99,28 @@ def reproduce(
             rounds=rounds, device=device, precision=precision,
         )  # fmt: skip
     if dry_run:
-        _foretell(plan, folder, jobs, json_)
+        _show_forecast(plan, folder, jobs, json_)
         return
     failed = _run(plan, jobs, quiet=json_)
-    found = experiments.histories(plan)
-    result = experiments.collect(plan, failed, found)
-    written = _write(plan, result, found, folder)
+    histories = experiments.histories(plan)
+    result = experiments.collect(plan, failed, histories)
+    written = _write(plan, result, histories, folder)
     if json_:
-        print(json.dumps(reproduction.as_dict(result), indent=1))  # noqa: T201
+        print_json(reproduction.as_dict(result))
     else:
         out.print(reproduction.rich_tables(result))
         for path in written:
             out.print(str(path), soft_wrap=True, highlight=False)
     if failed:
         named = "; ".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
-        raise RunError(f"Some cells failed, the others are shown. {named}. The same command runs them again.")
+        raise ExpectedError(f"Some cells failed, the others are shown. {named}. The same command runs them again.")
 
 
 def _run(plan: Plan, jobs: int | None, *, quiet: bool) -> dict[tuple[str, str], str]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, disable=quiet or not err.is_terminal) as bar:
+    from equipoise.runs import reproduce as experiments
+    from equipoise.runs.comparison import fitting
+
+    with progress_bar("rounds", shown=not quiet) as bar:
         task = bar.add_task(f"{len(plan.cells)} runs", total=plan.rounds)
         return experiments.run(
             plan,
@@ -139,17 +130,24 @@ def _run(plan: Plan, jobs: int | None, *, quiet: bool) -> dict[tuple[str, str], 
 
 
 def _write(
-    plan: Plan, result: reproduction.Result, found: dict[tuple[str, str], list[History]], folder: Path
+    plan: Plan, result: reproduction.Result, histories: dict[tuple[str, str], list[History]], folder: Path
 ) -> list[Path]:
     """The table in four forms, the figures, and for every part the full report of its runs."""
+    from equipoise.analysis import reproduced
+    from equipoise.report import reproduced_figures, reproduction
+    from equipoise.report.figures import save
+    from equipoise.report.html import write as write_report
+    from equipoise.runs import reproduce as experiments
+    from equipoise.system.environment import environment
+
     reports: dict[str, str] = {}
-    for part in dict.fromkeys(where for where, _ in found):
-        of_part: list[History] = [run for (where, _), seeds in found.items() if where == part for run in seeds]
+    for part in dict.fromkeys(where for where, _ in histories):
+        of_part: list[History] = [run for (where, _), seeds in histories.items() if where == part for run in seeds]
         reports[part] = f"{part}/report.html"
         write_report(of_part, folder / reports[part])
     figures: dict[str, Figure] = {}
     if plan.experiment.kind == "figure":
-        figures = reproduced_figures.draw(plan.experiment, result, found) | reproduced.drawn(
+        figures = reproduced_figures.draw(plan.experiment, result, histories) | reproduced.drawn(
             plan.experiment.figure, experiments.directories(plan)
         )
     written = [
@@ -164,12 +162,15 @@ def _write(
 
 
 def _list(json_: bool) -> None:
+    from equipoise.runs import reproduce as experiments
+
     every = {name: experiments.read(name) for name in experiments.known()}
     if json_:
-        told = {n: {"title": e.title, "kind": e.kind, "paper": e.paper, "runs": _count(e)} for n, e in every.items()}
-        print(json.dumps(told, indent=1))  # noqa: T201
+        print_json(
+            {n: {"title": e.title, "kind": e.kind, "paper": e.paper, "runs": _count(e)} for n, e in every.items()}
+        )
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     for column in ("experiment", "what it is", "runs", "embedded"):
         table.add_column(column, overflow="fold", justify="right" if column == "runs" else "left")
     for name, e in every.items():
@@ -187,8 +188,10 @@ def _count(experiment: experiments.Experiment) -> int:
 
 def _outline(name: str, json_: bool) -> None:
     """What can be said of an experiment without its data."""
+    from equipoise.runs import reproduce as experiments
+
     experiment = experiments.read(name)
-    told = [
+    parts = [
         {
             "part": part.name,
             "scenario": part.scenario,
@@ -198,7 +201,7 @@ def _outline(name: str, json_: bool) -> None:
         for part in experiment.part
     ]
     if json_:
-        print(json.dumps({"runs": _count(experiment), "parts": told}, indent=1))  # noqa: T201
+        print_json({"runs": _count(experiment), "parts": parts})
         return
     out.print(f"{experiment.paper}: {experiment.title}: {_count(experiment)} runs", highlight=False)
     for part in experiment.part:
@@ -211,8 +214,11 @@ def _outline(name: str, json_: bool) -> None:
     out.print("Time and memory depend on the data: add --data DIR or --embedded.", highlight=False)
 
 
-def _foretell(plan: Plan, folder: Path, jobs: int | None, json_: bool) -> None:
+def _show_forecast(plan: Plan, folder: Path, jobs: int | None, json_: bool) -> None:
     """What the missing runs would take: one of every row and part is tried."""
+    from equipoise.runs import directory as runs
+    from equipoise.runs.comparison import fitting
+
     at_once = jobs or fitting([cell.config for cell in plan.cells])
     lines, seconds, most = [], 0.0, 0.0
     shown = {}
@@ -220,28 +226,27 @@ def _foretell(plan: Plan, folder: Path, jobs: int | None, json_: bool) -> None:
         if (cell.part, cell.row) not in shown:
             with err.status(f"Trying {cell.part}: {cell.row} ..."):
                 shown[cell.part, cell.row] = runs.plan(cell.config, folder, workers=1, progress=False)
-        found = shown[cell.part, cell.row]
+        forecast = shown[cell.part, cell.row]
         finished = runs.finished(cell.path)
-        seconds += 0.0 if finished else found.seconds
-        most = max(most, found.needed)
+        seconds += 0.0 if finished else forecast.seconds
+        most = max(most, forecast.needed)
         lines.append(
             {
                 "part": cell.part,
                 "row": cell.row,
                 "seed": cell.seed,
                 "finished": finished,
-                "seconds": round(found.seconds, 3),
-                "memory": found.needed,
+                "seconds": round(forecast.seconds, 3),
+                "memory": forecast.needed,
             }
         )
-    told = {"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once}
     if json_:
-        print(json.dumps(told, indent=1))  # noqa: T201
+        print_json({"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once})
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     for column in ("part", "row", "seeds", "finished", "minutes each", "memory each"):
         table.add_column(column, justify="left" if column in ("part", "row") else "right")
-    for (where, row), found in shown.items():
+    for (where, row), forecast in shown.items():
         of_row = [line for line in lines if (line["part"], line["row"]) == (where, row)]
         done = sum(bool(line["finished"]) for line in of_row)
         table.add_row(
@@ -249,8 +254,8 @@ def _foretell(plan: Plan, folder: Path, jobs: int | None, json_: bool) -> None:
             escape(row),
             str(len(of_row)),
             str(done),
-            f"{found.seconds / 60:.1f}",
-            f"{found.needed / 2**20:,.0f} MiB",
+            f"{forecast.seconds / 60:.1f}",
+            f"{forecast.needed / 2**20:,.0f} MiB",
         )
     out.print(table)
     left = sum(not line["finished"] for line in lines)

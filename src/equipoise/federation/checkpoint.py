@@ -20,13 +20,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from equipoise.core.client_rows import Copy, Rows
+from equipoise.system.errors import ExpectedError
 from equipoise.system.files import sweep, write_atomically
 
 POINTER = "checkpoint.json"
 PIECE = 16 << 20  # bytes of rows in a file, so that writing and reading them takes little memory
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(ExpectedError):
     """A checkpoint that is missing, damaged, or of another experiment."""
 
 

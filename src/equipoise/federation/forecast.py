@@ -46,6 +46,7 @@ from equipoise.federation.history import line
 from equipoise.federation.method import Method
 from equipoise.federation.round import Experiment, Progression, Record, one_round
 from equipoise.federation.tensor_memory import Watch
+from equipoise.system.errors import ExpectedError
 
 LIMIT = "EQUIPOISE_MEMORY"  # environment variable: the memory a run may take, where that is not what is free
 BUDGET = 2.0  # seconds that repeating measurements may take, beside one of each
@@ -56,7 +57,7 @@ PROBE = 8 << 20  # bytes that are hashed and written to see how fast a checkpoin
 UNITS = {"": 1, "B": 1, **{f"{p}{b}": f**k for b, f in (("iB", 1024), ("B", 1000)) for k, p in enumerate("KMGT", 1)}}
 
 
-class ForecastError(RuntimeError):
+class ForecastError(ExpectedError):
     """A run that does not fit into memory or on the disk."""
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from equipoise.core.rule import Rule, State
 from equipoise.core.tree import flatten
 from equipoise.engines.job import Answer
+from equipoise.system.errors import ExpectedError
 
 
 class Quarantined(NamedTuple):
@@ -20,7 +21,7 @@ class Quarantined(NamedTuple):
     reason: str
 
 
-class QuorumError(RuntimeError):
+class QuorumError(ExpectedError):
     """Too few clients answered well for the round to count."""
 
 
@@ -71,7 +72,7 @@ def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, 
     return problems
 
 
-class ServerError(RuntimeError):
+class ServerError(ExpectedError):
     """A rule made the server compute something that cannot be a model."""
 
 

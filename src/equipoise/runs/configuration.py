@@ -19,6 +19,7 @@ from equipoise.engines import ENGINES
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.method import parse, read_value
 from equipoise.scenarios import Scenario
+from equipoise.system.errors import ExpectedError
 
 COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir", "fedsac-cifar10", "fedsac-svhn", "fedsac-fashion")
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
@@ -76,7 +77,7 @@ class RunConfig(BaseModel):
         return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)
 
 
-class RunError(RuntimeError):
+class RunError(ExpectedError):
     """A run directory that cannot be used."""
 
 
@@ -112,7 +113,7 @@ def configure(
     if "chunk" in chosen and chosen.get("engine", "auto") not in ("auto", "stacked"):
         raise ValueError(f"--chunk belongs to the engine stacked; {chosen['engine']} makes no stacks. Leave it out.")
     if "epochs" in chosen and "steps" in chosen:
-        raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: tell one of them.")
+        raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: give one of them.")
     if "epochs" in chosen:
         protocol["steps"] = None
     optimizer = chosen.get("optimizer", data.protocol.optimizer)

@@ -1,0 +1,93 @@
+"""What the command line and a configuration file choose for a run; the command line overrides the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.cli.init import read as read_file
+from equipoise.cli.options import Values
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Everything chosen for one or several runs.
+
+    Parameters
+    ----------
+    method : the method of the file.
+    seed : the seed of the file.
+    of_file : hyper-parameters in the file, by ``part.name``.
+    of_command : hyper-parameters given by ``--set``, by ``part.name``.
+    fields : fields of :class:`equipoise.runs.directory.RunConfig`.
+    """
+
+    method: str
+    seed: int
+    of_file: Mapping[str, Any]
+    of_command: Mapping[str, Any]
+    fields: Mapping[str, Any]
+
+
+def read(given: Values) -> Choices:
+    """Combine the options of a command with the configuration file that one of them names.
+
+    Raises
+    ------
+    ValueError : a file that cannot be used, options that contradict each other, or that cannot be read.
+    """
+    file = given["config_file"]
+    method, of_file, seed, fields = ("fedavg", {}, 0, {}) if file is None else read_file(file)
+    of_command, options = _settings(given["set_"])
+    return Choices(method, seed, of_file, of_command, _fields(fields, options, given))
+
+
+def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Those hyper-parameters whose part the method has."""
+    from equipoise.federation.method import parse
+
+    parts = parse(method).parts
+    return {key: value for key, value in hyper_parameters.items() if key.split(".", 1)[0] in parts}
+
+
+def _fields(file: Mapping[str, Any], options: Mapping[str, Any], given: Values) -> dict[str, Any]:
+    """Fields of a configuration: those of a file, and those of the command line, which override them."""
+    from equipoise.runs.configuration import called, whole
+
+    apart = ("scenario", "data", "config_file", "set_", "network")
+    chosen = {name: value for name, value in given.items() if value is not None and name not in apart}
+    scenario, data, network = given["scenario"], given["data"], given["network"]
+    chosen |= {"data": whole(data)} if data else {}
+    if scenario is None and file:
+        chosen["scenario_options"] = {**file["scenario_options"], **options}
+    else:
+        file = {k: v for k, v in file.items() if k not in ("data", "scenario", "scenario_options")}
+        scenario = scenario or ("own" if data else "digits")
+        name, bracketed = called("--scenario", scenario, "digits(clients=8)")
+        for option in options.keys() & bracketed.keys():
+            raise ValueError(f"{option} is given twice: in --scenario {scenario} and by --set. Leave one out.")
+        chosen |= {"scenario": name, "scenario_options": {**bracketed, **options}}
+    if network is not None:
+        name, bracketed = called("--network", network, "resnet10(width=64)")
+        chosen |= {"network": name, "network_options": bracketed}
+    return {**file, **chosen}
+
+
+def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name."""
+    from equipoise.federation.method import MethodError, read_value
+
+    values: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise MethodError(
+                f"--set {pair}: expected PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the "
+                "scenario, for example clients=8."
+            )
+        if key in values:
+            raise MethodError(f"--set {pair}: {key} is given twice. Leave one out.")
+        values[key] = read_value(value)
+    return {k: v for k, v in values.items() if "." in k}, {k: v for k, v in values.items() if "." not in k}

@@ -1,0 +1,64 @@
+"""What a shell offers for a value that the user has begun to type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from equipoise.cli.catalogue import catalogue
+
+Offers = list[tuple[str, str]]  # a value and what it is
+
+
+def methods(incomplete: str) -> Offers:
+    """Names of methods; after a plus sign, the next part of a sum."""
+    names = {name: entry["summary"] for name, entry in catalogue()["methods"].items()}
+    whole = [(name, summary) for name, summary in names.items() if name.startswith(incomplete)]
+    begun, plus, word = incomplete.rpartition("+")
+    used = begun.split("+")
+    sums = [(f"{begun}+{n}", text) for n, text in names.items() if begun and n.startswith(word) and n not in used]
+    return whole + sums * bool(plus)
+
+
+def scenarios(incomplete: str) -> Offers:
+    """Names of scenarios."""
+    return _listed("scenarios", incomplete)
+
+
+def networks(incomplete: str) -> Offers:
+    """Names of networks."""
+    return _listed("networks", incomplete)
+
+
+def data_sets(incomplete: str) -> Offers:
+    """Names of the papers' data sets."""
+    return _listed("data_sets", incomplete)
+
+
+def experiments(incomplete: str) -> list[str]:
+    """Experiments that ``equipoise reproduce`` knows."""
+    root = Path(__file__).parents[1] / "runs" / "experiments"
+    names = (path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.glob("*/*.toml")))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def runs(incomplete: str) -> list[str]:
+    """Directories of runs and of comparisons, at first those in ``runs``; others end in a slash, to go on in them."""
+    return list(_directories(incomplete or "runs/"))
+
+
+def _listed(kind: str, incomplete: str) -> Offers:
+    return [(name, text) for name, text in catalogue()[kind].items() if name.startswith(incomplete)]
+
+
+def _directories(incomplete: str) -> Iterator[str]:
+    folder, slash, begun = incomplete.rpartition("/")
+    try:
+        inside = sorted(path.name for path in Path(folder + slash).iterdir() if path.is_dir())
+    except OSError:
+        return
+    for name in inside:
+        if name.startswith(begun) and (begun.startswith(".") or not name.startswith(".")):
+            path = Path(folder + slash + name)
+            kept = any((path / file).exists() for file in ("config.toml", "manifest.json", "comparison.json"))
+            yield f"{folder}{slash}{name}" + ("" if kept else "/")

@@ -1,0 +1,29 @@
+"""What every command prints with: standard output, standard error, tables, progress bars, JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+out = Console()
+err = Console(stderr=True)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document."""
+    print(json.dumps(document, indent=1))  # noqa: T201
+
+
+def plain_table() -> Table:
+    """An empty table without lines."""
+    return Table(box=None, pad_edge=False, header_style="bold")
+
+
+def progress_bar(unit: str = "", *, shown: bool = True) -> Progress:
+    """A progress bar on standard error, if that is a terminal, for numbers of ``unit``."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *(TextColumn(unit),) * bool(unit))
+    return Progress(*columns, TimeRemainingColumn(), console=err, disable=not shown or not err.is_terminal)

@@ -1,0 +1,60 @@
+"""The command ``equipoise export``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.console import out
+from equipoise.cli.options import Run
+
+
+def export(
+    directory: Run,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of a client, whose own model is written; `all` for every client [default: the global model]."
+        ),
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the files [default: RUN/models].")
+    ] = None,
+) -> None:
+    """Write trained models as safetensors: the global one, or what clients own."""
+    if compact and client is None:
+        raise ValueError("--compact makes the smaller network of one client: add --client NAME, or --client all.")
+    from safetensors.torch import save
+
+    from equipoise.runs import directory as runs
+    from equipoise.system.files import write_atomically
+
+    fed = runs.trained(directory)
+    names = fed.experiment.names
+    folder = output or directory / "models"
+    for number in _numbers(client, names):
+        path = folder / f"{'global' if number is None else runs.slug(names[number])}.safetensors"
+        state = fed.network(client=number, compact=compact).state_dict()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, save({name: tensor.contiguous().clone() for name, tensor in state.items()}))
+        size = sum(t.numel() for t in state.values())
+        out.print(f"{path}: {size:,} numbers", soft_wrap=True, highlight=False)
+
+
+def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:
+    """The clients whose models are asked for; None is the global model."""
+    if client is None:
+        return [None]
+    if client == "all":
+        return range(len(names))
+    if client in names:
+        return [names.index(client)]
+    raise ValueError(
+        f"--client {client}: the run has no such client. Give a name ({', '.join(names[:4])}{', ...' * (len(names) > 4)}), or all."
+    )

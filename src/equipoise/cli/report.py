@@ -1,0 +1,34 @@
+"""The command ``equipoise report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.console import out, print_json
+from equipoise.cli.options import Figures, Json, Runs
+
+
+def report(
+    directories: Runs,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    figures: Figures = False,
+    json_: Json = False,
+) -> None:
+    """Write one self-contained HTML report of any runs."""
+    from equipoise.federation.history import History
+    from equipoise.report.html import write
+    from equipoise.report.table import comparison, rich_table
+    from equipoise.runs.comparison import members
+
+    histories = [History.from_run(run) for path in directories for run in members(path)]
+    if not histories:
+        raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
+    written = write(histories, output, figures=figures)
+    if json_:
+        print_json(comparison(histories))
+        return
+    out.print(rich_table(comparison(histories), out.width))
+    out.print(f"report: {written}", soft_wrap=True, highlight=False)

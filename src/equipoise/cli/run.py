@@ -1,0 +1,170 @@
+"""The commands ``equipoise run``, ``compare`` and ``resume``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from equipoise.cli import completion
+from equipoise.cli.choices import for_parts, read
+from equipoise.cli.console import out, print_json, progress_bar
+from equipoise.cli.options import Base, Figures, Jobs, Json, Name, Report, Run, Values, Workers, training_options
+
+if TYPE_CHECKING:
+    from equipoise.federation.forecast import Forecast
+    from equipoise.federation.history import History
+
+
+@training_options
+def run(
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="One method or a sum of parts; see `equipoise methods` [default: fedavg].",
+            autocompletion=completion.methods,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Decides data, first model and every random choice [default: 0].")
+    ] = None,
+    given: Values = {},  # noqa: B006 (never changed)
+    workers: Workers = None,
+    name: Name = None,
+    base: Base = Path("runs"),
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say how much memory, disk and time the run would take; train and write nothing."
+        ),
+    ] = False,
+    json_: Json = False,
+    report: Report = True,
+    figures: Figures = False,
+) -> None:
+    """Train one method and show how fair it is."""
+    from equipoise.runs import directory as runs
+    from equipoise.runs.configuration import configure
+
+    chosen = read(given)
+    of_file = chosen.of_file if method is None else for_parts(chosen.of_file, method)
+    config = configure(
+        chosen.method if method is None else method,
+        overrides={**of_file, **chosen.of_command},
+        seed=chosen.seed if seed is None else seed,
+        **chosen.fields,
+    )
+    if dry_run:
+        _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), json_)
+        return
+    directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
+    runs.start(config, directory)
+    history = _execute(directory, quiet=json_, workers=workers)
+    _show_results([history], directory, json_=json_, report=report, figures=figures)
+
+
+@training_options
+def compare(
+    methods: Annotated[
+        list[str],
+        typer.Argument(help="The methods; the others are tested against the first.", autocompletion=completion.methods),
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
+    given: Values = {},  # noqa: B006 (never changed)
+    jobs: Jobs = None,
+    name: Name = None,
+    base: Base = Path("runs"),
+    json_: Json = False,
+    report: Report = True,
+    figures: Figures = False,
+) -> None:
+    """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
+    from equipoise.federation.method import MethodError
+    from equipoise.runs import comparison
+    from equipoise.runs import directory as runs
+    from equipoise.runs.configuration import configure
+
+    chosen = read(given)
+    configs, used = [], set[str]()
+    for method in methods:
+        overrides = for_parts({**chosen.of_file, **chosen.of_command}, method)
+        used |= overrides.keys()
+        configs += [configure(method, overrides=overrides, seed=k, **chosen.fields) for k in range(seeds)]
+    for key in chosen.of_command:
+        if key not in used:
+            raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
+    directory = runs.place(base, name, f"compare-{configs[0].scenario}")
+    with progress_bar("rounds", shown=not json_) as bar:
+        task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
+        histories = comparison.compare(
+            configs,
+            directory,
+            jobs=jobs or comparison.fitting(configs),
+            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    _show_results(histories, directory, json_=json_, report=report, figures=figures)
+
+
+def resume(
+    directory: Run,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
+    workers: Workers = None,
+    json_: Json = False,
+    report: Report = True,
+) -> None:
+    """Continue a run that was stopped or killed; the result is the same, bit for bit."""
+    history = _execute(directory, quiet=quiet or json_, workers=workers)
+    if json_ or not quiet:
+        _show_results([history], directory, json_=json_, report=report and not quiet, figures=False)
+
+
+def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:
+    from equipoise.runs import directory as runs
+
+    if not quiet and runs.finished(directory):
+        out.print(f"{directory} is finished; its results:", highlight=False)
+    return runs.execute(directory, progress=not quiet, workers=workers)
+
+
+def _show_results(histories: list[History], directory: Path, *, json_: bool, report: bool, figures: bool) -> None:
+    from equipoise.report.html import write
+    from equipoise.report.table import comparison, rich_table
+
+    compared = comparison(histories)
+    written = write(histories, directory / "report.html", figures=figures) if report else None
+    if json_:
+        print_json(compared)
+        return
+    for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
+        out.print(f"[dim]{escape(line)}[/]", highlight=False)
+    out.print(rich_table(compared, out.width))
+    for history in histories:
+        for line in _quarantined(history):
+            out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)
+    out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
+
+
+def _show_forecast(forecast: Forecast, json_: bool) -> None:
+    """Print what a run would take; an error if it does not fit."""
+    if json_:
+        print_json(forecast.as_dict())
+    else:
+        out.print(escape(str(forecast)), soft_wrap=True, highlight=False)
+    forecast.check()
+
+
+def _quarantined(history: History) -> list[str]:
+    """A line for every client whose updates were refused, and the reason."""
+    refused: dict[tuple[str, str], list[int]] = {}
+    for record in history.records:
+        for q in record.get("quarantined", []):
+            refused.setdefault((q["name"], q["reason"]), []).append(record["round"])
+    return [
+        f"{history.label} seed {history.seed}: {name}: {reason} "
+        f"({len(rounds)} round{'s' * (len(rounds) > 1)}, first in round {rounds[0]})"
+        for (name, reason), rounds in refused.items()
+    ]

@@ -1,0 +1,5 @@
+"""Errors that are no defect of the program."""
+
+
+class ExpectedError(RuntimeError):
+    """What ends a run although the program is right, such as a missed quorum, a damaged checkpoint: its text is one sentence for the user."""
