@@ -57,7 +57,7 @@ class Task:
         y = torch.randint(classes, (sum(sizes),), generator=draw).to(x.device)
         ids = range(len(sizes))
         drop = model.batch_norm
-        index = draws.plan(0, 0, ids, sizes, epochs, batch, drop_single=drop).index  # what seed 0 gives in round 0
+        index = draws.schedule(0, 0, ids, sizes, epochs, batch, drop_single=drop).index  # what seed 0 gives in round 0
         first = torch.tensor(sizes).cumsum(0) - torch.tensor(sizes)
         used = [client[(client >= 0).any(1)] for client in index]  # short epochs have empty batches at their end
         rows = torch.full_like(index, -1)

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from equipoise.core.model import Model
 from equipoise.networks import build
-from equipoise.submodels.hidden_units import Neurons, find
+from equipoise.submodels.discovery import find
+from equipoise.submodels.hidden_units import Neurons
 from equipoise.submodels.importance import ablation, naive
 
 BATCH = 512

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.core.client import visit_client
-from equipoise.core.draws import Plan
+from equipoise.core.draws import Schedule
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Briefing, Setup, State
@@ -18,7 +18,8 @@ from equipoise.core.solver import SGD
 from equipoise.data.samples import read
 from equipoise.federation.method import parse
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
-from equipoise.submodels.hidden_units import Neurons, find
+from equipoise.submodels.discovery import find
+from equipoise.submodels.hidden_units import Neurons
 from equipoise.submodels.importance import ablation
 from helpers import Server, oracle_of, tensor
 
@@ -128,7 +129,7 @@ def end_to_end(i: Inputs) -> Fields:
     for m in range(3):
         x, y = tensor(i["client_X"][m]).flatten(0, 1), torch.tensor(i["client_y"][m]).flatten()
         data = read((x, y), "client", torch.float64, torch.device("cpu"))
-        oracle = Oracle(Bound(model), data, SGD(i["lr"]), Plan(torch.arange(6).view(2, 3), None), model.n_params)
+        oracle = Oracle(Bound(model), data, SGD(i["lr"]), Schedule(torch.arange(6).view(2, 3), None), model.n_params)
         trained.append(visit_client((rule,), oracle, 0, 1, start[m], [{}], [{}], None, held[m])[0])
     server = Server(rule, model.initial, [1.0] * 3)
     server.round(torch.stack(trained) - start, held=held)
@@ -157,7 +158,7 @@ def refreshes(i: Inputs) -> Fields:
             return super().batches()
 
     inner = briefed(FIXED, model, neurons)
-    oracle = Watched(inner.oracle.evaluator, inner.oracle.source, SGD(1.0), inner.oracle.plan, model.n_params)
+    oracle = Watched(inner.oracle.evaluator, inner.oracle.source, SGD(1.0), inner.oracle.schedule, model.n_params)
     state: State = rule.server_state(Setup(model.initial, model.layout, torch.ones(3), neurons=neurons))
     for t in range(i["rounds"]):
         state = rule.prepare(state, replace(inner, t=t, oracle=oracle))

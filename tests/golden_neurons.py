@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.draws import Plan
+from equipoise.core.draws import Schedule
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.solver import SGD
 from equipoise.data.samples import read
-from equipoise.submodels.hidden_units import Neurons, find
+from equipoise.submodels.discovery import find
+from equipoise.submodels.hidden_units import Neurons
 from equipoise.submodels.importance import ablation, naive
 from helpers import tensor
 
@@ -67,7 +68,7 @@ def masked_sgd(i: Inputs) -> Fields:
     held = neurons.held(units(i))
     x, y = tensor(i["X"]), torch.tensor(i["y"])
     source = read((x.flatten(0, 1), y.flatten()), "client", torch.float64, torch.device("cpu"))
-    plan = Plan(torch.arange(y.numel()).view(y.shape), None)
+    plan = Schedule(torch.arange(y.numel()).view(y.shape), None)
     oracle = Oracle(Bound(neurons.model), source, SGD(i["lr"]), plan, neurons.model.n_params)
     theta = oracle.solve(vector * held, only=held)
     small, index = neurons.extract(units(i))

@@ -218,9 +218,9 @@ def setup_of(model: Model, n_clients: int = 1, n_classes: int = 0, n_features: i
 
 
 # one client
-def full_batches(n: int, steps: int) -> draws.Plan:
+def full_batches(n: int, steps: int) -> draws.Schedule:
     """``steps`` steps, each on all ``n`` samples in their order; without steps one empty batch, as padding is."""
-    return draws.Plan(torch.arange(n).repeat(steps, 1) if steps else torch.full((1, n), -1), None)
+    return draws.Schedule(torch.arange(n).repeat(steps, 1) if steps else torch.full((1, n), -1), None)
 
 
 def oracle_of(net: nn.Module, x: Tensor, y: Tensor, solver: Any, steps: int = 1, head: str | None = None) -> Oracle:

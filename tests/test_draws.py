@@ -21,8 +21,8 @@ def plan(
     batch: int = 4,
     crop: int = 0,
     single: bool = False,
-) -> draws.Plan:
-    return draws.plan(
+) -> draws.Schedule:
+    return draws.schedule(
         seed, t, ids, sizes, epochs, batch, chances=(2 * crop + 1,) * 2 if crop else (), drop_single=single
     )
 
@@ -141,10 +141,12 @@ def test_a_last_batch_of_one_is_left_out_for_batchnorm(n: int, batch: int, left:
 
 
 # steps in place of epochs
-def in_steps(sizes: list[int], steps: int, batch: int = 8, *, drop_single: bool = False, crop: int = 0) -> draws.Plan:
+def in_steps(
+    sizes: list[int], steps: int, batch: int = 8, *, drop_single: bool = False, crop: int = 0
+) -> draws.Schedule:
     ids = list(range(len(sizes)))
     chances = (2 * crop + 1,) * 2 if crop else ()
-    return draws.plan(3, 1, ids, sizes, 99, batch, chances=chances, drop_single=drop_single, steps=steps)
+    return draws.schedule(3, 1, ids, sizes, 99, batch, chances=chances, drop_single=drop_single, steps=steps)
 
 
 def test_every_client_takes_as_many_steps() -> None:
@@ -161,14 +163,14 @@ def test_steps_are_epochs_one_after_another() -> None:
     for epoch in range(2):
         seen = drawn.index[0, 3 * epoch : 3 * epoch + 3].flatten()
         assert sorted(seen[seen >= 0].tolist()) == list(range(20))
-    whole = draws.plan(3, 1, [0], [20], 3, 8, drop_single=False)
+    whole = draws.schedule(3, 1, [0], [20], 3, 8, drop_single=False)
     assert torch.equal(drawn.index[0], whole.index[0, :7])
 
 
 def test_steps_do_not_depend_on_who_stands_beside() -> None:
     together, alone = (
         in_steps([20, 5, 41], 9, crop=1),
-        draws.plan(3, 1, [1], [5], 1, 8, chances=(3, 3), drop_single=False, steps=9),
+        draws.schedule(3, 1, [1], [5], 1, 8, chances=(3, 3), drop_single=False, steps=9),
     )
     width = alone.index.shape[-1]
     assert torch.equal(together.index[1, :, :width], alone.index[0])

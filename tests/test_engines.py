@@ -27,7 +27,7 @@ from equipoise.engines.processes import Board, look
 from equipoise.federation import guard
 from equipoise.federation.guard import QuorumError
 from equipoise.networks import build
-from equipoise.system.threads import one_thread, spread
+from equipoise.system.threads import one_thread, run_unordered
 from helpers import (
     N_CLASSES,
     N_INPUTS,
@@ -56,7 +56,7 @@ def test_spread_does_every_task_once_and_in_any_order() -> None:
 
     for n in (1, 2, 5):
         makers.clear()
-        found = dict(spread(range(7), make, n))
+        found = dict(run_unordered(range(7), make, n))
         assert found == {k: (k * k, 1) for k in range(7)}
         assert len(set(makers)) == len(makers) <= n
 
@@ -64,7 +64,7 @@ def test_spread_does_every_task_once_and_in_any_order() -> None:
 def test_threads_inside_operations_are_put_back() -> None:
     torch.set_num_threads(2)
     try:
-        assert len(list(spread([0.0, 0.0, 0.0], lambda: time.sleep, 3))) == 3
+        assert len(list(run_unordered([0.0, 0.0, 0.0], lambda: time.sleep, 3))) == 3
         assert torch.get_num_threads() == 2
         with one_thread():
             assert torch.get_num_threads() == 1
@@ -87,7 +87,7 @@ def test_what_a_task_raises_is_raised_and_the_rest_is_dropped() -> None:
         done.append(task)
 
     with pytest.raises(KeyError, match="one"):
-        list(spread(range(200), lambda: do, 2))
+        list(run_unordered(range(200), lambda: do, 2))
     assert len(done) < 100
 
 
@@ -96,7 +96,7 @@ def test_what_a_thread_needs_may_fail_and_says_why() -> None:
         raise MemoryError("no room for another network")
 
     with pytest.raises(MemoryError, match="no room"):
-        list(spread(range(4), make, 2))
+        list(run_unordered(range(4), make, 2))
 
 
 def test_a_stop_ends_the_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

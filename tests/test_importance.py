@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from equipoise.core.model import Model
 from equipoise.submodels import importance
-from equipoise.submodels.hidden_units import find
+from equipoise.submodels.discovery import find
 from equipoise.submodels.importance import ablation, naive
 from helpers import generator, tensor
 from test_neurons import MAPPING, NETS, Dynamic, images, made, silenced
@@ -89,7 +89,7 @@ def test_neither_memory_nor_batches_matter(memory: int, size: int, monkeypatch: 
 def test_pieces_are_the_same_samples(sizes: list[int], take: int) -> None:
     y = torch.arange(sum(sizes))
     given = [(part.view(-1, 1).double(), part) for part in y.split(sizes)]
-    found = list(importance._pieces(given, take))
+    found = list(importance._chunks(given, take))
     assert torch.equal(torch.cat([y[:0], *(b for _, b in found)]), y)
     assert all(torch.equal(a[:, 0].long(), b) for a, b in found)
     assert [len(b) for _, b in found[:-1]] == [take] * (len(found) - 1)

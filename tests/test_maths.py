@@ -231,8 +231,8 @@ def test_few_blocks_are_done_here_and_many_by_threads(threads: Callable[[int], N
 
     threads(2)
     few, many = torch.empty(64, 64), torch.empty(64, 32 * maths.BLOCK // 64)
-    assert set(maths.spread(who, few)) == {(threading.get_ident(), 1)}
-    found = maths.spread(who, many)
+    assert set(maths.over_columns(who, few)) == {(threading.get_ident(), 1)}
+    found = maths.over_columns(who, many)
     assert len(found) == len({part.start for part in maths.blocks(*many.shape)}) // maths.SHORTEST
     assert len(set(found)) == 2
     assert {n for _, n in found} == {1}
@@ -248,7 +248,7 @@ def test_an_error_in_a_thread_is_an_error_here(threads: Callable[[int], None]) -
     threads(2)
     many = torch.empty(64, 32 * maths.BLOCK // 64)
     with pytest.raises(ArithmeticError, match="the last run"):
-        maths.spread(fails, many)
+        maths.over_columns(fails, many)
     assert torch.get_num_threads() == 2
 
 

@@ -16,10 +16,10 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_p
 import equipoise as eq
 from equipoise.core.model import Model
 from equipoise.networks import MLP, NETWORKS, NetworkEntry, build, resnet18, resnet50
-from equipoise.networks.weights import put
+from equipoise.networks.weights import load_weights
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
-from equipoise.submodels.hidden_units import find
+from equipoise.submodels.discovery import find
 from run_helpers import SIZES, executed
 from run_helpers import cache as folder  # noqa: F401 (a fixture)
 
@@ -264,24 +264,24 @@ def test_weights_are_put_in(saved):
     given, net = Small(), Small()
     given.bn.running_mean.fill_(2.0)
     given.bn.num_batches_tracked.fill_(7)
-    put(net, saved(given.state_dict()), "small", "fc")
+    load_weights(net, saved(given.state_dict()), "small", "fc")
     assert same(given, net)
 
 
 def test_the_classifier_stays_fresh_where_the_classes_differ(saved):
     given, net = Small(1000), Small()
     fresh = {key: value.clone() for key, value in net.fc.state_dict().items()}
-    put(net, saved(given.state_dict()), "small", "fc")
+    load_weights(net, saved(given.state_dict()), "small", "fc")
     assert torch.equal(given.conv.weight, net.conv.weight)
     assert all(torch.equal(value, fresh[key]) for key, value in net.fc.state_dict().items())
     without = {key: value for key, value in Small().state_dict().items() if not key.startswith("fc.")}
-    put(net, saved(without, "headless"), "small", "fc")
+    load_weights(net, saved(without, "headless"), "small", "fc")
     assert torch.equal(without["conv.weight"], net.conv.weight)
 
 
 def test_counters_of_batches_may_be_missing(saved):
     values = {key: value for key, value in Small().state_dict().items() if "tracked" not in key}
-    put(net := Small(), saved(values), "small", "fc")
+    load_weights(net := Small(), saved(values), "small", "fc")
     assert torch.equal(net.bn.running_var, values["bn.running_var"])
 
 
@@ -290,33 +290,33 @@ def test_weights_that_do_not_fit_are_named(saved):
     with pytest.raises(
         ValueError, match=r"small: the weights in .* it lacks conv\.bias\. Expected are torchvision's names"
     ):
-        put(Small(), saved({k: v for k, v in values.items() if k != "conv.bias"}), "small", "fc")
+        load_weights(Small(), saved({k: v for k, v in values.items() if k != "conv.bias"}), "small", "fc")
     with pytest.raises(ValueError, match="it has, and the network has not, extra"):
-        put(Small(), saved({**values, "extra": torch.ones(1)}), "small", "fc")
+        load_weights(Small(), saved({**values, "extra": torch.ones(1)}), "small", "fc")
     with pytest.raises(ValueError, match=r"it has in another shape conv\.weight \[4, 1, 3, 3\] for \[4, 3, 3, 3\]"):
-        put(Small(), saved(Small(channels=1).state_dict()), "small", "fc")
+        load_weights(Small(), saved(Small(channels=1).state_dict()), "small", "fc")
     renamed = {f"module.{key}": value for key, value in values.items()}
     found = (
         r"it lacks conv\.weight, conv\.bias, bn\.weight and 3 more; it has, and the network has not, module\.bn\.bias, "
     )
     with pytest.raises(ValueError, match=found):
-        put(Small(), saved(renamed), "small", "fc")
+        load_weights(Small(), saved(renamed), "small", "fc")
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file .*none\.pth\. Give the path of a \.safetensors"):
-        put(Small(), tmp_path / "none.pth", "small", "fc")
+        load_weights(Small(), tmp_path / "none.pth", "small", "fc")
     for name in ("torn.pth", "torn.pt", "torn.safetensors", "torn"):
         (tmp_path / name).write_bytes(b"PK\x03\x04 not a file of weights")
         with pytest.raises(ValueError, match=f"{name} cannot be read .*damaged, or holds more than tensors"):
-            put(Small(), tmp_path / name, "small", "fc")
+            load_weights(Small(), tmp_path / name, "small", "fc")
     torch.save(Small(), tmp_path / "network.pth")  # a whole network runs code when it is read
     with pytest.raises(ValueError, match=r"network\.pth cannot be read .*Save the network's state_dict\(\) alone"):
-        put(Small(), tmp_path / "network.pth", "small", "fc")
+        load_weights(Small(), tmp_path / "network.pth", "small", "fc")
     for found, kinds in (({"epoch": 3, "state_dict": {}}, "dict, int"), ([torch.ones(2)], "list")):
         torch.save(found, tmp_path / "other.pth")
         with pytest.raises(ValueError, match=f"must hold a state dictionary, tensors by name; found {kinds}"):
-            put(Small(), tmp_path / "other.pth", "small", "fc")
+            load_weights(Small(), tmp_path / "other.pth", "small", "fc")
 
 
 def test_a_resnet_begins_with_the_weights_of_a_file(tmp_path, monkeypatch):
@@ -335,7 +335,7 @@ def begun(in_shape, n_classes, *, weights=None):
     """A network of little work that takes weights."""
     net = MLP(in_shape, n_classes, hidden=(4,))
     if weights is not None:
-        put(net, weights, "begun", "classifier")
+        load_weights(net, weights, "begun", "classifier")
     return net
 
 

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from equipoise.core.model import Bound, Model
 from equipoise.networks import build
-from equipoise.submodels.hidden_units import Group, Neurons, find
+from equipoise.submodels.discovery import find
+from equipoise.submodels.hidden_units import Group, Neurons
 from golden_neurons import ADAPTERS
 from helpers import generator
 from test_golden import ENTRIES, check

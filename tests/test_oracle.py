@@ -14,8 +14,8 @@ from equipoise.data.samples import read, stack
 from helpers import N_INPUTS, clients, network, normal, oracle_of, samples
 
 
-def plan(sizes: list[int], batch: int = 4, epochs: int = 2) -> draws.Plan:
-    return draws.plan(3, 0, list(range(len(sizes))), sizes, epochs, batch, drop_single=False)
+def plan(sizes: list[int], batch: int = 4, epochs: int = 2) -> draws.Schedule:
+    return draws.schedule(3, 0, list(range(len(sizes))), sizes, epochs, batch, drop_single=False)
 
 
 def together(kind: str, sizes: list[int], solver: object) -> tuple[Oracle, list[Oracle], Model]:
@@ -25,7 +25,7 @@ def together(kind: str, sizes: list[int], solver: object) -> tuple[Oracle, list[
     drawn = plan(sizes)
     whole = Oracle(Stacked(model), stack(data), solver, drawn, model.n_params)
     bound = Bound(model)
-    each = [Oracle(bound, d, solver, draws.Plan(drawn.index[m], None), model.n_params) for m, d in enumerate(data)]
+    each = [Oracle(bound, d, solver, draws.Schedule(drawn.index[m], None), model.n_params) for m, d in enumerate(data)]
     return whole, each, model
 
 
@@ -88,7 +88,7 @@ def test_training_is_pytorchs(solver: object) -> None:
         Bound(model),
         read((x, y), "c", torch.float64, torch.device("cpu")),
         solver,
-        draws.Plan(drawn.index[0], None),
+        draws.Schedule(drawn.index[0], None),
         model.n_params,
     )
     got = asked.solve(model.initial)
@@ -224,7 +224,7 @@ def test_training_may_stop_after_an_epoch_and_take_another_solver() -> None:
     first = one.solve(model.initial)
     assert torch.equal(three.solve(model.initial, epochs=1), first)
     assert torch.equal(three.solve(model.initial, epochs=3), three.solve(model.initial))
-    slow = Oracle(Bound(model), data, eq.SGD(0.01), one.plan, model.n_params).solve(model.initial)
+    slow = Oracle(Bound(model), data, eq.SGD(0.01), one.schedule, model.n_params).solve(model.initial)
     assert torch.equal(one.solve(model.initial, solver=eq.SGD(0.01)), slow)
     assert not torch.equal(first, slow)
 
@@ -247,7 +247,7 @@ def test_losses_of_batches(several: bool) -> None:
     net, data = network(), [samples(n, k) for k, n in enumerate((7, 21, 12))]
     model = Model(net)
     read_ = [read(d, "client", torch.float64, torch.device("cpu")) for d in data]
-    drawn = draws.plan(0, 0, [0, 1, 2], [7, 21, 12], 2, 8, drop_single=False)
+    drawn = draws.schedule(0, 0, [0, 1, 2], [7, 21, 12], 2, 8, drop_single=False)
     if several:
         oracle = Oracle(Stacked(model), stack(read_), eq.SGD(), drawn, model.n_params)
         losses, there = oracle.batch_losses(model.initial.expand(3, -1))

@@ -235,7 +235,7 @@ def test_angles_moves_and_windows_stay_in_their_bounds() -> None:
 
 def test_half_of_the_images_are_mirrored() -> None:
     images = made(flip=True)
-    shift = draws.plan(0, 0, [0], [4000], 1, 4000, chances=images.chances, drop_single=False).shift
+    shift = draws.schedule(0, 0, [0], [4000], 1, 4000, chances=images.chances, drop_single=False).shift
     assert shift is not None
     assert abs(float(shift.double().mean()) - 0.5) < 0.03
 
@@ -341,7 +341,7 @@ def test_what_a_transform_asks_for() -> None:
 
 
 def test_each_random_number_takes_its_values_evenly() -> None:
-    shift = draws.plan(3, 1, [4], [6000], 1, 500, chances=(5, 1, 3), drop_single=False).shift
+    shift = draws.schedule(3, 1, [4], [6000], 1, 500, chances=(5, 1, 3), drop_single=False).shift
     assert shift is not None
     assert shift.shape == (1, 12, 500, 3)
     for j, n in enumerate((5, 1, 3)):
@@ -354,7 +354,7 @@ def test_each_random_number_takes_its_values_evenly() -> None:
 
 def test_numbers_of_a_crop_are_those_they_always_were() -> None:
     """Published results rest on them."""
-    shift = draws.plan(3, 1, [4, 9], [6, 5], 2, 4, chances=(5, 5), drop_single=False).shift
+    shift = draws.schedule(3, 1, [4, 9], [6, 5], 2, 4, chances=(5, 5), drop_single=False).shift
     assert shift is not None
     position = np.arange(2)[:, None] * 6 + np.arange(6)
     expected = draws.bits(3, 1, [4], draws.SHIFT, (position[..., None] * 2 + np.arange(2))[None]) % np.uint64(5)

@@ -14,9 +14,9 @@ draw = np.random.default_rng(1)
 def order(t: int, client: int) -> torch.Tensor:
     """The order in which a client's samples are used."""
     if options.drawn:  # by Equipoise, which always shuffles: to check that it ends at the same weights
-        from equipoise.core.draws import plan
+        from equipoise.core.draws import schedule
 
-        index = plan(0, t, [client], [job.samples], 1, job.batch, crop=0, drop_single=False).index.flatten()
+        index = schedule(0, t, [client], [job.samples], 1, job.batch, drop_single=False).index.flatten()
         return index[index >= 0]
     return torch.arange(job.samples) if options.check else torch.randperm(job.samples)
 

@@ -115,7 +115,7 @@ def test_rounds_typed_out(rule: FedAVE, participation: float, engine: str) -> No
         job, ids = seen[0][0], fed.records[-1]["ids"]
         rows = [row for _, answer in seen for row in answer.rows]
         trained = torch.cat([answer.trained for _, answer in seen])[torch.tensor(rows).argsort()]
-        first = job.plan(range(len(ids))).first(1).index.tolist()
+        first = job.schedule(range(len(ids))).first(1).index.tolist()
         plans = [[[j for j in batch if j >= 0] for batch in plan if max(batch) >= 0] for plan in first]
         naive.round(t, ids, plans, trained)
         state = fed.progress

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.core.client import visit_client
-from equipoise.core.draws import plan
+from equipoise.core.draws import schedule
 from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.methods.fedbn import FedBN
@@ -63,7 +63,7 @@ def trained_by(m: int, start: Tensor, t: int) -> Tensor:
     """The model of client ``m`` after its training in round ``t`` from ``start``, on the batches of a federation."""
     x, y = clients(SIZES)[m]
     asked = oracle_of(network("batchnorm"), x, y, eq.SGD(0.05, 0.9, 1e-4))
-    batches = plan(3, t, [m], [len(y)], 2, 8, chances=(), drop_single=True).of(0)
+    batches = schedule(3, t, [m], [len(y)], 2, 8, chances=(), drop_single=True).of(0)
     oracle = Oracle(asked.evaluator, asked.source, asked.solver, batches, asked.n_params)
     return visit_client([], oracle, t, 2, start, [], [])[0]
 

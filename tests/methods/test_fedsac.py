@@ -17,7 +17,7 @@ from equipoise.federation.round import submodels
 from equipoise.methods import fedsac
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
 from equipoise.networks import build
-from equipoise.submodels.hidden_units import find
+from equipoise.submodels.discovery import find
 from helpers import UNEQUAL, Server, difference, federation, fitted, network, normal, samples
 
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}

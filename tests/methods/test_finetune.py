@@ -24,7 +24,7 @@ SETTINGS = {"participation": 1.0, "solver": eq.SGD(0.1)}
 def one_epoch(fed: eq.Federation, vector: Tensor, m: int, t: int, lr: float = 0.1) -> Tensor:
     """Plain gradient steps through the batches that client ``m`` reads first in round ``t``."""
     x, y = clients()[m]
-    plan = draws.plan(3, t, [m], [len(y)], 1, 8, chances=(), drop_single=False)
+    plan = draws.schedule(3, t, [m], [len(y)], 1, 8, chances=(), drop_single=False)
     net = fed.model.network(vector).train()
     for rows in plan.index[0]:
         rows = rows[rows >= 0]

@@ -61,7 +61,7 @@ def key(seed: int, t: int, client: int, secret: bytes | None = None) -> bytes:
 
 
 def normal(key: bytes, purpose: str, n: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    r"""Independent standard normal numbers [n], for whoever knows the ``key``; one ``purpose`` tells nothing of another.
+    r"""Independent standard normal numbers [n], for whoever knows the ``key``; numbers of one ``purpose`` say nothing about those of another.
 
     .. math:: \sqrt{-2 \ln u}\,(\cos 2 \pi v, \sin 2 \pi v)
 
@@ -118,8 +118,8 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which samples every step of every client reads, drawn before any engine is chosen.
+class Schedule:
+    """The batches of a visit: which samples every step of every client reads, drawn before any engine is chosen.
 
     ``index`` [M, K, B] numbers the samples of each client, -1 where a batch is not full; ``shift`` [M, K, B, k] are the
     random numbers of each sample's transform, or None. The steps are ``epochs`` times as many as those of one epoch, unless
@@ -131,24 +131,26 @@ class Plan:
     epochs: int = 1
     length: Tensor | None = None
 
-    def of(self, client: int) -> Plan:
-        """The plan of one of its clients."""
+    def of(self, client: int) -> Schedule:
+        """The schedule of one of its clients."""
         shift, length = (None if part is None else part[client] for part in (self.shift, self.length))
         return replace(self, index=self.index[client], shift=shift, length=length)
 
-    def to(self, device: torch.device) -> Plan:
+    def to(self, device: torch.device) -> Schedule:
         """The same on a device."""
         shift, length = (None if part is None else part.to(device) for part in (self.shift, self.length))
         return replace(self, index=self.index.to(device), shift=shift, length=length)
 
-    def first(self, epochs: int) -> Plan:
+    def first(self, epochs: int) -> Schedule:
         """The steps of the first epochs, as far as there are so many."""
         if self.length is not None:
             step = torch.arange(self.index.shape[-2], device=self.index.device)
             on = step < epochs * self.length.unsqueeze(-1)  # [..., K]
             return replace(self, index=torch.where(on.unsqueeze(-1), self.index, -1))
         steps = epochs * self.index.shape[-2] // self.epochs
-        return Plan(self.index[..., :steps, :], None if self.shift is None else self.shift[..., :steps, :, :], epochs)
+        return Schedule(
+            self.index[..., :steps, :], None if self.shift is None else self.shift[..., :steps, :, :], epochs
+        )
 
 
 def chances(transform: object) -> tuple[int, ...]:
@@ -161,14 +163,14 @@ def chances(transform: object) -> tuple[int, ...]:
     ValueError : a random number that has no value to take.
     """
     crop = getattr(transform, "crop", 0)
-    told = tuple(map(int, getattr(transform, "chances", (2 * crop + 1,) * 2 if crop else ())))
-    if told and min(told) < 1:
+    values = tuple(map(int, getattr(transform, "chances", (2 * crop + 1,) * 2 if crop else ())))
+    if values and min(values) < 1:
         name = type(transform).__name__
-        raise ValueError(f"{name}: chances must be whole numbers >= 1, one for each random number; found {told}.")
-    return told
+        raise ValueError(f"{name}: chances must be whole numbers >= 1, one for each random number; found {values}.")
+    return values
 
 
-def plan(
+def schedule(
     seed: int,
     t: int,
     ids: Sequence[int],
@@ -179,7 +181,7 @@ def plan(
     chances: Sequence[int] = (),
     drop_single: bool,
     steps: int | None = None,
-) -> Plan:
+) -> Schedule:
     """Shuffle the samples of each client once per epoch and cut them into batches.
 
     Each sample gets a random number in 0..n - 1 for every n in ``chances``.
@@ -221,4 +223,4 @@ def plan(
         index = np.take_along_axis(index, taken, 1)
         shift = None if shift is None else np.take_along_axis(shift, taken[..., None], 1)
     length = None if steps is None else torch.from_numpy(each[:, 0])
-    return Plan(torch.from_numpy(index), None if shift is None else torch.from_numpy(shift), epochs, length)
+    return Schedule(torch.from_numpy(index), None if shift is None else torch.from_numpy(shift), epochs, length)

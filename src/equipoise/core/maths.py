@@ -22,7 +22,7 @@ from equipoise.system import threads
 BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones are all overhead
 RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
 SHORTEST = 4  # blocks of a run at least: fewer are done before a thread has started
-Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 
 def simplex(w: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def blocks(n_rows: int, n_columns: int) -> list[slice]:
     return [slice(start, min(start + width, n_columns)) for start in range(0, max(n_columns, 1), width)]
 
 
-def spread(work: Callable[[list[slice]], Part], matrix: Tensor) -> list[Part]:
+def over_columns(work: Callable[[list[slice]], Result], matrix: Tensor) -> list[Result]:
     """What ``work`` makes of each run of blocks of ``matrix`` [M, P], in the order of the columns.
 
     As many threads as :func:`equipoise.system.threads.allowed` says take the runs in turn. The runs depend on
@@ -109,7 +109,7 @@ def spread(work: Callable[[list[slice]], Part], matrix: Tensor) -> list[Part]:
     runs = [parts[k : k + n] for k in range(0, len(parts), n)]
     if matrix.device.type != "cpu":
         return [work(run) for run in runs]
-    return threads.gather(runs, lambda: work, threads.allowed())
+    return threads.run_in_order(runs, lambda: work, threads.allowed())
 
 
 def packed(x: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tenso
             if c is not None:
                 step[part] *= _scale(w, c)
 
-    spread(some, updates)
+    over_columns(some, updates)
     return step
 
 
@@ -249,7 +249,7 @@ def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] =
                 total[:, k] += torch.linalg.vector_norm(u[:, inside], dim=1).square_()
         return total
 
-    total = _total(spread(some, rows))
+    total = _total(over_columns(some, rows))
     return total if layout else total[:, 0]
 
 
@@ -264,7 +264,7 @@ def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
             total.addmm_(v.T, v)
         return total
 
-    return _total(spread(some, rows))
+    return _total(over_columns(some, rows))
 
 
 def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:

@@ -20,6 +20,8 @@ Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, on
 class Model:
     """A network as a function of one flat vector ``theta`` [G], and the meaning of its coordinates.
 
+    It is long because everything that is known of a network, once and for all, is here.
+
     The vector holds the P trainable scalars first, tensor by tensor in the order of ``named_parameters()`` (shared
     tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics).
 
@@ -126,7 +128,7 @@ class Model:
     def settle(self, x: Tensor) -> None:
         """Let images go in with their channels innermost, if the network takes them so, as on a CPU convolutions prefer.
 
-        One step on ``x`` [B, C, H, W], B > 1, finds out: a network that calls ``view`` on an image may not take them.
+        One step on ``x`` [B, C, H, W], B > 1, shows whether it does: a network that calls ``view`` on an image may not take them.
         """
         if not self.convolutional or x.dim() != 4 or x.device.type != "cpu":
             return
@@ -252,7 +254,7 @@ class Bound:
 
     @cached_property
     def looking(self) -> _View:
-        """A copy of its own: a look elsewhere in mid-step must not move what backward reads."""
+        """A copy of its own: an evaluation elsewhere in mid-step must not move what backward reads."""
         return _View(self.model)
 
     @torch.no_grad()

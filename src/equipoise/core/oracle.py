@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise.core import maths, task
-from equipoise.core.draws import Plan
+from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator
 from equipoise.core.solver import Solver
 from equipoise.core.training import Corrections, Source, Terms, Training, Wrap
@@ -28,15 +28,15 @@ class Oracle:
     evaluator : the network at given vectors.
     source : the samples.
     solver : how a gradient moves the parameters.
-    plan : ``index`` [..., K, B] and ``shift`` of this visit.
+    schedule : ``index`` [..., K, B] and ``shift`` of this visit.
     n_params : P; a whole vector [..., G] is cut there.
     """
 
-    def __init__(self, evaluator: Evaluator, source: Source, solver: Solver, plan: Plan, n_params: int) -> None:
+    def __init__(self, evaluator: Evaluator, source: Source, solver: Solver, schedule: Schedule, n_params: int) -> None:
         self.evaluator = evaluator
         self.source = source
         self.solver = solver
-        self.plan = plan
+        self.schedule = schedule
         self.n_params = n_params
         self._counts: Tensor | None = None
         self._moments: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
@@ -84,7 +84,7 @@ class Oracle:
         At a whole vector [..., G], in eval mode and without crops, in float64; a batch that is not there gives 0.
         """
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
-        index = self.plan.first(1).index
+        index = self.schedule.first(1).index
         there, losses = index >= 0, []
         width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, index.shape[-1] * self.source.sizes.numel()))
         for some in index.split(width, -2):  # several batches in one pass
@@ -159,7 +159,7 @@ class Oracle:
     @property
     def steps(self) -> Tensor:
         """Steps K that each client takes in this visit [..., 1]."""
-        return (self.plan.index >= 0).any(-1).sum(-1, keepdim=True)
+        return (self.schedule.index >= 0).any(-1).sum(-1, keepdim=True)
 
     @property
     def travel(self) -> Tensor:
@@ -183,7 +183,7 @@ class Oracle:
         so many of this visit's epochs; ``solver`` is another than the visit's own.
         """
         theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
-        plan = self.plan if epochs is None else self.plan.first(epochs)
+        schedule = self.schedule if epochs is None else self.schedule.first(epochs)
         training = Training(terms, correction, wrap, only)
-        training.run(self.evaluator, self.source, solver or self.solver, plan, theta, buffers)
+        training.run(self.evaluator, self.source, solver or self.solver, schedule, theta, buffers)
         return torch.cat([theta, buffers], -1) if buffers.shape[-1] else theta

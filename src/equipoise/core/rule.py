@@ -1,4 +1,4 @@
-"""The contract: what a rule may do in a round, and what it is told.
+"""The contract: what a rule may do in a round, and what it knows.
 
 A **rule** is the unit of composition: a frozen dataclass of hyper-parameters with optional pure hooks, one paper in one
 file. A method is an ordered tuple of rules. Hooks keep nothing: state is an argument and a result.
@@ -276,10 +276,12 @@ class Power:
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
+    It has many methods because each moment of a round at which a published method differs from FedAvg is one hook.
+
     ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"mask"``, ``"weights"``
     (how much each client counts), ``"direction"`` (the coefficients of the updates), ``"submodel"``, ``"upload"``, ``"reward"`` (what each client
     gets). ``needs`` names what the federation must have for it: ``"validation"`` (data of the server's own), ``"contribution"``
-    (what each client reaches alone; found out before the first round), ``"neurons"`` (a network whose hidden units are known).
+    (what each client reaches alone; measured before the first round), ``"neurons"`` (a network whose hidden units are known).
     A rule is final: vary it by composing, not by subclassing.
     """
 
@@ -305,7 +307,7 @@ class Rule:
 
     @property
     def reports(self) -> str:
-        """What a client tells the server of its data besides its update, in words; empty for nothing."""
+        """What a client reports to the server of its data besides its update, in words; empty for nothing."""
         return "a report" if overrides(self, "finish") else ""
 
     @property
@@ -348,7 +350,7 @@ class Rule:
         return None
 
     def message(self, state: State, m: int) -> State:
-        """What client ``m`` is told besides its model."""
+        """What client ``m`` is sent besides its model."""
         return {}
 
     # on the client
@@ -392,13 +394,13 @@ class Rule:
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
         """What each client gets back: ``given`` [M, G], at first the new global model in every row.
 
-        ``cohort.theta`` is the new global model here. A rule that only looks returns ``given`` itself.
+        ``cohort.theta`` is the new global model here. A rule that changes nothing returns ``given`` itself.
         """
         return state, given
 
     # use
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
-        """The whole model [G] a client predicts with: from the one it has, its own state and what it would be told.
+        """The whole model [G] a client predicts with: from the one it has, its own state and the message it would get.
 
         ``visit.oracle`` has one epoch of the client's data, for a client that trains before it predicts.
         """

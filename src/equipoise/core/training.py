@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from equipoise.core.draws import Plan
+from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator, Objective
 from equipoise.core.rule import Gradient, Out
 from equipoise.core.solver import Solver
@@ -55,15 +55,15 @@ class Training:
         return self.correction is None and self.wrap is None and self.only is None
 
     def run(
-        self, evaluator: Evaluator, source: Source, solver: Solver, plan: Plan, theta: Tensor, buffers: Tensor
+        self, evaluator: Evaluator, source: Source, solver: Solver, schedule: Schedule, theta: Tensor, buffers: Tensor
     ) -> None:
-        """Move ``theta`` [..., P] and ``buffers`` [..., G - P] in place through the batches of a plan.
+        """Move ``theta`` [..., P] and ``buffers`` [..., G - P] in place through the batches of a schedule.
 
         A step that is padding for a client changes nothing of it.
         """
         parts = evaluator.cut(theta) if self.plain else (theta,)
         slots = solver.init(parts)
-        index = plan.index
+        index = schedule.index
         fixed = None if self.only is None else theta.clone()
         counts = (index >= 0).sum(-1).reshape(-1, index.shape[-2])  # samples in each batch: [m or 1, K]
         fewest, most = counts.amin(0).tolist(), counts.amax(0).tolist()
@@ -74,7 +74,7 @@ class Training:
             if fewest[k] < width:
                 ok = rows >= 0
                 rows, live = rows.clamp(min=0), None if fewest[k] else ok.any(-1, keepdim=True)
-            shift = None if plan.shift is None else plan.shift[..., k, :width, :]
+            shift = None if schedule.shift is None else schedule.shift[..., k, :width, :]
             moving = (theta, buffers, *(s for name in slots for s in slots[name]))
             before = () if live is None else tuple(value.clone() for value in moving)
             x, y = source.batch(rows, shift)

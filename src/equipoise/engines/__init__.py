@@ -5,7 +5,7 @@ Imports ``core``, ``data``, ``submodels`` and ``system``.
 
 from collections.abc import Callable, Mapping
 
-from equipoise.engines.choose import Choice, choose
+from equipoise.engines.choose import EngineChoice, choose
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.processes import Processes, WorkerError
 from equipoise.engines.sequential import sequential
@@ -21,8 +21,8 @@ ENGINES: Mapping[str, Callable[[int, int | None], Engine]] = {
 __all__ = [
     "ENGINES",
     "Answer",
-    "Choice",
     "Engine",
+    "EngineChoice",
     "Job",
     "Processes",
     "Stacks",

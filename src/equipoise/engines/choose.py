@@ -11,31 +11,35 @@ from equipoise.data.samples import Samples
 SMALL = 100_000  # parameters: below it a dense step is mostly overhead, which a stack shares
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """An engine's name and why it was chosen."""
 
     engine: str
     why: str
 
 
-def choose(model: Model, data: Sequence[object], n_participants: int, threads: int) -> Choice:
+def choose(model: Model, data: Sequence[object], n_participants: int, threads: int) -> EngineChoice:
     """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``.
 
     ``threads`` are those that torch uses inside operations. How many workers there are must not count: ``workers`` and
     ``sequential`` give the same bits only where that is one.
     """
     if model.random:
-        return Choice("sequential", "the network, or the transform of its inputs, draws random numbers in training")
+        return EngineChoice(
+            "sequential", "the network, or the transform of its inputs, draws random numbers in training"
+        )
     if not all(isinstance(d, Samples) for d in data):
-        return Choice("sequential", "some data is streamed")
+        return EngineChoice("sequential", "some data is streamed")
     small = model.n_params <= SMALL and not model.convolutional
     if n_participants >= 4 and small:
-        return Choice("stacked", f"{n_participants} clients of a dense network with {model.n_params:,} parameters")
+        return EngineChoice(
+            "stacked", f"{n_participants} clients of a dense network with {model.n_params:,} parameters"
+        )
     kind = "a convolutional" if model.convolutional else "a dense"
     network = f"{kind} network of {model.n_params:,} parameters"
     if model.initial.device.type != "cpu":
-        return Choice("sequential", f"{network} on a {model.initial.device.type} device")
+        return EngineChoice("sequential", f"{network} on a {model.initial.device.type} device")
     if n_participants < max(threads, 2):
         few = f", fewer than {threads} threads inside operations" if threads > 1 else ""
-        return Choice("sequential", f"{n_participants} of the clients at a time{few}")
-    return Choice("workers", f"{n_participants} clients of {network}, one core each")
+        return EngineChoice("sequential", f"{n_participants} of the clients at a time{few}")
+    return EngineChoice("workers", f"{n_participants} clients of {network}, one core each")

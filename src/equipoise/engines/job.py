@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from equipoise.core.draws import Plan, key, plan
+from equipoise.core.draws import Schedule, key, schedule
 from equipoise.core.model import Model
 from equipoise.core.rule import Rule, State
 from equipoise.core.solver import Solver
@@ -27,8 +27,8 @@ class Job:
 
     ``ids`` are the M clients, ``received`` [M, G] the models they start from (a view where all get the same),
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
-    what never leaves a client. ``chances`` tell the random numbers of each sample, see :func:`equipoise.core.draws.chances`.
-    ``steps`` are taken instead of ``epochs`` if told. Where clients get submodels, ``units``
+    what never leaves a client. ``chances`` are those of each sample's random numbers, see :func:`equipoise.core.draws.chances`.
+    ``steps`` are taken instead of ``epochs`` if given. Where clients get submodels, ``units``
     [M, K] are the hidden units of each and ``held`` [M, G] the coordinates; ``neurons`` are there if a smaller network may be
     trained in place of the masked one. ``secret`` is what clients draw the noise of this visit from that protects them, at
     least 32 bytes that nobody else knows and that are never used again; None draws it from the seed, which protects nobody: simulation.
@@ -55,9 +55,9 @@ class Job:
     neurons: Neurons | None = None
     secret: bytes | None = None
 
-    def plan(self, rows: Sequence[int]) -> Plan:
+    def schedule(self, rows: Sequence[int]) -> Schedule:
         """The batches of the clients that stand at ``rows`` of this job."""
-        drawn = plan(
+        drawn = schedule(
             self.seed,
             self.t,
             [self.ids[r] for r in rows],
@@ -75,14 +75,14 @@ class Job:
         return tuple(key(self.seed, self.t, self.ids[r], self.secret) for r in rows)
 
     @cached_property
-    def plans(self) -> Plan:
+    def schedules(self) -> Schedule:
         """The batches of all clients, drawn in one go."""
-        return self.plan(range(len(self.ids)))
+        return self.schedule(range(len(self.ids)))
 
     @property
     def longest_first(self) -> list[int]:
         """Rows by how long their clients take, so that whoever works beside others ends when they do."""
-        steps = (self.plans.index >= 0).sum((1, 2)).tolist()
+        steps = (self.schedules.index >= 0).sum((1, 2)).tolist()
         return sorted(range(len(self.ids)), key=lambda row: -steps[row])
 
     def part(self, rows: Sequence[int]) -> Job:

@@ -9,12 +9,12 @@ from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import OneByOne
 from equipoise.engines.stacked import Together, check, stacks
-from equipoise.system.threads import spread
+from equipoise.system.threads import run_unordered
 
 FEWEST, MOST = (
     20,
     256,
-)  # clients of a stack, unless told otherwise: smaller ones waste time, larger ones leave cores idle
+)  # clients of a stack, by default: smaller ones waste time, larger ones leave cores idle
 
 
 @dataclass(frozen=True)
@@ -77,5 +77,5 @@ def _spread(job: Job, parts: Sequence[Sequence[int]], kind: type[OneByOne | Toge
         visitor = kind(job.model)
         return lambda rows: list(visitor(job, rows))
 
-    for _, answers in spread(parts, make, n):
+    for _, answers in run_unordered(parts, make, n):
         yield from answers

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from equipoise.core import task
 from equipoise.core.alignment import aligned
-from equipoise.core.draws import noise, plan, seeded
+from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.round import Experiment, Progression, Record, submodels
 from equipoise.metrics.classification import AREAS, classification
-from equipoise.system.threads import gather
+from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def _at_least(e: Experiment, p: Progression, m: int) -> Tensor:
 def _at_home(e: Experiment, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
     """Client ``m``'s own data, with one epoch to train on; most methods do not look at them."""
     data = Awaited(known) if isinstance(known, Absent) else known
-    drawn = plan(
+    drawn = schedule(
         e.seed, t, [m], [known.size], 1, e.batch_size, chances=e.chances, drop_single=e.model.batch_norm
     )  # the batches of the next round's first epoch
     return Oracle(e.bound, data, e.solver, drawn.to(e.setup.initial.device).of(0), e.model.n_params)
@@ -174,7 +174,7 @@ def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> 
         return ask
 
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
-        found = iter(gather(blocks, make, n))
+        found = iter(run_in_order(blocks, make, n))
     parts = [list(islice(found, -(-d.size // w))) for d, w in zip(sets, width, strict=True)]
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 

@@ -18,13 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from equipoise.core import task
-from equipoise.core.draws import Plan, chances, cohort_size
+from equipoise.core.draws import Schedule, chances, cohort_size
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Rule, Setup
 from equipoise.core.solver import SGD, Solver
 from equipoise.data.samples import Absent, Samples, Stream, Transform, loaded, read
-from equipoise.engines import ENGINES, Choice, Engine, choose
+from equipoise.engines import ENGINES, Engine, EngineChoice, choose
 from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.evaluation import Tests
 from equipoise.federation.guard import QuorumError
@@ -557,7 +557,7 @@ def _judge(bound: Bound, data: Samples | Stream, solver: Solver) -> Oracle:
     """The server's oracle: its data in order, in batches."""
     drawn = torch.arange(-(-data.size // VALIDATION_BATCH) * VALIDATION_BATCH, device=data.sizes.device)
     index = torch.where(drawn < data.size, drawn, -1).view(-1, VALIDATION_BATCH)
-    return Oracle(bound, data, solver, Plan(index, None), bound.model.n_params)
+    return Oracle(bound, data, solver, Schedule(index, None), bound.model.n_params)
 
 
 def _told(contribution: Sequence[float], n: int) -> Alone:
@@ -614,14 +614,14 @@ def trim(path: Path, t: int) -> list[Record]:
     return records
 
 
-def _engine(engine: str | Engine, model: Model, data: Sequence[Samples | Stream], asked: int) -> Choice:
+def _engine(engine: str | Engine, model: Model, data: Sequence[Samples | Stream], asked: int) -> EngineChoice:
     if not isinstance(engine, str):
-        return Choice(getattr(engine, "__name__", type(engine).__name__), "asked for")
+        return EngineChoice(getattr(engine, "__name__", type(engine).__name__), "asked for")
     if engine == "auto":
         return choose(model, data, asked, torch.get_num_threads())
     if engine not in ENGINES:
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
-    return Choice(engine, "asked for")
+    return EngineChoice(engine, "asked for")
 
 
 def _groups(groups: Sequence[str] | None, n: int, sets: Mapping[str, Any]) -> tuple[str, ...] | None:

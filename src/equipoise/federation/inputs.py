@@ -13,7 +13,8 @@ from torch import nn
 from equipoise.core.draws import cohort_size, standing
 from equipoise.core.model import Bound, Model, observe
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
-from equipoise.submodels.hidden_units import Neurons, find
+from equipoise.submodels.discovery import find
+from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import memory as freed
 
 Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them

@@ -33,7 +33,7 @@ class DP(Rule):
 
     With noise, rules that report something of the data are refused (:attr:`equipoise.Rule.seals`), and the running statistics of
     BatchNorm stay with the client, as in Andreux et al., DCL at MICCAI 2020. An update that is not finite is sent as zero: it
-    would tell that training diverged.
+    would reveal that training diverged.
 
     Raises
     ------

@@ -93,11 +93,11 @@ class FedPAC(Rule):
         return torch.stack(rows)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        where, told = state["where"], cohort.reports
+        where, reports = state["where"], cohort.reports
         trained = cohort.received[:, where] + cohort.updates[:, where]
-        mixed = self.mixtures(told["H"], told["V"]).to(trained.dtype) @ trained
+        mixed = self.mixtures(reports["H"], reports["V"]).to(trained.dtype) @ trained
         heads = state["heads"].index_copy(0, cohort.ids, mixed)
-        return {"heads": heads, "where": where, **global_prototypes(state, told, self.weighted)}, cohort
+        return {"heads": heads, "where": where, **global_prototypes(state, reports, self.weighted)}, cohort
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
         return received.scatter(-1, visit.state["where"], visit.message["head"])

@@ -76,14 +76,14 @@ class FedSAC(Rule):
     Parameters
     ----------
     beta : >= 0; 0 gives everybody the whole network. 1 to 25: the larger, the less a low contributor gets.
-    every : rounds between two looks at the importances, >= 1.
+    every : rounds between two computations of the importances, >= 1.
     source : contributions measured on the server's validation data, or, as published, on the test data, which then leak
         into training.
     scores : harmful units cost nothing (``"clip"``), or what Eq. 4 says (``"paper"``).
     prefix : the largest prefix worth at most r (``"largest_le"``) or the smallest worth at least r (``"smallest_ge"``).
     min_per_layer : least important units of every layer that everybody holds, >= 0; 0 may leave a layer empty.
     count : those who hold a parameter (``"structural"``), or of these only whose update is not zero (``"update_nonzero"``).
-    allocation : by importance, or a ``"random"`` order anew at every look (the paper's ablation).
+    allocation : by importance, or a ``"random"`` order anew each time (the paper's ablation).
     aggregation : by ``"frequency"``, as above, or as FedAvg by ``"samples"`` (the paper's ablation).
 
     State: ``r`` [N], ``units`` [N, K].

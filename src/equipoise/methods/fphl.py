@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import Bits, at_least, in_memory, put, spread, take
+from equipoise.core.maths import Bits, at_least, in_memory, over_columns, put, take
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
 
@@ -89,7 +89,7 @@ class FPHL(Rule):
                 mask.put(part, torch.ge(agree, need, out=agree).to(torch.uint8))
             return tally
 
-        return mask, torch.stack(spread(some, updates)).sum(0)
+        return mask, torch.stack(over_columns(some, updates)).sum(0)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         seen = state["rounds"][cohort.ids]

@@ -166,7 +166,7 @@ def last_rounds_of(table: ArrayLike, last: int) -> Vector:
 def best_round(table: ArrayLike) -> Value:
     """The highest average over groups of any evaluated round: what "best accuracy" means in FedLD's kind of report.
 
-    It looks at the test data to choose the round, so it is too high by an unknown amount; it is recorded, not tabulated.
+    It uses the test data to choose the round, so it is too high by an unknown amount; it is recorded, not tabulated.
 
     Parameters
     ----------

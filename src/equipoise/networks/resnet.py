@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from equipoise.networks.weights import put
+from equipoise.networks.weights import load_weights
 
 Stem = Literal["imagenet", "small"]
 
@@ -162,7 +162,7 @@ class ResNet(nn.Module):
     n_classes : >= 1, number of logits.
     stem : ``"imagenet"`` makes the image four times smaller by a 7x7 convolution and pooling; ``"small"`` keeps its
         size by a 3x3 convolution, for images of some 32 pixels.
-    weights : a file of values to begin with, in torchvision's names; see :func:`equipoise.networks.weights.put`.
+    weights : a file of values to begin with, in torchvision's names; see :func:`equipoise.networks.weights.load_weights`.
 
     Maps [B, C, H, W] to logits [B, n_classes].
     Differs: the 3x3 convolution of a bottleneck has the stride, as in torchvision (the paper has it on the first 1x1).
@@ -201,7 +201,7 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if weights is not None:
-            put(self, weights, name, head="fc")
+            load_weights(self, weights, name, head="fc")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""

@@ -1,4 +1,4 @@
-"""Values that a network begins with, from a file that was made elsewhere."""
+"""Initial values of a network from a file that was made elsewhere."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 SHOWN = 3  # names in an error
 
 
-def put(net: nn.Module, path: str | Path, name: str, head: str) -> None:
+def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None:
     """Give a network the values in a file, which must have every name of its state dictionary and no other.
 
     The classifier ``head`` keeps its own where the file has one for another number of classes, or none.
@@ -26,7 +26,7 @@ def put(net: nn.Module, path: str | Path, name: str, head: str) -> None:
     ------
     ValueError : no such file, another kind of file, or values that do not fit, naming some.
     """
-    found, own = read(path), net.state_dict()
+    found, own = read_tensors(path), net.state_dict()
     mine = [key for key in own if key.startswith(f"{head}.")]
     if any(key not in found or found[key].shape != own[key].shape for key in mine):
         found = {key: x for key, x in found.items() if key not in mine} | {key: own[key] for key in mine}
@@ -41,15 +41,15 @@ def put(net: nn.Module, path: str | Path, name: str, head: str) -> None:
             if key in found and found[key].shape != own[key].shape
         ],
     }
-    if told := [f"it {what} {_some(keys)}" for what, keys in faults.items() if keys]:
+    if differences := [f"it {what} {_some(keys)}" for what, keys in faults.items() if keys]:
         raise ValueError(
-            f"{name}: the weights in {path} are not of this network: {'; '.join(told)}. Expected are torchvision's names, "
+            f"{name}: the weights in {path} are not of this network: {'; '.join(differences)}. Expected are torchvision's names, "
             "from state_dict(); images of three channels; and, for weights from ImageNet, stem=imagenet."
         )
     net.load_state_dict(found)
 
 
-def read(path: str | Path) -> dict[str, Tensor]:
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """The tensors in a file of weights, by name.
 
     Raises

@@ -15,9 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core import task
 from equipoise.core.model import Bound
-from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons, trace
+from equipoise.submodels.discovery import trace
+from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons
 
-Look = Callable[[fx.Node], Any]
+Lookup = Callable[[fx.Node], Any]
 Values = dict[fx.Node, Any]
 Batches = Iterable[tuple[Tensor, Tensor]]
 CACHE = 1 << 21  # bytes of intermediate values to work on at a time: they stay in the cache of a processor
@@ -97,7 +98,7 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
     again = [*stream] if shortcut.plain else []
     total = torch.zeros(neurons.n, dtype=torch.float64, device=vector.device)
     base, samples = total.new_zeros(()), 0
-    for x, y in _pieces(again or stream, shortcut.samples(memory)):
+    for x, y in _chunks(again or stream, shortcut.samples(memory)):
         losses, whole = shortcut.losses(x, y)
         total, base, samples = total + losses, base + whole, samples + len(y)
     total, base = total / samples, base / samples
@@ -106,7 +107,7 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
     return total, base
 
 
-def _pieces(batches: Batches, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(batches: Batches, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The same samples in the same order, ``size`` at a time."""
     xs, ys, n = [], [], 0
     for x, y in batches:
@@ -142,9 +143,11 @@ class _Behind:
         # readers whose input is not behind another reader; each is subtracted from
         self.direct = {n for n in read if not changed & {*n.all_input_nodes} and _linear(self.readers[n])}
         last = {n: node for node in graph.nodes for n in node.all_input_nodes}
-        self.done: dict[fx.Node, list[fx.Node]] = {node: [] for node in graph.nodes}  # what nothing after a node reads
+        self.last_use: dict[fx.Node, list[fx.Node]] = {
+            node: [] for node in graph.nodes
+        }  # what nothing after a node reads
         for n, node in last.items():
-            self.done[node].append(n)
+            self.last_use[node].append(n)
         self.used = {n for node in self.order for n in node.all_input_nodes} | {*read}
 
 
@@ -155,7 +158,10 @@ def _linear(module: nn.Module) -> bool:
 
 
 class _Shortcut:
-    """The graph of a network at one vector, in eval mode, and the continuation behind each group of units."""
+    """The graph of a network at one vector, in eval mode, and the continuation behind each group of units.
+
+    It is long because every step needs the graph, the modules and the values to keep together.
+    """
 
     def __init__(self, neurons: Neurons, vector: Tensor, x: Tensor) -> None:
         self.neurons = neurons
@@ -195,9 +201,9 @@ class _Shortcut:
         cached = sum(self.bytes[n] for n in self.kept if n in self.bytes) + 2 * largest
         return max(1, min(max(CACHE // peak, FEWEST), memory // (cached + peak)))
 
-    def call(self, node: fx.Node, look: Look) -> Any:
+    def call(self, node: fx.Node, lookup: Lookup) -> Any:
         """The value of a node from those of the nodes before it."""
-        args, kwargs = fx.node.map_arg(node.args, look), fx.node.map_arg(node.kwargs, look)
+        args, kwargs = fx.node.map_arg(node.args, lookup), fx.node.map_arg(node.kwargs, lookup)
         match node.op:
             case "call_module":
                 return self.modules[str(node.target)](*args, **kwargs)
@@ -233,75 +239,77 @@ class _Shortcut:
     @torch.no_grad()
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the losses of the samples without each unit [K], and with all of them []."""
-        piece = _Piece(self.run(x), len(x))
-        base = task.losses(piece.values[self.logits].double(), y)
+        forward = _Pass(self.run(x), len(x))
+        base = task.losses(forward.values[self.logits].double(), y)
         whole = base.sum()
         total = whole.repeat(self.neurons.n)
         for behind in self.groups:
             if self.logits not in behind.changed or behind.first in self.plain:
                 continue
-            active = self.active(behind, piece)
+            active = self.active(behind, forward)
             for unit in active.any(0).nonzero().flatten().tolist():
                 rows = active[:, unit].nonzero().flatten()
-                new = task.losses(self.without(behind, unit, piece, rows).double(), y.index_select(0, rows))
+                new = task.losses(self.without(behind, unit, forward, rows).double(), y.index_select(0, rows))
                 total[behind.first + unit] = base.index_copy(0, rows, new).sum()
         return total, whole
 
-    def active(self, behind: _Behind, piece: _Piece) -> Tensor:
+    def active(self, behind: _Behind, forward: _Pass) -> Tensor:
         """On which samples a unit adds anything to what reads it [B, size]."""
         found: list[Tensor] = []
         for node, module in behind.readers.items():
-            inputs, weight = piece.values[node.all_input_nodes[0]], _weight(module)
+            inputs, weight = forward.values[node.all_input_nodes[0]], _weight(module)
             on = (inputs != 0).movedim(-1 if type(module) is nn.Linear else 1, 1)
-            on = on.reshape(piece.n, behind.group.size, -1).any(2)
+            on = on.reshape(forward.n, behind.group.size, -1).any(2)
             found.append(on & (weight != 0).transpose(0, 1).reshape(behind.group.size, -1).any(1))
         return torch.stack(found).any(0)
 
     @torch.no_grad()
-    def without(self, behind: _Behind, unit: int, piece: _Piece, rows: Tensor) -> Tensor:
+    def without(self, behind: _Behind, unit: int, forward: _Pass, rows: Tensor) -> Tensor:
         """Logits [b, C] of the samples ``rows`` [b] without a unit."""
         new: Values = {}
 
-        def look(node: fx.Node) -> Any:
+        def lookup(node: fx.Node) -> Any:
             if node in new:
                 return new[node]
-            value = piece.values[node]
+            value = forward.values[node]
             if node not in self.fed:
                 return value
             if isinstance(value, Tensor):
-                return value.index_select(0, rows) if value.dim() and len(value) == piece.n else value
-            if isinstance(value, torch.Size) and value[0] == piece.n:
+                return value.index_select(0, rows) if value.dim() and len(value) == forward.n else value
+            if isinstance(value, torch.Size) and value[0] == forward.n:
                 return torch.Size([len(rows), *value[1:]])
             return len(rows) if _counts_samples(node) else value
 
         for node in behind.order:
             if node in behind.readers:
-                new[node] = self.read(behind, node, unit, look, piece, rows)
+                new[node] = self.reader_output(behind, node, unit, lookup, forward, rows)
             else:
-                new[node] = self.call(node, look)
-            for n in behind.done[node]:
+                new[node] = self.call(node, lookup)
+            for n in behind.last_use[node]:
                 new.pop(n, None)
             if node is self.logits:
                 break
         logits: Tensor = new[self.logits]
         return logits
 
-    def read(self, behind: _Behind, node: fx.Node, unit: int, look: Look, piece: _Piece, rows: Tensor) -> Tensor:
+    def reader_output(
+        self, behind: _Behind, node: fx.Node, unit: int, lookup: Lookup, forward: _Pass, rows: Tensor
+    ) -> Tensor:
         """What a reader gives without a unit."""
         module = behind.readers[node]
         weight = _weight(module)
         times = weight.shape[1] // behind.group.size
         mine = slice(unit * times, (unit + 1) * times)
-        if node not in behind.direct or not piece.finite(node):
+        if node not in behind.direct or not forward.finite(node):
             weight = weight.clone()
             weight[:, mine] = 0
-            whole: Tensor = functional_call(module, {"weight": weight}, (look(node.all_input_nodes[0]),))
+            whole: Tensor = functional_call(module, {"weight": weight}, (lookup(node.all_input_nodes[0]),))
             return whole
-        z: Tensor = piece.values[node].index_select(0, rows)
+        z: Tensor = forward.values[node].index_select(0, rows)
         if type(module) is nn.Linear and z.dim() == 2 and times == 1:
-            given = piece.transposed(node.all_input_nodes[0])[unit].index_select(0, rows)
+            given = forward.transposed(node.all_input_nodes[0])[unit].index_select(0, rows)
             return torch.addcmul(z, given[:, None], self.transposed(module)[unit], value=-1)
-        inputs: Tensor = piece.values[node.all_input_nodes[0]].index_select(0, rows)
+        inputs: Tensor = forward.values[node.all_input_nodes[0]].index_select(0, rows)
         if isinstance(module, CONVOLUTIONS):
             share: Tensor = module._conv_forward(inputs[:, mine], weight[:, mine], None)
             return z - share
@@ -316,12 +324,12 @@ class _Shortcut:
     def compare(self, vector: Tensor, x: Tensor) -> None:
         """Leave to the plain computation the groups in which the shortcut does not give its logits."""
         with torch.no_grad():
-            piece = _Piece(self.run(x), len(x))
+            forward = _Pass(self.run(x), len(x))
         bound = Bound(self.neurons.model)
         theta, buffers = vector.split([bound.model.n_params, len(vector) - bound.model.n_params])
         tolerance = 1e-8 if vector.dtype == torch.float64 else 1e-4
         for behind in self.groups:
-            active = self.active(behind, piece)
+            active = self.active(behind, forward)
             unit = int(active.sum(0).argmax())
             rows = active[:, unit].nonzero().flatten()[::2]  # some only, in case samples depend on each other
             if not len(rows) or self.logits not in behind.changed:
@@ -334,7 +342,7 @@ class _Shortcut:
             ]
             try:
                 near = torch.allclose(
-                    self.without(behind, unit, piece, rows), expected, rtol=tolerance, atol=tolerance, equal_nan=True
+                    self.without(behind, unit, forward, rows), expected, rtol=tolerance, atol=tolerance, equal_nan=True
                 )
             except Exception:  # a size of the batch that was asked for in a way not known here
                 near = False
@@ -342,7 +350,7 @@ class _Shortcut:
                 self.plain += range(behind.first, behind.first + behind.group.size)
 
 
-class _Piece:
+class _Pass:
     """What one pass on ``n`` samples left behind."""
 
     def __init__(self, values: Values, n: int) -> None:

@@ -84,7 +84,7 @@ def portable() -> dict[str, str]:
     ValueError : this processor, or the libraries of this PyTorch, lack them.
     """
     found = torch.backends.cpu.get_cpu_capability()
-    masked = "ATEN_CPU_CAPABILITY" in os.environ  # then torch does not tell what there is
+    masked = "ATEN_CPU_CAPABILITY" in os.environ  # then torch does not say what there is
     if not (masked or found in ("AVX2", "AVX512")) or not torch.backends.mkl.is_available():
         has = "MKL" if torch.backends.mkl.is_available() else "no MKL"
         raise ValueError(
@@ -95,12 +95,12 @@ def portable() -> dict[str, str]:
 
 @cache
 def _processor() -> str:
-    """The processor's name as its maker gives it, or as much of it as the system tells."""
+    """The processor's name as its maker gives it, or as much of it as the system says."""
     try:
-        told = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux
-        told = ""
-    names = re.findall(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", told, flags=re.M)
+        text = ""
+    names = re.findall(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, flags=re.M)
     return names[0].strip() if names else platform.processor() or platform.machine()
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-Task = TypeVar("Task")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -50,7 +50,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def spread(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], n: int) -> Iterator[tuple[int, Result]]:
+def run_unordered(
+    tasks: Sequence[Item], make: Callable[[], Callable[[Item], Result]], n: int
+) -> Iterator[tuple[int, Result]]:
     """Do ``tasks`` in ``n`` threads, begun in their order; give each one's number and result as soon as it is done.
 
     ``make()`` gives every thread the function that does a task, with what it needs for itself. Operations use one core per
@@ -63,8 +65,8 @@ def spread(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], 
             return
         local = threading.local()
 
-        def one(task: Task) -> Result:
-            if not hasattr(local, "do"):  # the first of this thread; an initializer's error would not be told
+        def one(task: Item) -> Result:
+            if not hasattr(local, "do"):  # the first of this thread; an initializer's error would be lost
                 torch.set_num_threads(1)  # this setting belongs to a thread
                 local.do = make()
             done: Result = local.do(task)
@@ -79,7 +81,7 @@ def spread(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], 
             pool.shutdown(cancel_futures=True)
 
 
-def gather(tasks: Sequence[Task], make: Callable[[], Callable[[Task], Result]], n: int) -> list[Result]:
-    """What :func:`spread` gives, in the order of the tasks."""
-    done = dict(spread(tasks, make, n))
+def run_in_order(tasks: Sequence[Item], make: Callable[[], Callable[[Item], Result]], n: int) -> list[Result]:
+    """What :func:`run_unordered` gives, in the order of the tasks."""
+    done = dict(run_unordered(tasks, make, n))
     return [done[k] for k in range(len(tasks))]

@@ -22,7 +22,7 @@ from equipoise.core.rule import overrides
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tree import tree_map
 from equipoise.data.samples import Samples, Stream
-from equipoise.engines.choose import Choice
+from equipoise.engines.choose import EngineChoice
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.evaluation import costly, handed, published
 from equipoise.federation.federation import Alone, Federation, structure
@@ -486,7 +486,7 @@ class Consortium(Federation):
             memory=0,  # nobody reads these samples
             **settings,
         )
-        self.engine_choice = Choice("flower", "every client is a site that is asked by messages")
+        self.engine_choice = EngineChoice("flower", "every client is a site that is asked by messages")
         self.experiment = replace(self.experiment, away=True)
         self.progress = begin(self.experiment)
         private = self.experiment.private
