@@ -89,7 +89,7 @@ def test_trace_measures_the_local_models_of_the_run(engine: str) -> None:
     def oracle(m: int) -> Oracle:
         from equipoise.core.draws import schedule
 
-        drawn = schedule(e.seed, 2, [m], [e.data[m].size], 1, e.batch_size, drop_single=False).of(0)
+        drawn = schedule(e.settings.seed, 2, [m], [e.data[m].size], 1, e.settings.batch_size, drop_single=False).of(0)
         return Oracle(e.bound, e.data[m], e.solver, drawn, e.model.n_params)
 
     models = [visit_client(e.method.rules, oracle(m), 2, 3, start, [{}], [{}])[0] for m in ids]

@@ -40,7 +40,7 @@ from equipoise.flower.secagg import sums as masked
 from equipoise.flower.secagg.server import require
 from equipoise.flower.secagg.sums import MaskError, Sum
 from equipoise.flower.server.sites import Consortium, Sites, description
-from equipoise.flower.settings import Settings
+from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.site import Site
 from equipoise.flower.site.task import Task
 
@@ -748,7 +748,7 @@ def test_other_methods_are_refused_before_anything_is_sent(method: str, reason: 
     class Deaf:
         """Whoever asks it anything fails."""
 
-    settings = Settings.of({"method": method, "secure": True, "run-dir": str(tmp_path / "run")})
+    settings = AppSettings.of({"method": method, "secure": True, "run-dir": str(tmp_path / "run")})
     with pytest.raises(eq.MethodError) as caught:
         serve(cast(Grid, Deaf()), Task(network()), settings)
     assert str(caught.value).startswith(
@@ -794,7 +794,7 @@ def test_two_sites_are_warned(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
     """Masked sums only, over four sites at least, with those whose keys it was told."""
     data = dict(zip(("a", "b", "c"), clients(), strict=False))
-    told = description(Method.of("fedavg"), SOLVER, 0, 1, None, 8, "full", ("accuracy",), "trial")
+    told = description(Method.of("fedavg"), SOLVER, eq.Settings(batch_size=8), ("accuracy",), "trial")
 
     def trained(node: dict[str, Any], secure: bool) -> str:
         app = make_client_app(lambda n, _: Task(network(), data.get(str(n["site"]))))
@@ -855,7 +855,7 @@ def test_peers_are_written_after_the_first_start(tmp_path: Path, caplog: pytest.
     told = {"method": "fedavg", "secure": True, "rounds": 2, "min-sites": 3, "run-dir": str(tmp_path / "run")}
 
     def run() -> eq.History:
-        return serve(InProcessGrid(app, nodes, {}), Task(network()), Settings.of(told))
+        return serve(InProcessGrid(app, nodes, {}), Task(network()), AppSettings.of(told))
 
     with pytest.raises(eq.QuorumError, match="refuses: The key of b is not there, in the file of peers of a"):
         run()

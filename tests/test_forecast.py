@@ -114,7 +114,7 @@ def test_every_method(method: str, tmp_path: Path) -> None:
     e = fed.experiment
     assert (plan.rounds, plan.clients, plan.cohort) == (4, 5, 4)
     assert part(plan.memory, "updates of the round") == 4 * e.model.size * 8
-    certain = forecasts.certain(e.model, e.method, e.solver, e.setup.sizes, e.participation)
+    certain = forecasts.certain(e.model, e.method, e.solver, e.setup.sizes, e.settings.participation)
     sure = {p.name: p.amount for p in certain}
     for name in ("updates of the round", "answers beside them"):
         sure["updates of the round"] -= part(plan.memory, name)
@@ -213,9 +213,9 @@ class Clockwork:
 
     def __call__(self, job: Job) -> Iterator[Answer]:
         for k in range(0, len(job.ids), self.stack):
-            group = range(k, min(k + self.stack, len(job.ids)))
+            s, group = job.settings, range(k, min(k + self.stack, len(job.ids)))
             n = max(job.data[row].size for row in group)
-            self.now += self.cost(n, job.batch_size, job.epochs, job.steps) * len(group) / self.stack
+            self.now += self.cost(n, s.batch_size, s.epochs, s.steps) * len(group) / self.stack
             self.visited += len(group)
             yield Answer(tuple(group), torch.empty(0), [], [])
 

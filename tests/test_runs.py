@@ -7,6 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_every_round_is_told(tmp_path: Path) -> None:
 # the configuration
 def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, tmp_path: Path) -> None:
     written = tomllib.loads((run / "config.toml").read_text())
-    assert written.keys() == RunConfig.model_fields.keys() - {
+    assert written.keys() == {f.name for f in fields(RunConfig)} - {
         "clip",
         "steps",
         "chunk",
@@ -163,12 +164,12 @@ def test_choices_and_overrides_count() -> None:
     [
         ("rounds = [", "config.toml is damaged"),
         (b"\xff\xfe", "config.toml is damaged"),
-        ("", "method: field required"),
-        ("speed = 3", "speed: extra inputs are not permitted; found 3"),
-        ("rounds = 0", "rounds: input should be greater than or equal to 1; found 0"),
-        ('rounds = "many"', "rounds: input should be a valid integer"),
-        ("lr = nan", "lr: input should be a finite number"),
-        ("participation = 1.5", "participation: input should be less than or equal to 1; found 1.5"),
+        ("", "label is missing"),
+        ("speed = 3", "Unknown setting 'speed'."),
+        ("rounds = 0", "rounds must be a whole number >= 1; found 0"),
+        ('rounds = "many"', "rounds must be a whole number >= 1; found 'many'"),
+        ("lr = nan", "lr must be > 0 and finite; found nan"),
+        ("participation = 1.5", "participation must be in (0, 1]; found 1.5"),
     ],
 )
 def test_a_damaged_configuration_is_refused(run: Path, tmp_path: Path, text: str | bytes, expected: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from equipoise.core.model import Model
     from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, Visit
+    from equipoise.core.settings import Settings
     from equipoise.core.solver import SGD, Adam
     from equipoise.data.samples import Lazy
     from equipoise.federation.checkpoint import CheckpointError
@@ -48,6 +49,7 @@ __all__ = [
     "QuorumError",
     "Rule",
     "Scenario",
+    "Settings",
     "Setup",
     "Visit",
     "choice",
@@ -61,6 +63,7 @@ __all__ = [
 _HOMES = {  # the public names of each module; two have another name there
     "core.model": ("Model",),
     "core.rule": ("Briefing", "Cohort", "Out", "Rule", "Setup", "Visit"),
+    "core.settings": ("Settings",),
     "core.solver": ("SGD", "Adam"),
     "data.samples": ("Lazy",),
     "federation.checkpoint": ("CheckpointError",),

@@ -176,7 +176,7 @@ def decomposition(
 
     rows = trace(fed, config.rounds, every, others=others, known=known, on_round=check)
     merged = {**known, **{(int(row["round"]), str(row["method"])): row for row in rows}}
-    kept = {"config": config.model_dump(mode="json"), "rows": [merged[key] for key in sorted(merged)]}
+    kept = {"config": json.loads(json.dumps(config.table())), "rows": [merged[key] for key in sorted(merged)]}
     write_atomically(path / FILE, json.dumps(kept, indent=1))
     return rows
 
@@ -202,7 +202,7 @@ def _kept(path: Path, config: RunConfig) -> list[Row]:
         return []
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        same = found["config"] == config.model_dump(mode="json")
+        same = found["config"] == json.loads(json.dumps(config.table()))
         rows: list[Row] = found["rows"] if same else []
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{path} is damaged. Delete it; it will be measured again.") from None

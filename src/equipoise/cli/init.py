@@ -8,6 +8,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
+from equipoise.core.settings import SCENARIO, RunSettings, Settings, meaning
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
 
@@ -26,30 +28,14 @@ if TYPE_CHECKING:
 
 DIVIDED = 8  # clients among whom data are divided that do not say whose they are
 SHOWN = 20  # clients in a table
-SETTINGS = {  # what each means, in the order of the file
-    "method": 'one method or a sum of parts, such as "fedprox+fedheal": see `equipoise methods`',
+SETTINGS = {f.name: f for f in (*fields(RunSettings), *fields(Settings))}
+MEANINGS = {  # in the order of the file
+    "method": meaning(SETTINGS["method"]),
     "data": "your data; relative to the folder of this file",
     "scenario": "what the data are, with options in brackets: see `equipoise scenarios`",
-    "seed": "decides every random choice, and the division of the data",
     "network": 'mlp, cnn, resnet10 ..., with options in brackets: "cnn(width=32)"',
-    "rounds": "communication rounds",
-    "epochs": "passes of a client over its data in one round",
-    "steps": "local steps per round in place of epochs, as many for every client",
-    "batch_size": "samples in a step",
-    "optimizer": "sgd, adam or adamw",
-    "lr": "learning rate",
-    "momentum": "of sgd, in [0, 1)",
-    "weight_decay": ">= 0",
-    "clip": "largest norm of a local gradient",
-    "participation": "share of the clients that train in a round, in (0, 1]",
-    "engine": "auto, sequential, workers, processes, stacked or flower-inproc; no result depends on it but by rounding",
-    "chunk": "most clients of a stack, with engine stacked",
-    "precision": "full, or bf16: faster where the hardware has it, less exact",
-    "quorum": "least share of clients that must answer well, in [0, 1]",
-    "threads": "processor threads of a run",
-    "device": "cpu or cuda",
+    **{name: meaning(f) for name, f in SETTINGS.items()},
 }
-EXAMPLES = {"steps": 20, "clip": 10.0, "chunk": 64}  # of settings whose default is not to have them
 OPTIONS = {  # of the scenario `own`
     "clients": "divide data that do not say whose they are among so many clients",
     "alpha": "of that division, >= 0.01: the lower, the more the clients' classes differ",
@@ -216,11 +202,10 @@ def _beside(data: str | None, output: Path) -> str | None:
 def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str:
     """The file: what was found, then every setting, those that are not given behind a #."""
     from equipoise import scenarios
-    from equipoise.runs.configuration import RunConfig
 
     own = data is not None
     protocol = scenarios.own.PROTOCOL if own else scenarios.digits.PROTOCOL
-    known = {**{k: f.default for k, f in RunConfig.model_fields.items() if not f.is_required()}, **vars(protocol)}
+    known = {**{name: f.default for name, f in SETTINGS.items()}, **vars(protocol)}
     given: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
     lines = [
         "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
@@ -229,30 +214,32 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
         *(f"#   {_printable(fact)}" for fact in facts),
         "",
     ]
-    for name, meaning in SETTINGS.items():
+    for name, text in MEANINGS.items():
         if name in given:
-            lines.append(_line(name, given[name], meaning))
-        elif name in EXAMPLES:
-            lines.append(_line(name, EXAMPLES[name], f"{meaning}; default: none", off=True))
+            lines.append(_line(name, given[name], text))
         elif name == "network":
             usual = "cnn for images, mlp for numbers" if own else "cnn"
-            lines.append(_line(name, "cnn", f"{meaning}; default: {usual}", off=True))
+            lines.append(_line(name, "cnn", f"{text}; default: {usual}", off=True))
+        elif (value := {"data": "my/", "scenario": "own", **known}[name]) is None:
+            f = SETTINGS[name]
+            none = "none" if f.metadata["usual"] == SCENARIO else f.metadata["usual"]
+            lines.append(_line(name, f.metadata["example"], f"{text}; default: {none}", off=True))
         else:
-            lines.append(_line(name, {"data": "my/", "scenario": "own", **known}[name], meaning, off=True))
+            lines.append(_line(name, value, text, off=True))
     lines += [
         "",
         f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
         "# fedheal.tau = 0.4",
     ]
     usual_values = inspect.signature(scenarios.SCENARIOS["own"].build).parameters
-    for name, meaning in OPTIONS.items() if own else ():
+    for name, text in OPTIONS.items() if own else ():
         value = usual_values[name].default
         if name in options:
-            lines.append(_line(name, options[name], meaning))
+            lines.append(_line(name, options[name], text))
         elif name in WORDS:
-            lines.append(_line(name, WORDS[name], f"{meaning}; default: {IF_ABSENT.get(name, 'none')}", off=True))
+            lines.append(_line(name, WORDS[name], f"{text}; default: {IF_ABSENT.get(name, 'none')}", off=True))
         else:
-            lines.append(_line(name, name if value is None else value, meaning, off=True))
+            lines.append(_line(name, name if value is None else value, text, off=True))
     return "\n".join(lines) + "\n"
 
 
@@ -294,13 +281,13 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         ) from None
     settings = given.pop("set", {})
     for name in given:
-        if name not in SETTINGS:
+        if name not in MEANINGS:
             hint = (
                 " Options of the data and hyper-parameters are in the table [set]."
                 if name in OPTIONS or "." in name
                 else ""
             )
-            raise ValueError(f"{path}: {unknown('setting', name, (*SETTINGS, 'set'))}{hint}")
+            raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
     for name, kind in {"method": str, "data": str, "scenario": str, "network": str, "seed": int}.items():
         if name in given and (not isinstance(given[name], kind) or isinstance(given[name], bool)):
             what = "a whole number" if kind is int else "text in quotes"

@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.core.draws import Schedule, key, schedule
 from equipoise.core.model import Model
 from equipoise.core.rule import Rule, State
+from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver
 from equipoise.core.tree import span, tree_map
 from equipoise.data.samples import Samples, Stream
@@ -28,20 +29,17 @@ class Job:
     ``ids`` are the M clients, ``received`` [M, G] the models they start from (a view where all get the same),
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
     what never leaves a client. ``chances`` are those of each sample's random numbers, see :func:`equipoise.core.draws.chances`.
-    ``steps`` are taken instead of ``epochs`` if given. Where clients get submodels, ``units``
-    [M, K] are the hidden units of each and ``held`` [M, G] the coordinates; ``neurons`` are there if a smaller network may be
-    trained in place of the masked one. ``secret`` is what clients draw the noise of this visit from that protects them, at
+    Where clients get submodels, ``units`` [M, K] are the hidden units of each and ``held`` [M, G] the coordinates;
+    ``neurons`` are there if a smaller network may be trained in place of the masked one. ``secret`` is what clients draw the noise of this visit from that protects them, at
     least 32 bytes that nobody else knows and that are never used again; None draws it from the seed, which protects nobody: simulation.
     """
 
     model: Model
     rules: tuple[Rule, ...]
     solver: Solver
-    seed: int
+    settings: Settings
     t: int
     rounds: int
-    epochs: int
-    batch_size: int
     chances: tuple[int, ...]
     ids: tuple[int, ...]
     received: Tensor
@@ -49,7 +47,6 @@ class Job:
     messages: list[State]
     data: Sequence[Samples | Stream]
     private: Tensor | None = None
-    steps: int | None = None
     units: Tensor | None = None
     held: Tensor | None = None
     neurons: Neurons | None = None
@@ -57,22 +54,23 @@ class Job:
 
     def schedule(self, rows: Sequence[int]) -> Schedule:
         """The batches of the clients that stand at ``rows`` of this job."""
+        s = self.settings
         drawn = schedule(
-            self.seed,
+            s.seed,
             self.t,
             [self.ids[r] for r in rows],
             [self.data[r].size for r in rows],
-            self.epochs,
-            self.batch_size,
+            s.epochs,
+            s.batch_size,
             chances=self.chances,
             drop_single=self.model.batch_norm,
-            steps=self.steps,
+            steps=s.steps,
         )
         return drawn.to(self.received.device)
 
     def keys(self, rows: Sequence[int]) -> tuple[bytes, ...]:
         """What the clients at ``rows`` draw their noise from."""
-        return tuple(key(self.seed, self.t, self.ids[r], self.secret) for r in rows)
+        return tuple(key(self.settings.seed, self.t, self.ids[r], self.secret) for r in rows)
 
     @cached_property
     def schedules(self) -> Schedule:

@@ -278,7 +278,7 @@ def _reference(thing: Any) -> Callable[[], Any]:
 
 
 CANNOT = "Define its class at the top of a module that can be imported, or use engine='workers' or 'sequential'."
-NUMBERS = ("seed", "t", "rounds", "epochs", "batch_size", "chances", "ids", "steps", "secret")
+NUMBERS = ("settings", "t", "rounds", "chances", "ids", "secret")
 
 
 def _tensors(job: Job) -> dict[str, Tensor]:

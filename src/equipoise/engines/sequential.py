@@ -45,7 +45,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             return _small(job, job.neurons, units, row)
     oracle = Oracle(bound, job.data[row], job.solver, job.schedules.of(row), job.model.n_params)
     random = job.model.random or isinstance(job.data[row], Stream)
-    with seeded(noise(job.seed, job.t, job.ids[row]) if random else None):
+    with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
         trained, reports, states = visit_client(
             job.rules,
             oracle,

@@ -85,7 +85,7 @@ def _alike(job: Job, small: Samples | Stream, large: Samples | Stream) -> bool:
         return False
     if small.size == large.size or job.model.batch_norm:
         return small.size == large.size
-    return -(-large.size // job.batch_size) <= 2 * -(-small.size // job.batch_size)
+    return -(-large.size // job.settings.batch_size) <= 2 * -(-small.size // job.settings.batch_size)
 
 
 def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:

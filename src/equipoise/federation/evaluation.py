@@ -117,7 +117,7 @@ def used(
         return vector
     oracle = _at_home(e, t, m, data)
     random = e.model.random or not isinstance(data, Samples)
-    with seeded(noise(e.seed, t, m) if random else None):
+    with seeded(noise(e.settings.seed, t, m) if random else None):
         for rule, state, told in zip(e.method.rules, states, aligned(given.messages), strict=True):
             if overrides(rule, "deploy"):
                 visit = Visit(vector, e.model.n_params, state, told, oracle, t, t, held)
@@ -138,7 +138,14 @@ def _at_home(e: Experiment, t: int, m: int, known: Samples | Stream | Absent) ->
     """Client ``m``'s own data, with one epoch to train on; most methods do not look at them."""
     data = Awaited(known) if isinstance(known, Absent) else known
     drawn = schedule(
-        e.seed, t, [m], [known.size], 1, e.batch_size, chances=e.chances, drop_single=e.model.batch_norm
+        e.settings.seed,
+        t,
+        [m],
+        [known.size],
+        1,
+        e.settings.batch_size,
+        chances=e.chances,
+        drop_single=e.model.batch_norm,
     )  # the batches of the next round's first epoch
     return Oracle(e.bound, data, e.solver, drawn.to(e.setup.initial.device).of(0), e.model.n_params)
 

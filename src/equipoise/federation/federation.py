@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from rich.console import Console
@@ -22,6 +22,7 @@ from equipoise.core.draws import Schedule, chances, cohort_size
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Rule, Setup
+from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.data.samples import Absent, Samples, Stream, Transform, loaded, read
 from equipoise.engines import ENGINES, Engine, EngineChoice, choose
@@ -36,6 +37,7 @@ from equipoise.metrics.classification import chosen
 from equipoise.submodels.hidden_units import Neurons
 from equipoise.system.environment import kind, machine
 from equipoise.system.files import write_atomically
+from equipoise.system.ranges import check_whole
 
 VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for methods that look at losses of batches
 CONTRIBUTIONS = frozenset({"contribution", "contribution_on_test"})  # what a rule may need
@@ -55,22 +57,16 @@ class Federation:
         :class:`Lazy` for data that are loaded when the client takes part.
     method : text (``"fedproto+fedheal"``), a :class:`Method`, or your own :class:`Rule`.
     solver : the local optimiser; default ``SGD(lr=0.01)``.
+    settings : what governs training; its ``engine`` may be an engine of your own.
     tests : named evaluation sets, ``{"hospital A": (x, y), ...}``; fairness is about these groups.
-    epochs, batch_size : of local training.
-    participation : share of the clients that train in a round, in (0, 1].
-    seed : everything random follows from it, the round and the client.
-    engine : ``"auto"``, ``"sequential"``, ``"workers"``, ``"processes"``, ``"stacked"``, or an engine of your own.
     transform : makes network inputs of a batch, ``transform(x, shift)``; its ``chances`` tell which random numbers each sample gets in training,
         or its ``crop`` (pixels) that it gets those of a crop.
-    quorum : least share of the clients asked that must answer well for a round to count, in [0, 1].
     names : names of the clients.
     groups : for each client the name of the test set it belongs to; None tests clients on all of them.
     head : name of the classifier layer whose inputs are the features; default the last ``nn.Linear``.
-    device : where to compute.
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
         in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five.
-    steps : local steps per round, as many for every client; then ``epochs`` does not count.
     validation : ``(x, y)`` or a data set of the server's own, for methods that judge clients by it.
     contribution : what each client contributes, numbers in [0, 1]. Default: the accuracy it reaches alone, found out by
         training the clients on their own before the first round, if the method or ``collaborative`` asks for it.
@@ -79,10 +75,7 @@ class Federation:
         default: they are found. See the page on hidden units.
     workers : clients visited at a time, each on one core; the result does not depend on it. Default: as many as
         ``torch.get_num_threads()``.
-    chunk : most clients of a stack, >= 1, for ``"stacked"``; results depend on it by rounding. Default: a quarter of those
-        that take part, from 20 to 256.
-    precision : ``"full"``, that of the network; ``"bf16"`` lets matrix products and convolutions round to 8 bits of
-        mantissa (autocast): faster where the processor or GPU has instructions for it, and less exact; see the page on engines.
+    changes : single settings by name, such as ``epochs=2``, which win over ``settings``.
 
     Raises
     ------
@@ -96,57 +89,38 @@ class Federation:
         method: str | Rule | Method | Iterable[Rule] = "fedavg",
         solver: Solver | None = None,
         *,
+        settings: Settings | None = None,
         tests: Mapping[str, Any] | None = None,
-        epochs: int = 1,
-        batch_size: int = 32,
-        participation: float = 1.0,
-        seed: int = 0,
-        engine: str | Engine = "auto",
         transform: Transform | None = None,
-        quorum: float = 0.5,
         names: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
         head: str | None = None,
-        device: str | torch.device = "cpu",
         memory: int | None = None,
         measures: Iterable[str] = ("accuracy",),
-        steps: int | None = None,
         validation: Any = None,
         contribution: Sequence[float] | None = None,
         collaborative: bool = False,
         neurons: Groups | None = None,
         workers: int | None = None,
-        chunk: int | None = None,
-        precision: str = "full",
+        **changes: Unpack[Keywords],
     ) -> None:
-        _whole("epochs", epochs, 1)
-        if steps is not None:
-            _whole("steps", steps, 1)
-        _whole("batch_size", batch_size, 1)
-        _whole("seed", seed, 0)
-        for name, value in (("workers", workers), ("chunk", chunk)):
-            if value is not None:
-                _whole(name, value, 1)
-        _share("participation", participation, "the share of clients that train in a round", above=True)
-        _share("quorum", quorum, "the least share of clients that must answer well")
+        settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
+        if workers is not None:
+            check_whole("workers", workers, 1)
         measured = chosen(measures)
-        if precision not in ("full", "bf16"):
-            raise ValueError(f"precision must be 'full' or 'bf16'; found {precision!r}.")
         known = frame(
             net,
             clients,
+            settings,
             names,
             tests=tests or {},
             validation=validation,
             transform=transform,
             head=head,
-            device=device,
             memory=memory,
-            participation=participation,
-            precision=precision,
         )
         model, held_out, where = known.model, known.validation, known.model.initial.device
-        data, sets, asked = known.data, known.tests, cohort_size(len(known.data), participation)
+        data, sets, asked = known.data, known.tests, cohort_size(len(known.data), settings.participation)
         self.tests = Tests(sets, _groups(groups, len(data), sets), measured)
         self.model = model
         self._dtype = known.dtype
@@ -171,14 +145,16 @@ class Federation:
         self.transform = transform
         self.workers = workers or torch.get_num_threads()
         here = [d for d in (known.first, *data) if not isinstance(d, Absent)]
-        self.engine_choice = _engine(engine, model, here, asked)
+        self.engine_choice = _engine(settings.engine, model, here, asked)
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         self.experiment = Experiment(
             model=model,
             bound=known.bound,
             method=self.method,
             solver=self.solver,
-            engine=ENGINES[self.engine_choice.engine](self.workers, chunk) if isinstance(engine, str) else engine,
+            engine=ENGINES[self.engine_choice.engine](self.workers, settings.chunk)
+            if isinstance(settings.engine, str)
+            else settings.engine,
             setup=Setup(
                 model.initial,
                 model.layout,
@@ -194,13 +170,8 @@ class Federation:
             data=data,
             names=known.names,
             private=self.method.private(model),
-            epochs=epochs,
-            batch_size=batch_size,
-            participation=participation,
-            seed=seed,
+            settings=settings,
             chances=chances(transform),
-            quorum=quorum,
-            steps=steps,
             oracle=None if held_out is None else _judge(known.bound, held_out, self.solver),
             neurons=hidden,
             workers=self.workers,
@@ -216,7 +187,8 @@ class Federation:
     def header(self) -> list[str]:
         """What a reader of the results must know about how they were made."""
         e, m = self.experiment, self.experiment.model
-        asked = cohort_size(len(e.data), e.participation)
+        s = e.settings
+        asked = cohort_size(len(e.data), s.participation)
         norm = "none in this network"
         if m.batch_norm:
             hidden = e.private is not None and bool(e.private[m.n_params :].all())
@@ -224,8 +196,8 @@ class Federation:
             how = "averaged by client weight and " + ("masked like parameters" if masked else "not masked")
             how = "kept by each client; the global model is tested with their mean" if hidden else how
             norm = f"{m.size - m.n_params:,} running statistics, {how}; a last batch of one sample is left out"
-        local = f"{e.epochs} local epochs" if e.steps is None else f"{e.steps} local steps"
-        local += f" of batch {e.batch_size}"
+        local = f"{s.epochs} local epochs" if s.steps is None else f"{s.steps} local steps"
+        local += f" of batch {s.batch_size}"
         lines = [
             f"method {self.method} · {len(e.data)} clients, {asked} a round · {local} · {self.solver}",
             f"network of {m.n_params:,} trainable parameters ({str(m.initial.dtype).removeprefix('torch.')}{', autocast to bf16' * m.bf16}); "
@@ -273,8 +245,8 @@ class Federation:
         QuorumError : too few clients answered well; the last complete round is kept.
         ValueError : a directory that holds another run.
         """
-        _whole("rounds", rounds, 1)
-        _whole("checkpoint_every", checkpoint_every, 1)
+        check_whole("rounds", rounds, 1)
+        check_whole("checkpoint_every", checkpoint_every, 1)
         total = self.progress.t + rounds
         path = Path(directory) if directory is not None else None
         self._note_machine()
@@ -305,7 +277,7 @@ class Federation:
         if self.machines:
             log.warning(
                 "%s, seed %d: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
-                self.method, self.experiment.seed, self.progress.t, kind(self.machines[-1]), kind(here),
+                self.method, self.experiment.settings.seed, self.progress.t, kind(self.machines[-1]), kind(here),
             )  # fmt: skip
         self.machines = [*self.machines, here]
 
@@ -354,7 +326,8 @@ class Federation:
         """
         e = self.experiment
         method = Method.of("standalone")
-        e = replace(e, method=method, private=method.private(e.model), participation=1.0, neurons=None, quorum=0.0)
+        everybody = replace(e.settings, participation=1.0, quorum=0.0)
+        e = replace(e, method=method, private=method.private(e.model), settings=everybody, neurons=None)
         now = self._solo if self._solo is not None and self._solo.t <= rounds else begin(e)
         failed: dict[str, str] = {}
         with _bar(progress) as bar:
@@ -398,7 +371,8 @@ class Federation:
         """Make sure that the directory holds this run and no other, with all its rounds so far."""
         if checkpoint.exists(path / "checkpoint"):
             meta = checkpoint.about(path / "checkpoint")
-            if meta["t"] != self.progress.t or meta.get("fingerprint") != fingerprint(self.experiment):
+            ours = fingerprint(self.experiment)
+            if meta["t"] != self.progress.t or differing(meta.get("fingerprint", {}), ours):
                 raise ValueError(
                     f"{path} holds another run, at round {meta['t']}, and this federation is at {self.progress.t}. "
                     "Call resume() to go on with a run, or choose another directory."
@@ -415,7 +389,7 @@ class Federation:
         """What happened so far."""
         meta = {
             "method": str(self.method),
-            "seed": self.experiment.seed,
+            "seed": self.experiment.settings.seed,
             "rounds": self.progress.t,
             "client_names": list(self.experiment.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
@@ -505,13 +479,11 @@ class Federation:
         path = Path(directory)
         tensors, meta = checkpoint.read(path / "checkpoint")
         ours, its = fingerprint(self.experiment), meta["fingerprint"]
-        for key in {**ours, **its}:
-            then, now = its.get(key), ours.get(key)
-            if then != now:
-                raise checkpoint.CheckpointError(
-                    f"The checkpoint in {path} is of another experiment: "
-                    f"its {key} is {_short(then)}, here it is {_short(now)}."
-                )
+        if key := differing(its, ours):
+            raise checkpoint.CheckpointError(
+                f"The checkpoint in {path} is of another experiment: "
+                f"its {key} is {_short(its.get(key))}, here it is {_short(ours.get(key))}."
+            )
         try:
             self.progress = self.progress.restored(tensors, int(meta["t"]))
         except KeyError as error:
@@ -538,19 +510,21 @@ def fingerprint(e: Experiment) -> dict[str, Any]:
     """What must agree for a checkpoint to be continued."""
     return {
         "method": str(e.method),
-        "seed": e.seed,
+        "seed": e.settings.seed,
         "clients": len(e.data),
         "sizes": [d.size for d in e.data],
         "labels": e.labels,
         **structure(e.model, e.neurons),
         "validation": None if e.oracle is None or not e.method.needs else _validation(e.oracle),
         "solver": repr(e.solver),
-        "epochs": e.epochs,
-        "steps": e.steps,
-        "batch_size": e.batch_size,
-        "participation": e.participation,
-        **({"precision": "bf16"} if e.model.bf16 else {}),
+        **e.settings.decisive,
     }
+
+
+def differing(its: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+    """The first entry in which two fingerprints differ; a setting that is newer than a checkpoint had its default there."""
+    its = {**Settings().decisive, **its}
+    return next((key for key in {**ours, **its} if its.get(key) != ours.get(key)), None)
 
 
 def _judge(bound: Bound, data: Samples | Stream, solver: Solver) -> Oracle:
@@ -656,13 +630,3 @@ def _live(record: Record) -> str:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _whole(name: str, value: Any, low: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise ValueError(f"{name} must be a whole number >= {low}; found {value!r}.")
-
-
-def _share(name: str, value: float, what: str, *, above: bool = False) -> None:
-    if not 0 <= value <= 1 or (above and value == 0):
-        raise ValueError(f"{name} must be in {'(' if above else '['}0, 1], {what}; found {value!r}.")

@@ -394,8 +394,8 @@ def _short(job: Job, rows: Sequence[int], n: int, *, epochs: int | None = None, 
     part = job.part(rows)
     share = min(1.0, n / max(d.size for d in part.data))
     change: dict[str, Any] = {"data": [_cut(d, math.ceil(d.size * share)) for d in part.data]}
-    change |= {} if epochs is None else {"epochs": epochs}
-    change |= {} if steps is None else {"steps": steps}
+    s = part.settings
+    change["settings"] = replace(s, epochs=epochs or s.epochs, steps=steps or s.steps)
     return replace(part, **change)
 
 
@@ -476,18 +476,18 @@ class _Clock:
 
     def _points(self, q: int) -> list[tuple[int, int]]:
         """Samples, and epochs (or steps), of the visits that are timed; ``q`` times as large ones as need be."""
-        batch = self.job.batch_size
+        batch = self.job.settings.batch_size
         small, large, odd = (min(self.most, n) for n in (batch, BATCHES * batch * q, batch * q + max(2, batch // 8)))
         few, many = (
-            (1, min(self.job.epochs, 1 + q))
-            if self.job.steps is None
-            else (min(self.job.steps, n) for n in (2, 2 + 3 * q))
+            (1, min(self.job.settings.epochs, 1 + q))
+            if self.job.settings.steps is None
+            else (min(self.job.settings.steps, n) for n in (2, 2 + 3 * q))
         )
         return [(small, few), (large, few), (large, many), (odd, many)]
 
     def _time(self, samples: int, length: int) -> tuple[float, NDArray[np.float64]]:
         """Seconds of visits, and what they are made of."""
-        key = "epochs" if self.job.steps is None else "steps"
+        key = "epochs" if self.job.settings.steps is None else "steps"
         part = _short(self.job, self.rows, samples, **{key: length})
         groups: list[list[int]] = []
 
@@ -500,8 +500,8 @@ class _Clock:
 
     def _work(self, sizes: Sequence[int], length: int) -> NDArray[np.float64]:
         """For clients with so many samples: one visit, and the samples, steps and samples read in steps of it."""
-        steps = None if self.job.steps is None else length
-        return np.array([[1, *_Work.of(n, self.job.batch_size, length, steps)] for n in sizes])
+        steps = None if self.job.settings.steps is None else length
+        return np.array([[1, *_Work.of(n, self.job.settings.batch_size, length, steps)] for n in sizes])
 
     def _fit(self) -> NDArray[np.float64]:
         """Seconds of a visit, and more for each sample that is there, step, and sample that is read in a step."""
@@ -527,7 +527,7 @@ class _Clock:
         """Seconds of a visit on average, of clients with so many samples; those that are visited at once share them."""
         if self.stack > 1:
             sizes = _longest(self.groups, [self.job.data[row].size for row in self.rows])
-        length = self.job.epochs if self.job.steps is None else self.job.steps
+        length = self.job.settings.epochs if self.job.settings.steps is None else self.job.settings.steps
         return float((self._work(sizes, length) @ self.costs).mean())
 
 
@@ -576,7 +576,7 @@ def _evaluation(fed: Federation, e: Experiment, now: Progression, rounds: int) -
     if not evaluation.personal(e, now):
         return seconds
     m = sizes.index(statistics.median_low(sizes))
-    short = replace(e, data=(*e.data[:m], _cut(loaded(e.data[m]), BATCHES * e.batch_size), *e.data[m + 1 :]))
+    short = replace(e, data=(*e.data[:m], _cut(loaded(e.data[m]), BATCHES * e.settings.batch_size), *e.data[m + 1 :]))
     made = _seconds(lambda: evaluation.deployed(short, now, m), device)
     if e.method.overriding("deploy"):
         made *= sizes[m] / short.data[m].size
@@ -635,12 +635,14 @@ def forecast(
 
 def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
     e, now, choice = _with_contribution(fed), fed.progress, fed.engine_choice
-    N, M, total = len(e.data), cohort_size(len(e.data), e.participation), now.t + rounds
+    N, M, total = len(e.data), cohort_size(len(e.data), e.settings.participation), now.t + rounds
     device, sizes = now.vector.device, [d.size for d in e.data]
     workers = 1 if choice.engine == "sequential" else min(M, fed.workers)
     held = resident() if device.type == "cpu" else torch.cuda.memory_allocated(device)
     free = free_memory(device)
-    sure = certain(e.model, e.method, e.solver, e.setup.sizes, e.participation)[:2]  # the state is there already
+    sure = certain(e.model, e.method, e.solver, e.setup.sizes, e.settings.participation)[
+        :2
+    ]  # the state is there already
     _fits(sure, 0, free, _advice(sure, N, M, 0, free), sure=True)
 
     trial = _try(fed, e, now, total, STACKED if choice.engine == "stacked" else workers)
@@ -677,7 +679,9 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
         rounds=rounds,
         clients=N,
         cohort=M,
-        steps=statistics.mean(_Work.of(n, e.batch_size, e.epochs, e.steps).steps for n in sizes),
+        steps=statistics.mean(
+            _Work.of(n, e.settings.batch_size, e.settings.epochs, e.settings.steps).steps for n in sizes
+        ),
         engine=choice.engine,
         why=choice.why,
         workers=workers,

@@ -12,6 +12,7 @@ from torch import nn
 
 from equipoise.core.draws import cohort_size, standing
 from equipoise.core.model import Bound, Model, observe
+from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
 from equipoise.submodels.discovery import find
 from equipoise.submodels.hidden_units import Neurons
@@ -48,16 +49,14 @@ class Frame:
 def frame(
     net: nn.Module,
     clients: Iterable[Any],
+    settings: Settings,
     names: Sequence[str] | None = None,
     *,
     tests: Mapping[str, Any],
     validation: Any = None,
     transform: Transform | None = None,
     head: str | None = None,
-    device: str | torch.device = "cpu",
     memory: int | None = None,
-    participation: float = 1.0,
-    precision: str = "full",
 ) -> Frame:
     """Read all data, and try the network on them.
 
@@ -65,7 +64,7 @@ def frame(
     ------
     ValueError, TypeError : naming what was given, what was expected and what was found.
     """
-    where = _device(device)
+    where = _device(settings.device)
     if where.type == "cpu":
         freed.keep()
     net = copy.deepcopy(net).to(where)
@@ -78,7 +77,7 @@ def frame(
         found = f"{len(clients)} clients and {len(set(known))} different names"
         raise ValueError(f"A federation needs at least one client, and a name of its own for each; found {found}.")
     space = room() if memory is None else memory
-    asked = cohort_size(len(clients), participation)
+    asked = cohort_size(len(clients), settings.participation)
     at_once = {True: asked, False: len(clients)}  # clients of a kind, lazy or not, whose data are there together
     data = tuple(
         read(c, name, dtype, where, transform, space // at_once[isinstance(c, Lazy)])
@@ -87,7 +86,7 @@ def frame(
     first = loaded(data[0])
     sets = {n: loaded(read(t, f"test set {n!r}", dtype, where, transform)) for n, t in tests.items()}
     model = _observed(net, head, known[0], first)
-    model.bf16 = precision == "bf16"
+    model.bf16 = settings.precision == "bf16"
     held_out = None if validation is None else loaded(read(validation, "validation", dtype, where, transform))
     if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
         raise ValueError("validation holds numbers that are not finite. Mend or leave out these samples.")
@@ -130,11 +129,11 @@ def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, in
     return n_classes, features.shape[1]
 
 
-def _device(device: str | torch.device) -> torch.device:
+def _device(device: str) -> torch.device:
     try:
         found = torch.device(device)
     except RuntimeError:
         raise ValueError(f"device must be one PyTorch knows, such as 'cpu' or 'cuda'; found {device!r}.") from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {str(device)!r} needs a CUDA build of PyTorch and a GPU; found none. Use 'cpu'.")
+        raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use 'cpu'.")
     return found

@@ -20,6 +20,7 @@ from equipoise.core.maths import put
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, overrides
+from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver
 from equipoise.core.tree import flatten, span, tree_map, unflatten
 from equipoise.data.samples import Absent, Samples, Stream, loaded
@@ -55,13 +56,8 @@ class Experiment:
     data: tuple[Samples | Stream | Absent, ...]
     names: tuple[str, ...]
     private: Tensor | None
-    epochs: int
-    batch_size: int
-    participation: float
-    seed: int
+    settings: Settings
     chances: tuple[int, ...]
-    quorum: float
-    steps: int | None = None
     oracle: Oracle | None = None
     contribution: Tensor | None = None
     neurons: Neurons | None = None
@@ -156,7 +152,7 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
 
 
 def _round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:
-    asked = draws.participants(e.seed, now.t, len(e.data), e.participation).to(now.vector.device)
+    asked = draws.participants(e.settings.seed, now.t, len(e.data), e.settings.participation).to(now.vector.device)
     received = now.vector.expand(len(asked), -1) if now.given is None else now.given[asked]
     if e.private is not None and now.own is not None:
         received = torch.where(e.private, now.own[asked], received)
@@ -198,7 +194,7 @@ def _round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, R
         received=known,
         kept=known,
         held=held,
-        seed=e.seed,
+        seed=e.settings.seed,
         oracle=e.oracle,
         contribution=e.contribution,
     )
@@ -240,7 +236,7 @@ def _prepared(e: Experiment, now: Progression, asked: Tensor, received: Tensor, 
         received=_known(e, now, received),
         ids=asked,
         sizes=e.setup.sizes,
-        seed=e.seed,
+        seed=e.settings.seed,
         oracle=e.oracle,
         contribution=e.contribution,
         neurons=e.neurons,
@@ -257,7 +253,7 @@ def _known(e: Experiment, now: Progression, received: Tensor) -> Tensor:
 def looking(e: Experiment, t: int) -> AbstractContextManager[None]:
     """Let the server look at its validation data, which may draw random numbers, in round ``t``."""
     random = e.oracle is not None and isinstance(e.oracle.source, Stream)
-    return draws.seeded(draws.noise(e.seed, t, len(e.data)) if random else None)
+    return draws.seeded(draws.noise(e.settings.seed, t, len(e.data)) if random else None)
 
 
 def submodels(e: Experiment, server: Sequence[State], ids: Sequence[int]) -> Tensor | None:
@@ -343,11 +339,9 @@ def _job(
         model=e.model,
         rules=e.method.rules,
         solver=e.solver,
-        seed=e.seed,
+        settings=e.settings,
         t=now.t,
         rounds=rounds,
-        epochs=e.epochs,
-        batch_size=e.batch_size,
         chances=e.chances,
         ids=tuple(ids),
         received=received,
@@ -355,7 +349,6 @@ def _job(
         messages=[_messages(rule, state, ids) for rule, state in zip(e.method.rules, now.server, strict=True)],
         data=data,
         private=e.private,
-        steps=e.steps,
         units=units,
         held=held,
         neurons=e.neurons if plain(e) else None,
@@ -439,7 +432,7 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
     rows = [row for some, _, _ in sent for row in some]
     silent = set(range(len(ids))) - set(rows) - {ids.index(q.client) for q in bad}
     bad += [guard.Quarantined(ids[row], "the client did not answer") for row in sorted(silent)]
-    guard.quorum(len(rows), len(ids), e.quorum, [(e.names[q.client], q.reason) for q in sorted(bad)], cause)
+    guard.quorum(len(rows), len(ids), e.settings.quorum, [(e.names[q.client], q.reason) for q in sorted(bad)], cause)
 
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values

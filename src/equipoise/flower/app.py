@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import tomli_w
 import torch
@@ -24,6 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from equipoise.core.rule import Rule
+from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.data.samples import Transform
 from equipoise.federation import checkpoint
@@ -34,7 +35,7 @@ from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.secagg.server import require
 from equipoise.flower.server.sites import Consortium, Known, Sites, SitesError, description
-from equipoise.flower.settings import Settings
+from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.site import KINDS, Site, SiteError, harmless
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
@@ -137,12 +138,12 @@ def make_server_app(task: TaskFunction, method: str | Rule | Method | None = Non
         ours.setLevel(logging.INFO)
         if not ours.hasHandlers():  # in a process of Flower's, whose log `flwr run --stream` shows
             ours.addHandler(logging.StreamHandler())
-        serve(grid, task(context.node_config, context.run_config), Settings.of(context.run_config), method)
+        serve(grid, task(context.node_config, context.run_config), AppSettings.of(context.run_config), method)
 
     return app
 
 
-def serve(grid: Grid, task: Task, settings: Settings, method: str | Rule | Method | None = None) -> History:
+def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Method | None = None) -> History:
     """Train across the sites behind a grid, from where the run directory stands.
 
     Raises
@@ -164,13 +165,11 @@ def serve(grid: Grid, task: Task, settings: Settings, method: str | Rule | Metho
         torch.set_num_threads(threads)
 
 
-def _serve(grid: Grid, task: Task, settings: Settings, directory: Path, method: Any) -> History:
+def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, method: Any) -> History:
     sweep(directory)
     made = Method.of(method if method is not None else settings.method)
     name, known = _settle(directory, settings, made)
-    same = settings.federation()
-    about = {key: same[key] for key in ("seed", "epochs", "steps", "batch_size", "precision")}
-    told = description(made, settings.solver, **about, measures=task.measures, name=name)
+    told = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
     sites = Sites(grid, told, settings.deadline, settings.poll)
     log.info("%s: waiting for sites", directory)
     if settings.secure:
@@ -179,7 +178,7 @@ def _serve(grid: Grid, task: Task, settings: Settings, directory: Path, method: 
     write_atomically(
         directory / "sites.json", json.dumps({"experiment": name, "sites": [asdict(s) for s in sites.known]})
     )
-    fed = Consortium(task, sites, made, settings.solver, secure=settings.secure, **settings.federation())
+    fed = Consortium(task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings)
     rest = settings.rounds
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)
@@ -205,7 +204,7 @@ def told_of(record: Mapping[str, Any]) -> str:
     return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + (f" (without {lost})" if lost else "")
 
 
-def _settle(directory: Path, settings: Settings, method: Method) -> tuple[str, list[Known]]:
+def _settle(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known]]:
     """The name of the experiment in a run directory, and its sites; a new name where there is none yet.
 
     Raises
@@ -250,6 +249,7 @@ def in_process(
     method: str | Rule | Method = "fedavg",
     solver: Solver | None = None,
     *,
+    settings: Settings | None = None,
     tests: Mapping[str, Any] | None = None,
     groups: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
@@ -259,24 +259,18 @@ def in_process(
     neurons: Any = None,
     head: str | None = None,
     states: str | Path | None = None,
-    epochs: int = 1,
-    steps: int | None = None,
-    batch_size: int = 32,
-    participation: float = 1.0,
-    seed: int = 0,
-    quorum: float = 0.5,
-    precision: str = "full",
-    device: str = "cpu",
     collaborative: bool = False,
     contribution: Sequence[float] | None = None,
     workers: int | None = None,
     secure: bool = False,
+    **changes: Unpack[Keywords],
 ) -> Consortium:
     """A federation whose clients are asked through Flower's messages in this process: what sites would do, and compute.
 
     Parameters are those of :class:`equipoise.Federation`; ``states`` is where the sites keep their states (default: a
     temporary directory). Every site has the test set of its group, or all.
     """
+    settings = changed(settings, changes, in_process.__kwdefaults__)
     given, sets = list(clients), dict(tests or {})
     known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
     made, optimiser = Method.of(method), solver or SGD()
@@ -288,9 +282,9 @@ def in_process(
         mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
         tasks[name] = replace(server, train=data, test=mine or None, validation=None)
     home = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
-    nodes = [{"site": name, "state-dir": str(home), "device": device} for name in known]
+    nodes = [{"site": name, "state-dir": str(home), "device": settings.device} for name in known]
     client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
-    told = description(made, optimiser, seed, epochs, steps, batch_size, precision, measures, "run")
+    told = description(made, optimiser, settings, measures, "run")
     sites = Sites(InProcessGrid(client, nodes, {}), told, deadline=1e9)
     sites.gather(len(known), known, 0.0)
     fed = Consortium(
@@ -298,14 +292,7 @@ def in_process(
         sites,
         made,
         optimiser,
-        epochs=epochs,
-        steps=steps,
-        batch_size=batch_size,
-        participation=participation,
-        seed=seed,
-        quorum=quorum,
-        precision=precision,
-        device=device,
+        settings=settings,
         collaborative=collaborative,
         contribution=contribution,
         workers=workers,

@@ -1,95 +1,86 @@
-"""What a run across sites is told: the flat table of an app's ``pyproject.toml``, which ``flwr run -c`` overrides."""
+"""The settings of a run across sites: the flat table of an app's ``pyproject.toml``, which ``flwr run -c`` overrides."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import Field, dataclass, fields
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from equipoise.core.settings import RunSettings, Settings, settle
+from equipoise.system.ranges import misfit, number, text
 
-from equipoise.core.solver import SGD, Adam, Solver
+OF_SITES = ("engine", "chunk", "device")  # settings of which each site has its own, or none
+ON_SERVER = ("sites", "min_sites", "wait", "deadline", "poll", "run_dir")  # settings on which no result depends
 
 
-class Settings(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class AppSettings(Settings, RunSettings):
     """Settings of a run across sites; in ``pyproject.toml`` with hyphens: ``batch-size = 32``.
 
-    ``method`` to ``precision`` mean what they mean in a simulation; ``steps`` and ``clip`` are off at 0. ``sites`` names the sites
-    in their order, separated by commas (empty: those that are there when at least ``min_sites`` are, in the natural order of
-    their names). ``wait`` is how long to wait for them, ``deadline`` how long a site may take for an answer, ``poll`` the time
-    between looks, all in seconds. ``run_dir`` is where the run is kept, on the server; a run that is there is gone on with.
-    ``secure`` lets the server see sums of the sites' updates only.
+    What a simulation has, too, means what it means there; what may be None there is off at 0. ``sites`` names the sites in
+    their order, separated by commas (empty: those that are there when at least ``min_sites`` are, in the natural order of
+    their names). ``wait`` is how long to wait for them, ``deadline`` how long a site may take for an answer, ``poll`` the
+    time between looks, all in seconds. ``run_dir`` is where the run is kept, on the server; a run that is there is gone on
+    with. ``secure`` lets the server see sums of the sites' updates only.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-    method: str = "fedavg"
-    rounds: int = Field(ge=1, default=20)
-    seed: int = Field(ge=0, lt=2**63, default=0)
-    epochs: int = Field(ge=1, default=1)
-    steps: int = Field(ge=0, default=0)
-    batch_size: int = Field(ge=1, default=32)
-    participation: float = Field(gt=0, le=1, default=1.0)
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(gt=0, default=0.01)
-    momentum: float = Field(ge=0, lt=1, default=0.0)
-    weight_decay: float = Field(ge=0, default=0.0)
-    clip: float = Field(ge=0, default=0.0)
-    precision: Literal["full", "bf16"] = "full"
     secure: bool = False
-    quorum: float = Field(ge=0, le=1, default=0.5)
-    min_sites: int = Field(ge=1, default=2)
-    sites: str = ""
-    wait: float = Field(gt=0, default=600.0)
-    deadline: float = Field(gt=0, default=600.0)
-    poll: float = Field(gt=0, default=0.3)
-    run_dir: str = Field(min_length=1, default="runs/flower")
-    threads: int = Field(ge=1, le=1024, default=1)
+    min_sites: int = number(2, 1)
+    sites: str = text("")
+    wait: float = number(600.0, 0, above=True, below=True)
+    deadline: float = number(600.0, 0, above=True, below=True)
+    poll: float = number(0.3, 0, above=True, below=True)
+    run_dir: str = text("runs/flower")
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if not self.run_dir:
+            raise ValueError("run-dir must be the path of a directory; found ''.")
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> Settings:
+    def of(config: Mapping[str, Any]) -> AppSettings:
         """From a run's configuration, which may hold keys of the app's own.
 
         Raises
         ------
         ValueError : naming the key, what was expected and what was found; or a key that looks like a slip.
         """
-        own = {name.replace("_", "-") for name in Settings.model_fields}
+        own = {_key(f.name): f for f in fields(AppSettings) if f.name not in OF_SITES}
         for key in config:
             if key not in own and (meant := difflib.get_close_matches(key, own, n=1, cutoff=0.85)):
                 raise ValueError(
                     f"Unknown setting {key!r}. Did you mean {meant[0]!r}? A key of your own needs a name less like it."
                 )
-        known = {key.replace("-", "_"): value for key, value in config.items() if key in own}
-        try:
-            return Settings(**known)
-        except ValidationError as error:
-            told = "; ".join(
-                f"{str(e['loc'][0]).replace('_', '-')}: {e['msg']}; found {e['input']!r}" for e in error.errors()
-            )
-            raise ValueError(f"The run's configuration cannot be used: {told}.") from None
+        known: dict[str, Any] = {}
+        for key, f in own.items():
+            if key in config:
+                known[f.name] = None if f.default is None and config[key] == 0 else config[key]
+                if fault := misfit(f, known[f.name]):
+                    raise ValueError(f"The run's configuration cannot be used: {key} {fault}.")
+        return AppSettings(**known)
 
     @property
     def names(self) -> list[str]:
         """The sites that are named."""
         return [name.strip() for name in self.sites.split(",") if name.strip()]
 
-    @property
-    def solver(self) -> Solver:
-        """The local optimiser."""
-        if self.optimizer == "sgd":
-            return SGD(self.lr, self.momentum, self.weight_decay, self.clip or None)
-        return Adam(
-            self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip or None
-        )
-
-    def federation(self) -> dict[str, Any]:
-        """The settings that a simulation has, too."""
-        same = ("epochs", "batch_size", "participation", "seed", "quorum", "precision")
-        return {name: getattr(self, name) for name in same} | {"steps": self.steps or None}
+    def table(self) -> dict[str, Any]:
+        """What can be written in ``pyproject.toml``, where a value is never None."""
+        own = [f for f in fields(self) if f.name not in OF_SITES]
+        return {_key(f.name): _off(f) if (value := getattr(self, f.name)) is None else value for f in own}
 
     def config(self) -> dict[str, Any]:
         """All that decides the result, for ``config.toml``."""
-        how = {"sites", "min_sites", "wait", "deadline", "poll", "run_dir"}
-        told = self.model_dump(exclude=how)
-        return {**told, "scenario": "sites", "engine": "flower"}
+        told = {key.replace("-", "_"): value for key, value in self.table().items()}
+        kept = {name: value for name, value in told.items() if name not in ON_SERVER}
+        return {**kept, "scenario": "sites", "engine": "flower"}
+
+
+def _off(f: Field[Any]) -> float:
+    """What stands for None, of the type that the setting has."""
+    return 0 if f.metadata["allowed"].whole else 0.0
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")

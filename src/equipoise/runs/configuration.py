@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from equipoise import networks, scenarios
 from equipoise.core.model import Model
-from equipoise.core.solver import SGD, Adam, Solver
+from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.engines import ENGINES
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.method import parse, read_value
 from equipoise.scenarios import Scenario
 from equipoise.system.errors import ExpectedError
+from equipoise.system.ranges import number, text
 
 COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir", "fedsac-cifar10", "fedsac-svhn", "fedsac-fashion")
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
@@ -28,40 +28,20 @@ PAIR = re.compile(  # NAME=VALUE at the beginning of a list; commas in brackets 
 )
 
 
-class RunConfig(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Settings, RunSettings):
     """Everything a run depends on; ``config.toml`` holds it whole.
 
-    ``seed`` decides the data, the first model and every random choice; ``threads`` is the number of processor threads,
-    which changes the last bits of a result and is therefore fixed at the start.
+    ``seed`` decides the data, too; ``threads`` changes the last bits of a result and is therefore fixed at the start.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    method: str
-    label: str
-    scenario: str
-    scenario_options: dict[str, Any] = {}
-    data: str | None = None
-    network: str
-    network_options: dict[str, Any] = {}
-    rounds: int = Field(ge=1)
-    seed: int = Field(ge=0, lt=2**63, default=0)
-    epochs: int = Field(ge=1)
-    steps: int | None = Field(ge=1, default=None)
-    batch_size: int = Field(ge=1)
-    participation: float = Field(gt=0, le=1, default=1.0)
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(gt=0)
-    momentum: float = Field(ge=0, lt=1, default=0.0)
-    weight_decay: float = Field(ge=0, default=0.0)
-    clip: float | None = Field(gt=0, default=None)
-    engine: str = "auto"
-    chunk: int | None = Field(ge=1, default=None)
-    precision: Literal["full", "bf16"] = "full"
-    quorum: float = Field(ge=0, le=1, default=0.5)
-    threads: int = Field(ge=1, le=1024, default=1)
-    device: str = "cpu"
-    checkpoint_every: int = Field(ge=1, default=1)
+    label: str = text()
+    scenario: str = text()
+    scenario_options: dict[str, Any] = field(default_factory=dict)
+    data: str | None = text(None)
+    network: str = text()
+    network_options: dict[str, Any] = field(default_factory=dict)
+    checkpoint_every: int = number(1, 1)
 
     @property
     def weights(self) -> Path | None:
@@ -69,12 +49,10 @@ class RunConfig(BaseModel):
         told = self.network_options.get("weights")
         return Path(told).expanduser() if isinstance(told, str) else None
 
-    @property
-    def solver(self) -> Solver:
-        """The local optimiser."""
-        if self.optimizer == "sgd":
-            return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
-        return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)
+    def table(self) -> dict[str, Any]:
+        """Every setting by name, what the run is about first."""
+        about = dict.fromkeys(("method", *RunConfig.__annotations__))
+        return about | asdict(self)
 
 
 class RunError(ExpectedError):
@@ -101,7 +79,7 @@ def configure(
     chosen = {name: value for name, value in choices.items() if value is not None}
     if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
         chosen["network_options"] = {**chosen["network_options"], "weights": whole(weights)}
-    made = parse(method, overrides)
+    rules = parse(method, overrides)
     options = chosen.get("scenario_options", {})
     try:
         data = scenarios.load(scenario, int(chosen.get("seed", 0)), chosen.get("data"), **options)
@@ -122,14 +100,10 @@ def configure(
         protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
     if optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
-    label = method if not overrides else str(made)
+    label = method if not overrides else str(rules)
     network = {"network": data.network, "network_options": dict(data.network_options)}
-    named = {"method": str(made), "label": label, "scenario": scenario}
-    fields = {**({} if "network" in chosen else network), **protocol, **chosen, **named}
-    try:
-        config = RunConfig(**fields)
-    except ValidationError as error:
-        raise ValueError("; ".join(sentence(e) for e in error.errors())) from None
+    named = {"method": str(rules), "label": label, "scenario": scenario}
+    config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
         net = networks.build(
             config.network, data.shape, data.n_classes, **config.network_options
@@ -140,10 +114,10 @@ def configure(
             f"network {config.network} cannot be made with {told}: {str(error).splitlines()[0]}."
         ) from None
     _check_device(config.device)
-    made.check(config.solver)
-    if made.needs & {"validation", "contribution"} and data.validation is None:
+    rules.check(config.solver)
+    if rules.needs & {"validation", "contribution"} and data.validation is None:
         raise ValueError(
-            f"{made} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
+            f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
             f"Choose one that does: {', '.join(COLLABORATIVE)}."
         )
     check_memory(config, net, data)
@@ -199,9 +173,3 @@ def _check_device(device: str) -> None:
         raise ValueError(f"Unknown device {device!r}. Choose cpu or cuda.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use cpu.")
-
-
-def sentence(error: Any) -> str:
-    """An error of pydantic in our words."""
-    field = ".".join(str(part) for part in error["loc"]) or "configuration"
-    return f"{field}: {error['msg'][0].lower()}{error['msg'][1:]}; found {error['input']!r}."

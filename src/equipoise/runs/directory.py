@@ -14,16 +14,16 @@ from typing import Any
 
 import tomli_w
 import torch
-from pydantic import ValidationError
 
 from equipoise import flower, networks, scenarios
+from equipoise.core.settings import made
 from equipoise.data.locations import digest
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.federation import Alone, Federation, fingerprint
 from equipoise.federation.history import History
 from equipoise.federation.round import Record
-from equipoise.runs.configuration import FLOWER, RunConfig, check_memory, sentence
+from equipoise.runs.configuration import FLOWER, RunConfig, check_memory
 from equipoise.runs.configuration import RunError as RunError
 from equipoise.runs.configuration import called as called  # the command line reads these here until it is divided
 from equipoise.runs.configuration import configure as configure
@@ -34,6 +34,7 @@ from equipoise.system.files import PART, cache_directory, locked, sweep, write_a
 from equipoise.system.threads import cores
 
 MEASURED = ("standalone_test", "standalone_val")
+OWN = ("method", "label", "participation", "quorum", "checkpoint_every", "engine")  # settings that do not matter alone
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 
@@ -46,10 +47,10 @@ def start(config: RunConfig, directory: Path) -> None:
     RunError : a directory that holds another run or something else.
     """
     path = directory / "config.toml"
-    text = tomli_w.dumps(config.model_dump(exclude_none=True))
+    text = tomli_w.dumps({name: value for name, value in config.table().items() if value is not None})
     if path.exists():
-        again = RunConfig(**tomllib.loads(text))  # as it reads back: lists for tuples
-        if load(directory).model_copy(update={"label": again.label}) == again:
+        again = made(RunConfig, tomllib.loads(text))  # as it reads back: lists for tuples
+        if replace(load(directory), label=again.label) == again:
             return
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
@@ -68,20 +69,21 @@ def load(directory: Path) -> RunConfig:
     path = directory / "config.toml"
     try:
         told = tomllib.loads(path.read_bytes().decode())
-        if told.get("engine") == "flower":
-            raise RunError(
-                f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
-                "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
-            )
-        return RunConfig(**told)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help."
         ) from None
-    except ValidationError as error:
-        raise RunError(f"{path} cannot be used: {'; '.join(map(sentence, error.errors()))}") from None
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}. Mend it, or delete {directory}.") from None
+    if told.get("engine") == "flower":
+        raise RunError(
+            f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
+            "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
+        )
+    try:
+        return made(RunConfig, told)
+    except ValueError as error:
+        raise RunError(f"{path} cannot be used: {error}") from None
 
 
 def finished(directory: Path) -> bool:
@@ -106,30 +108,24 @@ def federation(
         check_memory(config, net, data)
     same: dict[str, Any] = {
         "tests": data.tests,
-        "epochs": config.epochs,
-        "batch_size": config.batch_size,
-        "participation": config.participation,
-        "seed": config.seed,
         "transform": data.transform,
-        "quorum": config.quorum,
         "names": data.client_names,
         "groups": data.client_groups,
-        "device": config.device,
         "measures": data.measures,
-        "steps": config.steps,
         "validation": data.validation,
         "collaborative": data.collaborative,
         "workers": workers or cores(),
-        "precision": config.precision,
     }
+    settings = config.settings
     if config.engine == FLOWER and directory is not None:
         states = directory / "sites"
-        return flower.in_process(net, data.clients, config.method, config.solver, states=states, **same), data
-    engine = (
-        "sequential" if config.engine == FLOWER else config.engine
-    )  # to look at: it asks one client after the other, too
-    built = Federation(net, data.clients, config.method, config.solver, engine=engine, chunk=config.chunk, **same)
-    return built, data
+        fed = flower.in_process(
+            net, data.clients, config.method, config.solver, states=states, settings=settings, **same
+        )
+        return fed, data
+    if config.engine == FLOWER:  # to look at: it asks one client after the other, too
+        settings = replace(settings, engine="sequential")
+    return Federation(net, data.clients, config.method, config.solver, settings=settings, **same), data
 
 
 def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:
@@ -157,7 +153,7 @@ def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: boo
 
 def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     """Where the cache keeps what each client reaches alone."""
-    about = config.model_dump(exclude={"method", "label", "participation", "quorum", "checkpoint_every", "engine"})
+    about = {name: value for name, value in config.table().items() if name not in OWN}
     versions = {name: version(name) for name in ("torch", "numpy")}
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:

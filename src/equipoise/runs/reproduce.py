@@ -343,12 +343,12 @@ def _config(
     config = configure(
         row.method, condition.scenario, overrides=overrides, seed=seed, scenario_options=options, data=data, **told
     )
-    return config.model_copy(update={"label": row.name})
+    return replace(config, label=row.name)
 
 
 def _stem(config: RunConfig) -> str:
     """A name for all that decides a run's result, so that every experiment that needs the run finds it."""
-    about = config.model_dump(exclude={"label"})
+    about = {name: value for name, value in config.table().items() if name != "label"}
     if config.weights is not None:
         about["weights"] = _digest(config.weights, config.weights.stat().st_mtime_ns)  # the file's path says little
     told = json.dumps(about, sort_keys=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -51,7 +51,18 @@ class Options:
         return "one of " + ", ".join(map(str, self.values))
 
 
-def check(name: str, value: object, allowed: Range | Options, meaning: str = "") -> None:
+@dataclass(frozen=True)
+class Text:
+    """Any text."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str)
+
+    def __str__(self) -> str:
+        return "text"
+
+
+def check(name: str, value: object, allowed: Range | Options | Text, meaning: str = "") -> None:
     """Compare a value with what is allowed.
 
     Parameters
@@ -118,6 +129,11 @@ def choice(*options: object) -> Any:
     return field(default=options[0], metadata={"allowed": Options(options)})
 
 
+def text(default: Any = MISSING) -> Any:
+    """A field that holds text; None is allowed only where it is the default."""
+    return field(default=default, metadata={"allowed": Text()})
+
+
 def describe(parameter: Field[Any]) -> str:
     """The values that a field may hold, in words."""
     allowed = parameter.metadata.get("allowed", "")
@@ -132,15 +148,21 @@ def check_fields(holder: Any, owner: str = "") -> None:
     ValueError : naming the field, what was expected and what was found.
     """
     for parameter in fields(holder):
-        value = getattr(holder, parameter.name)
-        if not _fits(parameter, value):
-            raise ValueError(f"{owner}{parameter.name} must be {describe(parameter)}; found {value!r}.")
+        if fault := misfit(parameter, getattr(holder, parameter.name)):
+            raise ValueError(f"{owner}{parameter.name} {fault}.")
+
+
+def misfit(parameter: Field[Any], value: object) -> str:
+    """What a field must be, and what was found, where a value does not fit; else nothing."""
+    return "" if _fits(parameter, value) else f"must be {describe(parameter)}; found {value!r}"
 
 
 def _fits(parameter: Field[Any], value: Any) -> bool:
     allowed = parameter.metadata.get("allowed")
     if allowed is None:
         return not isinstance(parameter.default, bool) or isinstance(value, bool)
+    if value is None:
+        return parameter.default is None
     if isinstance(allowed, Range) and not isinstance(value, int | float):  # what a file of results can hold
-        return value is None and parameter.default is None
+        return False
     return value in allowed

@@ -14,7 +14,7 @@ import tomli_w
 from equipoise.federation.method import Method, read_value
 from equipoise.flower.deploy.certificates import site_names
 from equipoise.flower.deploy.superlink import FLWR, FlowerError
-from equipoise.flower.settings import Settings
+from equipoise.flower.settings import AppSettings
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import near
 
@@ -77,7 +77,7 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3) -> list[Path]:
         "year": datetime.now(UTC).year,
         "lowest": FLWR[0],
         "beyond": FLWR[1],
-        "config": tomli_w.dumps(_table(Settings(**PROTOCOL, min_sites=len(names)))).strip(),
+        "config": tomli_w.dumps(AppSettings(**PROTOCOL, min_sites=len(names)).table()).strip(),
     }
     texts = {file: _rendered(template, about) for file, template in FILES.items()}
     return [write_atomically(base / file, text) for file, text in texts.items()]
@@ -108,7 +108,7 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
     are the names of all sites there will be, if that is known.
     """
     try:
-        told = Settings.of(config)
+        told = AppSettings.of(config)
         method = Method.of(told.method)
         method.check(told.solver)
         if told.secure:
@@ -120,7 +120,7 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
     except (ValueError, TypeError) as error:
         return [str(error)]
     found = []
-    for key, default in _table(Settings()).items():
+    for key, default in AppSettings().table().items():
         if key in config and type(config[key]) is not type(default):
             found.append(f"{key} = {config[key]!r} must be {KINDS[type(default)]}, such as {default!r}.")
     if told.names and len(told.names) < told.min_sites:
@@ -134,10 +134,6 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]}"
-
-
-def _table(told: Settings) -> dict[str, Any]:
-    return {name.replace("_", "-"): value for name, value in told.model_dump().items()}
 
 
 def overrides(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:

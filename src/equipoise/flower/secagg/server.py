@@ -95,7 +95,7 @@ def weights(
         buffer_updates=zero[:, P:],
         received=vector.expand(n, -1),
         kept=vector.expand(n, -1),
-        seed=e.seed,
+        seed=e.settings.seed,
     )
     for rule, state in zip(e.method.rules, server, strict=True):
         _, cohort = rule.aggregate(state, cohort)
@@ -272,7 +272,7 @@ class Round:
             others = [m for m in ids if known[m].name not in before]
             self.lost |= dict.fromkeys(others, "was not there when a sum of this round was opened")
             ids = [m for m in ids if m not in others]
-        least = max(2.0, self.server.look()[0].quorum * len(job.ids))
+        least = max(2.0, job.settings.quorum * len(job.ids))
         while len(ids) >= least:
             if len(ids) == 2:
                 log.warning("a masked sum over two sites hides neither from the other: each can subtract itself")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from equipoise.core import wire
 from equipoise.core.rule import overrides
+from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tree import tree_map
 from equipoise.data.samples import Samples, Stream
@@ -354,11 +355,7 @@ class Sites:
 def description(
     method: Method,
     solver: Solver,
-    seed: int,
-    epochs: int,
-    steps: int | None,
-    batch_size: int,
-    precision: str,
+    settings: Settings,
     measures: Iterable[str],
     name: str,
 ) -> dict[str, Any]:
@@ -374,11 +371,7 @@ def description(
         "name": name,
         "method": str(method),
         "solver": {"kind": type(solver).__name__, **asdict(solver)},
-        "seed": seed,
-        "epochs": epochs,
-        "steps": steps,
-        "batch_size": batch_size,
-        "precision": precision,
+        **settings.decisive,
         "measures": list(measures),
     }
 
@@ -457,11 +450,20 @@ class Consortium(Federation):
     task : the server's own.
     sites : that have been gathered.
     secure : the server sees sums of updates only, see :class:`equipoise.flower.secagg.server.MaskedSites`.
-    settings : as for :class:`equipoise.Federation`, of which ``clients``, ``names``, ``groups``, ``engine`` and ``tests`` are not given.
+    settings : what governs training; its ``engine`` is the sites.
+    more : ``contribution``, ``collaborative`` and ``workers``, as for :class:`equipoise.Federation`.
     """
 
     def __init__(
-        self, task: Task, sites: Sites, method: Any, solver: Solver, *, secure: bool = False, **settings: Any
+        self,
+        task: Task,
+        sites: Sites,
+        method: Any,
+        solver: Solver,
+        *,
+        settings: Settings,
+        secure: bool = False,
+        **more: Any,
     ) -> None:
         self.sites = sites
         own = task.tests("server")
@@ -482,9 +484,9 @@ class Consortium(Federation):
             measures=task.measures,
             names=[site.name for site in sites.known],
             groups=groups,
-            engine=sites,
+            settings=replace(settings, engine=sites),
             memory=0,  # nobody reads these samples
-            **settings,
+            **more,
         )
         self.engine_choice = EngineChoice("flower", "every client is a site that is asked by messages")
         self.experiment = replace(self.experiment, away=True)

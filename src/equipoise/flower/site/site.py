@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise.core import wire
 from equipoise.core.draws import chances
 from equipoise.core.rule import Setup, State
+from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tree import tree_map
 from equipoise.data.samples import LoadError, Samples, loaded
@@ -77,15 +78,16 @@ class Site:
         if task.train is None:
             raise SiteError("has no training data: its task gives train=None.")
         method = method or Method.of(told["method"])
+        same = {key: told[key] for key in Settings().decisive if key in told}
+        settings = Settings(**same, device=told.get("device", "cpu"))
         known = frame(
             task.net,
             [task.train],
+            settings,
             [name],
             tests=task.tests(name),
             transform=task.transform,
             head=task.head,
-            device=told.get("device", "cpu"),
-            precision=told["precision"],
         )
         neurons = known.neurons(task.neurons) if "neurons" in method.needs else None
         model, solver = known.model, _solver(told["solver"])
@@ -102,13 +104,8 @@ class Site:
             data=known.data,
             names=(name,),
             private=method.private(model),
-            epochs=told["epochs"],
-            batch_size=told["batch_size"],
-            participation=1.0,
-            seed=told["seed"],
+            settings=settings,
             chances=chances(task.transform),
-            quorum=0.0,
-            steps=told["steps"],
             neurons=neurons,
         )
         return Site(experiment, Tests(known.tests, None, tuple(told["measures"])), store, simulated)
@@ -241,11 +238,9 @@ class Site:
             model=e.model,
             rules=e.method.rules,
             solver=e.solver,
-            seed=e.seed,
+            settings=e.settings,
             t=t,
             rounds=rounds,
-            epochs=e.epochs,
-            batch_size=e.batch_size,
             chances=e.chances,
             ids=(client,),
             received=received[None],
@@ -253,7 +248,6 @@ class Site:
             messages=tree_map(lambda x: x[None], messages),
             data=[loaded(e.data[0])],
             private=e.private,
-            steps=e.steps,
             units=None if units is None else units[None],
             held=None if held is None else held[None],
             neurons=e.neurons if plain(e) else None,

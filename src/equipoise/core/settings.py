@@ -1,0 +1,188 @@
+"""What governs training, said once: every setting with its default, its range and its meaning.
+
+The command line, the files of a configuration and of a Flower project, and the keywords of a federation are made of these
+fields; this module imports no library, so that help is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from equipoise.system.ranges import Range, check_fields, choice, describe, number, text
+from equipoise.system.suggestions import unknown
+
+if TYPE_CHECKING:
+    import torch
+
+    from equipoise.core.solver import Solver
+    from equipoise.engines.job import Engine
+
+Made = TypeVar("Made")
+SCENARIO = "the scenario's"  # whose own value holds where a run says nothing
+
+
+def setting(parameter: Any, meaning: str, usual: str = "", *, example: object = None, free: bool = False) -> Any:
+    """A field with what a user must know of it.
+
+    Parameters
+    ----------
+    parameter : a field with a default and a range.
+    meaning : one line.
+    usual : what holds where nothing is said, if that is not the default.
+    example : a value to show where the default is None.
+    free : whether a run that was begun with another value may go on.
+    """
+    more = {"meaning": meaning, "usual": usual, "example": example, "free": free}
+    return field(default=parameter.default, metadata={**parameter.metadata, **more})
+
+
+def meaning(f: Field[Any]) -> str:
+    """What a setting means, and its range where that is not obvious."""
+    allowed = f.metadata.get("allowed")
+    bounded = isinstance(allowed, Range) and not allowed.whole and allowed.high < float("inf")
+    return f"{f.metadata['meaning']}, {describe(f)}" if bounded else str(f.metadata["meaning"])
+
+
+def usual(f: Field[Any]) -> str:
+    """What holds where nothing is said."""
+    return f.metadata["usual"] or str(f.default)
+
+
+def documented(cls: type[Made]) -> type[Made]:
+    """Let a class's docstring list its settings."""
+    listed = "".join(f"    {f.name} : {meaning(f)}. Default: {f.default}.\n" for f in fields(cls))  # type: ignore[arg-type]
+    faults = "    ValueError : naming the setting, what was expected and what was found.\n"
+    cls.__doc__ = f"{cls.__doc__}\n\n    Parameters\n    ----------\n{listed}\n    Raises\n    ------\n{faults}    "
+    return cls
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What governs the training of a federation."""
+
+    seed: int = setting(number(0, 0, 2**63 - 1), "decides every random choice")
+    epochs: int = setting(number(1, 1), "passes of a client over its data in one round", SCENARIO)
+    steps: int | None = setting(
+        number(None, 1, whole=True), "local steps per round in place of epochs, as many for every client", SCENARIO, example=20
+    )  # fmt: skip
+    batch_size: int = setting(number(32, 1), "samples in a local step", SCENARIO)
+    participation: float = setting(
+        number(1.0, 0, 1, above=True), "share of the clients that train in a round", SCENARIO
+    )
+    engine: str | Engine = setting(  # noqa: RUF009
+        field(default="auto"),
+        "auto, sequential, workers, processes, stacked or flower-inproc; no result depends on it but by rounding",
+        free=True,
+    )
+    chunk: int | None = setting(
+        number(None, 1, whole=True), "most clients of a stack, with engine stacked", "a quarter of those that train, from 20 to 256", example=64, free=True
+    )  # fmt: skip
+    precision: str = setting(choice("full", "bf16"), "full, or bf16: faster where the hardware has it, less exact")
+    quorum: float = setting(number(0.5, 0, 1), "least share of the clients asked that must answer well", free=True)
+    device: str = setting(text("cpu"), "cpu or cuda", free=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", str(self.device))
+        settle(self)
+
+    @property
+    def settings(self) -> Settings:
+        """These alone, without what a subclass adds."""
+        return Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Those that must stay as they are where a run goes on."""
+        return {f.name: getattr(self, f.name) for f in fields(Settings) if not f.metadata["free"]}
+
+
+class Keywords(TypedDict, total=False):
+    """The fields of :class:`Settings` as keyword arguments, for type checkers and editors."""
+
+    seed: int
+    epochs: int
+    steps: int | None
+    batch_size: int
+    participation: float
+    engine: str | Engine
+    chunk: int | None
+    precision: str
+    quorum: float
+    device: str | torch.device
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Settings of a run that Python says elsewhere: which method, for how many rounds, by which local optimiser, with how many threads."""
+
+    method: str = setting(
+        text("fedavg"), "one method or a sum of parts, such as fedprox+fedheal; see `equipoise methods`"
+    )
+    rounds: int = setting(number(20, 1), "communication rounds", SCENARIO)
+    optimizer: str = setting(choice("sgd", "adam", "adamw"), "sgd, adam or adamw", SCENARIO)
+    lr: float = setting(number(0.01, 0, above=True, below=True), "local learning rate", SCENARIO)
+    momentum: float = setting(number(0.0, 0, 1, below=True), "momentum of sgd", SCENARIO)
+    weight_decay: float = setting(number(0.0, 0, below=True), "how strongly weights are pulled to zero", SCENARIO)
+    clip: float | None = setting(
+        number(None, 0, above=True, below=True), "largest norm of a local gradient", "none", example=10.0
+    )
+    threads: int = setting(
+        number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
+    )
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+    @property
+    def solver(self) -> Solver:
+        """The local optimiser."""
+        from equipoise.core.solver import SGD, Adam  # torch, which is slow to load
+
+        if self.optimizer == "sgd":
+            return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
+        return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)
+
+
+def settle(holder: Any) -> None:
+    """Check the fields of a frozen dataclass, and make whole numbers fractions where these are meant."""
+    check_fields(holder)
+    for f in fields(holder):
+        allowed, value = f.metadata.get("allowed"), getattr(holder, f.name)
+        if isinstance(allowed, Range) and not allowed.whole and value is not None:
+            object.__setattr__(holder, f.name, float(value))
+
+
+def changed(settings: Settings | None, changes: Mapping[str, Any], others: Iterable[str] | None = None) -> Settings:
+    """Settings (default: those that hold without a word) with changes by name; ``others`` are keywords that go elsewhere.
+
+    Raises
+    ------
+    TypeError : a name that is no setting.
+    ValueError : a value out of its range.
+    """
+    names = [f.name for f in fields(Settings)]
+    for name in changes:
+        if name not in names:
+            raise TypeError(unknown("keyword", name, [*(others or ()), *names]))
+    return replace(settings or Settings(), **changes)
+
+
+def made(cls: type[Made], table: Mapping[str, Any]) -> Made:
+    """A dataclass of settings from a table, as a file has it.
+
+    Raises
+    ------
+    ValueError : a name that is not known or is missing, or a value out of its range.
+    """
+    known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    for name in table:
+        if name not in known:
+            raise ValueError(unknown("setting", name, known))
+    for name, f in known.items():
+        if name not in table and f.default is f.default_factory is MISSING:
+            raise ValueError(f"{name} is missing.")
+    return cls(**table)
