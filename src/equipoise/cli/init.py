@@ -8,7 +8,6 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +15,8 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import Json
-from equipoise.core.settings import SCENARIO, RunSettings, Settings, meaning
+from equipoise.cli.options import SETTINGS, Json
+from equipoise.core.settings import SCENARIO, meaning
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 DIVIDED = 8  # clients among whom data are divided that do not say whose they are
 SHOWN = 20  # clients in a table
-SETTINGS = {f.name: f for f in (*fields(RunSettings), *fields(Settings))}
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
     "data": "your data; relative to the folder of this file",

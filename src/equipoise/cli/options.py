@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +12,30 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli import completion
+from equipoise.core.settings import RunSettings, Settings, meaning, usual
+from equipoise.system.ranges import Range
 
 Values = Mapping[str, Any]  # what the user gave, by the names of TRAINING; None for what was not given
+
+SETTINGS = {f.name: f for f in (*fields(Settings), *fields(RunSettings))}
+
+
+def help_of(name: str) -> str:
+    """What ``--help`` says of a setting."""
+    f = SETTINGS[name]
+    text = meaning(f)
+    return f"{text[0].upper()}{text[1:]} [default: {usual(f)}]."
+
+
+def option(name: str, *flags: str) -> Any:
+    """The option of a setting, with its type, range and meaning."""
+    allowed = SETTINGS[name].metadata.get("allowed")
+    kind: Any = str
+    if isinstance(allowed, Range):
+        kind = int if allowed.whole else float
+    low = allowed.low if kind is int and isinstance(allowed, Range) else None
+    return Annotated[kind | None, typer.Option(*flags, min=low, help=help_of(name))]
+
 
 TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
     "scenario": Annotated[
@@ -44,9 +67,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
             help="A configuration as `equipoise init` writes it; options of the command line override it.",
         ),
     ],
-    "rounds": Annotated[
-        int | None, typer.Option("--rounds", "-r", min=1, help="Communication rounds [default: the scenario's].")
-    ],
+    "rounds": option("rounds", "--rounds", "-r"),
     "set_": Annotated[
         list[str] | None,
         typer.Option(
@@ -64,53 +85,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
             autocompletion=completion.networks,
         ),
     ],
-    "epochs": Annotated[int | None, typer.Option(min=1, help="Local epochs [default: the scenario's].")],
-    "steps": Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Local steps per round, the same for every client, in place of --epochs [default: the scenario's].",
-        ),
-    ],
-    "batch_size": Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Local batch size [default: the scenario's].")
-    ],
-    "lr": Annotated[float | None, typer.Option(help="Local learning rate [default: the scenario's].")],
-    "momentum": Annotated[float | None, typer.Option(help="Momentum of SGD [default: the scenario's].")],
-    "weight_decay": Annotated[
-        float | None, typer.Option("--weight-decay", help="Weight decay [default: the scenario's].")
-    ],
-    "optimizer": Annotated[str | None, typer.Option(help="sgd, adam or adamw [default: sgd].")],
-    "clip": Annotated[float | None, typer.Option(help="Largest norm of a local gradient.")],
-    "participation": Annotated[
-        float | None,
-        typer.Option(help="Share of the clients that train in a round, in (0, 1] [default: the scenario's]."),
-    ],
-    "engine": Annotated[
-        str | None,
-        typer.Option(
-            "--engine", help="auto, sequential, workers, processes, stacked or flower-inproc [default: auto]."
-        ),
-    ],
-    "chunk": Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Most clients of a stack, with --engine stacked [default: a quarter of those that train]."
-        ),
-    ],
-    "precision": Annotated[
-        str | None, typer.Option(help="full, or bf16: faster where the hardware has it, less exact [default: full].")
-    ],
-    "quorum": Annotated[
-        float | None, typer.Option(help="Least share of clients that must answer well, in [0, 1] [default: 0.5].")
-    ],
-    "threads": Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Processor threads of a run [default: 1, which gives the same bits on every machine of a kind]."
-        ),
-    ],
-    "device": Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")],
+    **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
 }
 
 Workers = Annotated[

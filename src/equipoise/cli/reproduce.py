@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar
-from equipoise.cli.options import Base, Jobs, Json
+from equipoise.cli.options import Base, Jobs, Json, help_of
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def reproduce(
         int | None, typer.Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
     ] = None,
     jobs: Jobs = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda [default: cpu].")] = None,
-    precision: Annotated[str | None, typer.Option(help="full, or bf16 [default: full].")] = None,
+    device: Annotated[str | None, typer.Option(help=help_of("device"))] = None,
+    precision: Annotated[str | None, typer.Option(help=help_of("precision"))] = None,
     weights: Annotated[
         str | None,
         typer.Option(

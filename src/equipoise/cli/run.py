@@ -11,7 +11,19 @@ from rich.markup import escape
 from equipoise.cli import completion
 from equipoise.cli.choices import for_parts, read
 from equipoise.cli.console import out, print_json, progress_bar
-from equipoise.cli.options import Base, Figures, Jobs, Json, Name, Report, Run, Values, Workers, training_options
+from equipoise.cli.options import (
+    Base,
+    Figures,
+    Jobs,
+    Json,
+    Name,
+    Report,
+    Run,
+    Values,
+    Workers,
+    help_of,
+    training_options,
+)
 
 if TYPE_CHECKING:
     from equipoise.federation.forecast import Forecast
@@ -25,13 +37,11 @@ def run(
         typer.Option(
             "--method",
             "-m",
-            help="One method or a sum of parts; see `equipoise methods` [default: fedavg].",
+            help=help_of("method"),
             autocompletion=completion.methods,
         ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Decides data, first model and every random choice [default: 0].")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help=help_of("seed"))] = None,
     given: Values = {},  # noqa: B006 (never changed)
     workers: Workers = None,
     name: Name = None,

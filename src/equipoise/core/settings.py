@@ -63,7 +63,9 @@ def documented(cls: type[Made]) -> type[Made]:
 class Settings:
     """What governs the training of a federation."""
 
-    seed: int = setting(number(0, 0, 2**63 - 1), "decides every random choice")
+    seed: int = setting(
+        number(0, 0, 2**63 - 1), "decides every random choice: the division of the data, the first model, the batches"
+    )
     epochs: int = setting(number(1, 1), "passes of a client over its data in one round", SCENARIO)
     steps: int | None = setting(
         number(None, 1, whole=True), "local steps per round in place of epochs, as many for every client", SCENARIO, example=20
@@ -74,15 +76,18 @@ class Settings:
     )
     engine: str | Engine = setting(  # noqa: RUF009
         field(default="auto"),
-        "auto, sequential, workers, processes, stacked or flower-inproc; no result depends on it but by rounding",
+        "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; no result depends on it but by rounding",
         free=True,
     )
     chunk: int | None = setting(
         number(None, 1, whole=True), "most clients of a stack, with engine stacked", "a quarter of those that train, from 20 to 256", example=64, free=True
     )  # fmt: skip
-    precision: str = setting(choice("full", "bf16"), "full, or bf16: faster where the hardware has it, less exact")
+    precision: str = setting(
+        choice("full", "bf16"),
+        "how numbers are rounded: full, or bf16, which is faster where the hardware has it and less exact",
+    )
     quorum: float = setting(number(0.5, 0, 1), "least share of the clients asked that must answer well", free=True)
-    device: str = setting(text("cpu"), "cpu or cuda", free=True)
+    device: str = setting(text("cpu"), "where to compute: cpu or cuda", free=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", str(self.device))
@@ -123,7 +128,7 @@ class RunSettings:
         text("fedavg"), "one method or a sum of parts, such as fedprox+fedheal; see `equipoise methods`"
     )
     rounds: int = setting(number(20, 1), "communication rounds", SCENARIO)
-    optimizer: str = setting(choice("sgd", "adam", "adamw"), "sgd, adam or adamw", SCENARIO)
+    optimizer: str = setting(choice("sgd", "adam", "adamw"), "local optimiser: sgd, adam or adamw", SCENARIO)
     lr: float = setting(number(0.01, 0, above=True, below=True), "local learning rate", SCENARIO)
     momentum: float = setting(number(0.0, 0, 1, below=True), "momentum of sgd", SCENARIO)
     weight_decay: float = setting(number(0.0, 0, below=True), "how strongly weights are pulled to zero", SCENARIO)

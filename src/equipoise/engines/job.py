@@ -30,8 +30,9 @@ class Job:
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
     what never leaves a client. ``chances`` are those of each sample's random numbers, see :func:`equipoise.core.draws.chances`.
     Where clients get submodels, ``units`` [M, K] are the hidden units of each and ``held`` [M, G] the coordinates;
-    ``neurons`` are there if a smaller network may be trained in place of the masked one. ``secret`` is what clients draw the noise of this visit from that protects them, at
-    least 32 bytes that nobody else knows and that are never used again; None draws it from the seed, which protects nobody: simulation.
+    ``neurons`` are there if a smaller network may be trained in place of the masked one. ``secret`` is what clients
+    draw the noise of this visit from that protects them, at least 32 bytes that nobody else knows and that are never
+    used again; None draws it from the seed, which protects nobody: simulation.
     """
 
     model: Model

@@ -23,11 +23,7 @@ from equipoise.federation import forecast as forecasts
 from equipoise.federation.federation import Alone, Federation, fingerprint
 from equipoise.federation.history import History
 from equipoise.federation.round import Record
-from equipoise.runs.configuration import FLOWER, RunConfig, check_memory
-from equipoise.runs.configuration import RunError as RunError
-from equipoise.runs.configuration import called as called  # the command line reads these here until it is divided
-from equipoise.runs.configuration import configure as configure
-from equipoise.runs.configuration import whole as whole
+from equipoise.runs.configuration import FLOWER, RunConfig, RunError, check_memory
 from equipoise.scenarios import Scenario
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
