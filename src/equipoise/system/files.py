@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 PART = ".part"  # ends the name of a file that is being written
 
 
@@ -66,6 +64,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     ------
     BlockingIOError : another process holds it, and ``wait`` is false; the text is that process's number.
     """
+    from filelock import FileLock, Timeout  # here, because it brings asyncio and sqlite3, a tenth of a second
+
     lock = FileLock(path)
     try:
         lock.acquire(timeout=-1 if wait else 0, poll_interval=0.1)
