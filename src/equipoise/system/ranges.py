@@ -134,7 +134,8 @@ def check_fields(holder: Any, owner: str = "") -> None:
     for parameter in fields(holder):
         value = getattr(holder, parameter.name)
         if not _fits(parameter, value):
-            raise ValueError(f"{owner}{parameter.name} must be {describe(parameter)}; found {value!r}.")
+            optional = ", or None" if parameter.default is None else ""
+            raise ValueError(f"{owner}{parameter.name} must be {describe(parameter)}{optional}; found {value!r}.")
 
 
 def _fits(parameter: Field[Any], value: Any) -> bool:
