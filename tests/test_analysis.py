@@ -187,7 +187,7 @@ def test_a_damaged_file_and_bad_numbers(tmp_path: Path) -> None:
     (path / "decomposition.json").write_text("{")
     with pytest.raises(RunError, match="is damaged"):
         decomposition(path)
-    with pytest.raises(ValueError, match="rounds and every must be >= 1; found 0 and 1"):
+    with pytest.raises(ValueError, match="rounds must be a whole number >= 1; found 0"):
         trace(federation(), 0)
 
 
@@ -241,8 +241,8 @@ def test_bad_landscapes(trained: Path, tmp_path: Path) -> None:
     for wrong, message in (
         ({"points": 4}, "must be odd"),
         ({"grid": 2}, "must be odd"),
-        ({"draws": 0}, "draws must be >= 1"),
-        ({"span": 0.0}, "span > 0"),
+        ({"draws": 0}, "draws must be a whole number >= 1"),
+        ({"span": 0.0}, "span must be > 0"),
         ({"group": "font"}, "Did you mean 'fonts'"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -239,7 +239,7 @@ def test_wrong_shapes(measure: Any, c: Any, r: Any) -> None:
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
 def test_wrong_alpha(alpha: float) -> None:
-    with pytest.raises(ValueError, match="expected 0 to 1, found"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\].*found"):
         alpha_bounded_rate(C, R, alpha)
 
 

@@ -81,8 +81,8 @@ def test_every_value_stays_a_byte(name, value, severity, seed):
         (-1, 0, "found -1"),
         (2.5, 0, r"found 2\.5"),
         ("3", 0, "found '3'"),
-        (3, -1, "seed must be in"),
-        (3, 2**32, "seed must be in"),
+        (3, -1, "seed must be a whole number in"),
+        (3, 2**32, "seed must be a whole number in"),
     ],
 )
 def test_what_is_out_of_range_is_named(name, severity, seed, message):
@@ -153,7 +153,7 @@ def test_blur_has_lengths_in_proportion_to_the_image():
 
 
 def test_blur_refuses_a_side_of_nothing():
-    with pytest.raises(ValueError, match="side must be >= 1 pixel; found 0"):
+    with pytest.raises(ValueError, match="side must be a whole number >= 1 pixels; found 0"):
         motion_blur(images(1, 1, 4, 4), 1, 0, side=0)
 
 

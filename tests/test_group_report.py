@@ -139,7 +139,7 @@ def test_groups_that_do_not_fit() -> None:
         parity({"a": one, "b": other})
     with pytest.raises(ValueError, match=r"found \[\] classes"):
         parity({})
-    with pytest.raises(ValueError, match=r"one of the classes 0\.\.1: found 2"):
+    with pytest.raises(ValueError, match=r"a whole number in 0\.\.1, one of the classes; found 2"):
         parity({"a": one}, positive=2)
 
 

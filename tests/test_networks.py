@@ -130,11 +130,11 @@ def test_an_unknown_name_or_option_gets_the_nearest():
         ("cnn", {"width": 6}, "multiple of 4 for norm 'group'; found 6"),
         ("cnn", {"in_shape": (3, 4, 32)}, r"height >= 8, width >= 8\); found \(3, 4, 32\)"),
         ("mlp", {"hidden": (20, 0)}, r"every hidden width must be >= 1; found \[20, 0\]"),
-        ("resnet10", {"width": 0}, "width must be >= 1; found 0"),
+        ("resnet10", {"width": 0}, "width must be a whole number >= 1; found 0"),
         ("resnet10", {"in_shape": (60,)}, r"must be \(channels, height, width\); found \(60,\)"),
         ("resnet18", {"stem": "large"}, "resnet18: stem must be one of imagenet, small; found 'large'"),
         ("resnet50", {"in_shape": (60,)}, r"resnet50: in_shape must be \(channels, height, width\); found \(60,\)"),
-        ("mlp", {"n_classes": 0}, "n_classes must be >= 1; found 0"),
+        ("mlp", {"n_classes": 0}, "n_classes must be a whole number >= 1; found 0"),
     ],
 )
 def test_values_out_of_range_are_named(name, arguments, message):

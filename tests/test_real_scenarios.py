@@ -554,7 +554,7 @@ def test_centres_are_clients_with_tests_of_their_own(reads: Reads, tmp_path: Pat
         ({"corruption": "gaussian"}, r"corruption of fedism-rsna: 'gaussian'\. Did you mean 'gaussian-noise'"),
         ({"recipe": "exact"}, r"recipe of fedism-rsna: 'exact'\."),
         ({"severity": 6}, r"severity must be a whole number in 0\.\.5; found 6"),
-        ({"corrupted": 21}, r"corrupted must be in 0\.\.20"),
+        ({"corrupted": 21}, r"corrupted must be a whole number in 0\.\.20"),
         ({"clients": 400}, "expected 1 to 100 clients for 100 samples, found 400"),
     ],
 )

@@ -87,7 +87,7 @@ def test_images_refuses_what_it_would_silently_spoil():
         Images((0.5,), (0.2, 0.2))
     with pytest.raises(ValueError, match="every std must be > 0"):
         Images((0.5,), (0.0,))
-    with pytest.raises(ValueError, match="crop must be >= 0 pixels; found -1"):
+    with pytest.raises(ValueError, match="crop must be a whole number >= 0; found -1"):
         Images((0.5,), (0.2,), crop=-1)
 
 
@@ -463,9 +463,9 @@ def test_no_client_is_left_with_next_to_nothing(corrupted):
     [
         ({"corruption": "motion"}, "Unknown corruption 'motion'. Did you mean 'motion-blur'"),
         ({"severity": 6}, "severity must be a whole number"),
-        ({"corrupted": 21}, r"corrupted must be in 0\.\.20"),
+        ({"corrupted": 21}, r"corrupted must be a whole number in 0\.\.20"),
         ({"clients": 0}, "found 0"),
-        ({"alpha": 0}, "alpha must be at least"),
+        ({"alpha": 0}, "alpha must be >="),
     ],
 )
 def test_options_of_quality_out_of_range_are_named(options, message):

@@ -264,7 +264,7 @@ def test_a_sum_that_might_not_fit_is_refused_before_anything_is_sent() -> None:
         SecureSum((0, 1, 2), "x", limit=2.0**20, bits=42)
     with pytest.raises(ValueError, match="does not fit in 64 bits"):
         SecureSum((0, 1), "x", limit=float("inf"))
-    with pytest.raises(ValueError, match=r"bits must be >= 24; found 20"):
+    with pytest.raises(ValueError, match=r"bits must be a whole number >= 24; found 20"):
         SecureSum((0, 1), "x", bits=20)
 
 

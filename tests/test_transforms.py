@@ -459,14 +459,14 @@ def test_a_transform_of_ones_own_gets_its_numbers() -> None:
     ("settings", "message"),
     [
         ({"pad": "white"}, "pad must be one of edge, zero; found 'white'"),
-        ({"rotate": 181.0}, r"rotate must be in \[0, 180\] degrees; found 181"),
+        ({"rotate": 181.0}, r"rotate must be in \[0, 180\]; found 181"),
         ({"rotate": -1.0}, "rotate must be in"),
-        ({"translate": 1.0}, r"translate must be a share of the side, in \[0, 1\); found 1"),
+        ({"translate": 1.0}, r"translate must be in \[0, 1\); found 1"),
         ({"area": (0.0, 1.0)}, r"area must be two numbers with 0 < low <= high; found \(0.0, 1.0\)"),
         ({"area": (0.9, 0.6)}, "area must be two numbers"),
         ({"area": (0.9,)}, "area must be two numbers"),
         ({"ratio": (1.0, float("inf"))}, "ratio must be two numbers"),
-        ({"size": 0}, "size must be >= 1 pixels, or None; found 0"),
+        ({"size": 0}, "size must be a whole number >= 1, or None; found 0"),
     ],
 )
 def test_values_out_of_range_are_named(settings: dict[str, Any], message: str) -> None:

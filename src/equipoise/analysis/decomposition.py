@@ -23,6 +23,7 @@ from equipoise.metrics.decomposition import decompose
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
+from equipoise.system.ranges import check_whole
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory
 AGREE = 1e-6  # largest difference of a client's weight between a run and its repetition
@@ -61,8 +62,8 @@ def trace(
     Rows in the order of the rounds: ``method``, ``round`` (from 0), ``local``, ``shift``, ``aggregation`` (signed) and
     ``total``, which is the loss of the global model.
     """
-    if rounds < 1 or every < 1:
-        raise ValueError(f"rounds and every must be >= 1; found {rounds} and {every}.")
+    check_whole("rounds", rounds, 1)
+    check_whole("every", every, 1)
     if fed.progress.t:
         raise ValueError(
             f"trace trains from the first round on; this federation has done {fed.progress.t}. Make a new one."

@@ -17,6 +17,7 @@ from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.runs import directory as runs
+from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -124,8 +125,8 @@ def landscape(
         raise ValueError(
             f"points and grid must be odd and >= 3, so that the model itself is one; found {points} and {grid}."
         )
-    if draws < 1 or not span > 0:
-        raise ValueError(f"draws must be >= 1 and span > 0; found {draws} and {span}.")
+    check_whole("draws", draws, 1)
+    check_number("span", span, 0, above=True)
     if not directories:
         raise ValueError("landscape: expected at least one run, found none.")
     paths = [Path(directory) for directory in directories]

@@ -4,14 +4,15 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-Pad = Literal["edge", "zero"]
+from equipoise.system.ranges import check_fields, choice, number
+
 FINE = 1 << 16  # values that a continuous quantity may take: for 512 pixels turned by any angle, steps of 0.02 pixels
 
 
@@ -50,15 +51,15 @@ class Images:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    crop: int = 0
+    crop: int = number(0, 0)
     _: KW_ONLY
-    pad: Pad = "edge"
+    pad: Literal["edge", "zero"] = choice("edge", "zero")
     flip: bool = False
-    rotate: float = 0.0
-    translate: float = 0.0
+    rotate: float = number(0.0, 0, 180)
+    translate: float = number(0.0, 0, 1, below=True)
     area: tuple[float, float] | None = None
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    size: int | None = None
+    size: int | None = number(None, 1, whole=True)
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
@@ -68,20 +69,11 @@ class Images:
             )
         if min(self.std) <= 0:
             raise ValueError(f"Images: every std must be > 0; found {self.std}.")
-        if self.crop < 0:
-            raise ValueError(f"Images: crop must be >= 0 pixels; found {self.crop}.")
-        if self.pad not in get_args(Pad):
-            raise ValueError(f"Images: pad must be one of {', '.join(get_args(Pad))}; found {self.pad!r}.")
-        if not 0 <= self.rotate <= 180:
-            raise ValueError(f"Images: rotate must be in [0, 180] degrees; found {self.rotate}.")
-        if not 0 <= self.translate < 1:
-            raise ValueError(f"Images: translate must be a share of the side, in [0, 1); found {self.translate}.")
+        check_fields(self, "Images: ")
         pairs: dict[str, tuple[float, ...] | None] = {"area": self.area, "ratio": self.ratio}
         for name, pair in pairs.items():
             if pair is not None and (len(pair) != 2 or not 0 < pair[0] <= pair[1] < math.inf):
                 raise ValueError(f"Images: {name} must be two numbers with 0 < low <= high; found {pair}.")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"Images: size must be >= 1 pixels, or None; found {self.size}.")
 
     @property
     def chances(self) -> tuple[int, ...]:

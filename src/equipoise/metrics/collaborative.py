@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.performance import UNDEFINED, Value, Vector, best, mean, std, worst
+from equipoise.system.ranges import check_number
 
 TIE: Final = 1e-12  # of accuracies that are k / n: what differs by less differs by rounding
 
@@ -147,8 +148,7 @@ def alpha_bounded_rate(contribution: ArrayLike, reward: ArrayLike, alpha: float 
     ValueError
         The two do not have the same shape [K], or `alpha` is not in [0, 1].
     """
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha moves the bound between proportion and none: expected 0 to 1, found {alpha}.")
+    check_number("alpha", alpha, 0, 1, ", from proportion to none")
     c, r = _both(contribution, reward)
     if not c.size or not np.isfinite([c, r]).all() or c.max() <= 0:
         return UNDEFINED

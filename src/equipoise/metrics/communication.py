@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from equipoise.metrics.performance import UNDEFINED, Value
+from equipoise.system.ranges import check_number
 
 
 class Traffic(NamedTuple):
@@ -86,6 +87,5 @@ def overhead(method: float, fedavg: float) -> float:
 
     Wu et al., arXiv 2503.09587, Table V: FedISM+ sends 4 bytes more than FedAvg's 93,516,096.
     """
-    if not fedavg > 0:
-        raise ValueError(f"overhead: the bytes of FedAvg must be > 0; found {fedavg:g}.")
+    check_number("overhead: the bytes of FedAvg", fedavg, 0, above=True)
     return method / fedavg

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from equipoise.metrics.performance import UNDEFINED, Value, gap, worst
+from equipoise.system.ranges import check_whole
 
 Counts = Mapping[str, Sequence[int]]  # see `class_counts`
 
@@ -193,8 +194,8 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
     if len(sizes) != 1:
         raise ValueError(f"expected counts of the same classes for every group, found {sorted(sizes)} classes.")
     (C,) = sizes
-    if positive is not None and not 0 <= positive < C:
-        raise ValueError(f"positive must be one of the classes 0..{C - 1}: found {positive}.")
+    if positive is not None:
+        check_whole("positive", positive, 0, C - 1, ", one of the classes")
     classes = (positive,) if positive is not None else (1,) if C == 2 else tuple(range(C))
     rates = {name: rates_of(counts) for name, counts in groups.items()}
 

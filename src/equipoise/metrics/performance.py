@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.system.ranges import check_number
+
 Vector = NDArray[np.float64]
 
 
@@ -209,8 +211,7 @@ def best_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
 
 
 def _count(k: int, share: float) -> int:
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be a share of the clients: expected a number in (0, 1], found {share}.")
+    check_number("share", share, 0, 1, ", the share of the clients", above=True)
     return max(1, math.floor(share * k + 1e-9))  # 1e-9: 0.1 * 30 is 3 clients
 
 

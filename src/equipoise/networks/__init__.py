@@ -17,6 +17,7 @@ from torch import nn
 from equipoise.networks.cnn import CNN
 from equipoise.networks.mlp import MLP
 from equipoise.networks.resnet import ResNet, ResNet10, resnet18, resnet50
+from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
 __all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet", "ResNet10", "build", "resnet18", "resnet50"]
@@ -74,8 +75,7 @@ def build(
     """
     if name not in NETWORKS:
         raise ValueError(unknown("network", name, NETWORKS))
-    if n_classes < 1:
-        raise ValueError(f"{name}: n_classes must be >= 1; found {n_classes}.")
+    check_whole(f"{name}: n_classes", n_classes, 1)
     make = NETWORKS[name].build
     known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option in options:

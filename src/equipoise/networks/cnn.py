@@ -5,6 +5,8 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from equipoise.system.ranges import check_option
+
 Norm = Literal["none", "group", "batch"]
 GROUPS = 4
 
@@ -35,8 +37,7 @@ class CNN(nn.Module):
         super().__init__()
         if len(in_shape) != 3 or min(in_shape[1:]) < 8:
             raise ValueError(f"cnn: in_shape must be (channels, height >= 8, width >= 8); found {tuple(in_shape)}.")
-        if norm not in get_args(Norm):
-            raise ValueError(f"cnn: norm must be one of {', '.join(get_args(Norm))}; found '{norm}'.")
+        check_option("cnn: norm", norm, get_args(Norm))
         if width < 1 or (norm == "group" and width % GROUPS):
             raise ValueError(f"cnn: width must be >= 1, and a multiple of {GROUPS} for norm 'group'; found {width}.")
         channels, height, length = in_shape

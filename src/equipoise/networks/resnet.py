@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 
 from equipoise.networks.weights import load_weights
+from equipoise.system.ranges import check_option, check_whole
 
 Stem = Literal["imagenet", "small"]
 
@@ -36,8 +37,7 @@ class ResNet10(nn.Module):
         super().__init__()
         if len(in_shape) != 3 or min(in_shape) < 1:
             raise ValueError(f"resnet10: in_shape must be (channels, height, width); found {tuple(in_shape)}.")
-        if width < 1:
-            raise ValueError(f"resnet10: width must be >= 1; found {width}.")
+        check_whole("resnet10: width", width, 1)
         self.stem = nn.Conv2d(in_shape[0], width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         self.stages = nn.Sequential(
@@ -185,8 +185,7 @@ class ResNet(nn.Module):
         super().__init__()
         if len(in_shape) != 3 or min(in_shape) < 1:
             raise ValueError(f"{name}: in_shape must be (channels, height, width); found {tuple(in_shape)}.")
-        if stem not in get_args(Stem):
-            raise ValueError(f"{name}: stem must be one of {', '.join(get_args(Stem))}; found '{stem}'.")
+        check_option(f"{name}: stem", stem, get_args(Stem))
         large = stem == "imagenet"
         self.conv1 = nn.Conv2d(in_shape[0], 64, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)

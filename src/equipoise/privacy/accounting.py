@@ -28,6 +28,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from equipoise.system.ranges import check_number
+
 Relation = Literal["replace", "zero-out"]
 SENSITIVITY: Mapping[Relation, float] = {"replace": 2.0, "zero-out": 1.0}  # how far one answer moves, in lengths C
 
@@ -46,9 +48,9 @@ def spent(noise: float, answers: int, delta: float, relation: Relation = "replac
     ------
     ValueError : a value out of its range, or dp-accounting is not installed.
     """
-    _check(noise >= 0, "noise must be >= 0", noise)
-    _check(answers >= 0, "answers must be >= 0", answers)
-    _check(0 < delta < 1, "delta must be in (0, 1)", delta)
+    check_number("noise", noise, 0)
+    check_number("answers", answers, 0)
+    check_number("delta", delta, 0, 1, above=True, below=True)
     if noise == 0 or answers == 0:
         return math.inf if answers else 0.0
     mu = SENSITIVITY[relation] * math.sqrt(answers) / noise
@@ -68,9 +70,9 @@ def noise_for(epsilon: float, answers: int, delta: float, relation: Relation = "
     ------
     ValueError : as :func:`spent`.
     """
-    _check(0 < epsilon < math.inf, "epsilon must be > 0 and finite", epsilon)
-    _check(answers >= 0, "answers must be >= 0", answers)
-    _check(0 < delta < 1, "delta must be in (0, 1)", delta)
+    check_number("epsilon", epsilon, 0, above=True, below=True)
+    check_number("answers", answers, 0)
+    check_number("delta", delta, 0, 1, above=True, below=True)
     if answers == 0:
         return 0.0
     wanted = _accountant("common").DifferentialPrivacyParameters(epsilon, delta)
@@ -84,11 +86,6 @@ def answers(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
     for record in records:
         found.update({*record["ids"], *(q["client"] for q in record.get("quarantined", []))})
     return found
-
-
-def _check(good: bool, expected: str, found: float) -> None:
-    if not good:
-        raise ValueError(f"{expected}; found {found!r}.")
 
 
 def _accountant(module: str) -> Any:

@@ -13,6 +13,8 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.system.ranges import check_whole
+
 Array = NDArray[np.float64]
 
 SIGMA = (0.08, 0.12, 0.18, 0.26, 0.38)  # of the noise, by severity, where white is 1
@@ -90,8 +92,7 @@ def motion_blur(images: Tensor, severity: int, seed: int, *, side: int = BLUR_SI
     ValueError, TypeError if an argument is not as above.
     """
     _check("motion_blur", images, severity, seed)
-    if side < 1:
-        raise ValueError(f"motion_blur: side must be >= 1 pixel; found {side}.")
+    check_whole("motion_blur: side", side, 1, meaning=" pixels")
     if severity == 0:
         return images
     angle = np.deg2rad(RandomState(seed).uniform(-BLUR_ANGLE, BLUR_ANGLE, len(images)))
@@ -133,7 +134,5 @@ def _check(who: str, images: Tensor, severity: int, seed: int) -> None:
             f"{who}: expected uint8 images [n, C, H, W], found {images.dtype} {list(images.shape)}; pass images before "
             "they are normalised."
         )
-    if severity not in range(len(SIGMA) + 1):
-        raise ValueError(f"{who}: severity must be a whole number in 0..{len(SIGMA)}; found {severity!r}.")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"{who}: seed must be in 0..2**32 - 1; found {seed}.")
+    check_whole(f"{who}: severity", severity, 0, len(SIGMA))
+    check_whole(f"{who}: seed", seed, 0, 2**32 - 1)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.random import Generator, RandomState
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
 
 Indices = NDArray[np.int64]
@@ -112,10 +113,8 @@ def domain_samples(
             "domain_samples: labels must be one class per sample of each domain, and domains a number in "
             f"0..{len(of) - 1} per client; found labels {[list(y.shape) for y in of]} and domains {sorted(set(domains))}."
         )
-    if not 0 < share <= 1 or not 0 <= seed < 2**32:
-        raise ValueError(
-            f"domain_samples: share must be in (0, 1] and seed in 0..2**32 - 1; found share={share} and seed={seed}."
-        )
+    check_number("domain_samples: share", share, 0, 1, above=True)
+    check_whole("domain_samples: seed", seed, 0, 2**32 - 1)
     rng = RandomState(seed)
     left = [np.arange(len(y)) for y in of]
     parts: list[list[int]] = []
@@ -247,8 +246,7 @@ def quality(
     ValueError if a parameter is out of range, or no draw gives every client ``min_size`` samples.
     """
     classes = _classes("quality", labels, clients, alpha, seed, min_size, redraws, 2**32)
-    if not 0 <= corrupted <= clients:
-        raise ValueError(f"quality: corrupted must be in 0..{clients}, the number of clients; found {corrupted}.")
+    check_whole("quality: corrupted", corrupted, 0, clients, ", the number of clients")
     rng = RandomState(seed)
     clean = clients - corrupted
 
@@ -309,10 +307,8 @@ def power_sizes(
     _fits("power_sizes", n, clients)
     if recipe not in RECIPES:
         raise ValueError(unknown("recipe of power_sizes:", recipe, RECIPES))
-    if not 0 < exponent < np.inf:
-        raise ValueError(f"power_sizes: exponent must be > 0 and finite; found {exponent}.")
-    if min_size < 1:
-        raise ValueError(f"power_sizes: min_size must be >= 1; found {min_size}.")
+    check_number("power_sizes: exponent", exponent, 0, above=True, below=True)
+    check_whole("power_sizes: min_size", min_size, 1)
     if recipe == "exact":
         sizes = _largest_remainder(power_ramp(clients, exponent) * n, n)
     else:
@@ -379,8 +375,7 @@ def class_ramp_counts(clients: int, classes: int, m: int) -> list[list[int]]:
         raise ValueError(
             f"class_ramp: expected at least one client and one class, found {clients} clients and {classes} classes."
         )
-    if m < classes:
-        raise ValueError(f"class_ramp: m must be >= {classes}, one sample of each of the classes; found {m}.")
+    check_whole("class_ramp: m", m, classes, meaning=", one sample of each of the classes")
     owned = np.linspace(1, classes, clients).astype(np.int64).tolist()
     return [[m // c] * (c - 1) + [m // c + m % c] + [0] * (classes - c) for c in owned]
 
@@ -469,10 +464,8 @@ def mixtures(
     ValueError if a parameter is out of range, or a client is left without samples.
     """
     classes = _classes("mixtures", labels, clients, alpha, seed, 1, 1)
-    if patience < 1:
-        raise ValueError(f"mixtures: patience must be >= 1; found {patience}.")
-    if not 0 < tolerance < np.inf:
-        raise ValueError(f"mixtures: tolerance must be > 0 and finite; found {tolerance}.")
+    check_whole("mixtures: patience", patience, 1)
+    check_number("mixtures: tolerance", tolerance, 0, above=True, below=True)
     rng = np.random.default_rng(seed)
     prior = np.array([len(members) for members in classes]) / sum(map(len, classes))
     q = _balanced(prior, clients, alpha, tolerance, patience, rng)
@@ -514,8 +507,7 @@ def holdout(
     ValueError if a parameter is out of range, or one of the two would be empty.
     """
     pools = _by_class("holdout", labels, 1)
-    if not 0 < fraction < 1:
-        raise ValueError(f"holdout: fraction must be in (0, 1); found {fraction}.")
+    check_number("holdout: fraction", fraction, 0, 1, above=True, below=True)
     n = sum(map(len, pools))
     size = int(np.rint(fraction * n))
     if not 0 < size < n:
@@ -576,8 +568,7 @@ def _largest_remainder(share: Shares, total: int) -> list[int]:
 
 
 def _generator(who: str, seed: int) -> Generator:
-    if seed < 0:
-        raise ValueError(f"{who}: seed must be >= 0; found {seed}.")
+    check_whole(f"{who}: seed", seed, 0)
     return np.random.default_rng(seed)
 
 
@@ -666,12 +657,9 @@ def _classes(
     """Check what the class-wise partitions have in common, and return the samples of each class."""
     classes = _by_class(who, labels, clients)
     n = sum(map(len, classes))
-    if not SMALLEST_ALPHA <= alpha < np.inf:
-        raise ValueError(f"{who}: alpha must be at least {SMALLEST_ALPHA} and finite; found {alpha}.")
-    if not 0 <= seed < seeds:
-        raise ValueError(f"{who}: seed must be >= 0{' and < 2**32' if np.isfinite(seeds) else ''}; found {seed}.")
-    if redraws < 1:
-        raise ValueError(f"{who}: redraws must be >= 1; found {redraws}.")
+    check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
+    check_whole(f"{who}: seed", seed, 0, seeds - 1)
+    check_whole(f"{who}: redraws", redraws, 1)
     if not 0 <= min_size * clients <= n:
         raise ValueError(
             f"{who}: min_size must be in 0..{n // clients}, as {clients} clients share {n} samples; found {min_size}."

@@ -17,6 +17,7 @@ from equipoise.core import task
 from equipoise.core.model import Bound
 from equipoise.submodels.discovery import trace
 from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons
+from equipoise.system.ranges import check_number
 
 Lookup = Callable[[fx.Node], Any]
 Values = dict[fx.Node, Any]
@@ -82,8 +83,7 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
     ------
     ValueError : no sample, or ``memory`` out of its range.
     """
-    if memory <= 0:
-        raise ValueError(f"memory must be > 0 bytes; found {memory}.")
+    check_number("memory", memory, 0, meaning=" bytes", above=True)
     stream = iter(batches)
     first = next(((x, y) for x, y in stream if len(y)), None)
     if first is None:

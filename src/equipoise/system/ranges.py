@@ -154,7 +154,8 @@ def check_fields(holder: Any, owner: str = "") -> None:
 
 def misfit(parameter: Field[Any], value: object) -> str:
     """What a field must be, and what was found, where a value does not fit; else nothing."""
-    return "" if _fits(parameter, value) else f"must be {describe(parameter)}; found {value!r}"
+    optional = ", or None" if parameter.default is None else ""
+    return "" if _fits(parameter, value) else f"must be {describe(parameter)}{optional}; found {value!r}"
 
 
 def _fits(parameter: Field[Any], value: Any) -> bool:

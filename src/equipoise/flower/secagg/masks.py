@@ -31,6 +31,8 @@ from operator import add
 import torch
 from torch import Tensor
 
+from equipoise.system.ranges import check_whole
+
 WORD = 63  # bits of a signed 64-bit integer beside its sign
 Keystream = Callable[[bytes, str, int], Tensor]  # n uniform 64-bit integers of a secret and a label
 
@@ -158,8 +160,7 @@ class SecureSum:
     def __post_init__(self) -> None:
         if len(set(self.ids)) < max(2, len(self.ids)):
             raise ValueError(f"A secure sum needs at least two clients, each named once; found {list(self.ids)}.")
-        if self.bits < 24:
-            raise ValueError(f"SecureSum: bits must be >= 24; found {self.bits}.")
+        check_whole("SecureSum: bits", self.bits, 24)
         if not 0 < self.limit * len(self.ids) < 2.0 ** (WORD - self.bits):
             raise ValueError(
                 f"A sum over {len(self.ids)} clients in [-{self.limit:g}, {self.limit:g}] does not fit in 64 bits with "
