@@ -1,28 +1,34 @@
-"""Write what is made of the code: the description of the catalogue that the command line reads, and the table of the settings.
+"""Write what is described from the catalogue: src/equipoise/cli/catalogue.json and the table of methods in README.md.
 
-Run it after a change of a method, a scenario, a network or a setting: python tools/describe.py
+Run it after a change of a method, a scenario or a network. With ``--check`` nothing is written: it fails if a file is stale.
+The pages in docs/ need no such copy: they are filled in when the site is built (tools/pages.py).
 """
 
 import re
-from dataclasses import fields
+import sys
 from pathlib import Path
+
+from pages import method_table
 
 from equipoise.cli import description
 from equipoise.cli.catalogue import FILE
-from equipoise.core.settings import Settings, meaning
 
-API = Path(__file__).parents[1] / "docs" / "api.md"
-
-
-def settings_table() -> str:
-    """The settings in Markdown: name, default and meaning."""
-    rows = [f"| `{f.name}` | `{f.default!r}` | {meaning(f)} |" for f in fields(Settings)]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+ROOT = Path(__file__).parents[1]
+MARKED = re.compile(r"(<!-- methods -->\n).*?(<!-- /methods -->)", flags=re.S)
 
 
-FILE.write_text(description.as_json(), encoding="utf-8")
-print(f"wrote {FILE}")
-block = f"<!-- settings -->\n{settings_table()}\n<!-- /settings -->"
-text = API.read_text(encoding="utf-8")
-API.write_text(re.sub(r"<!-- settings -->.*?<!-- /settings -->", lambda _: block, text, flags=re.S), encoding="utf-8")
-print(f"wrote {API}")
+def described() -> dict[Path, str]:
+    """The files and what they must hold."""
+    readme = ROOT / "README.md"
+    text = MARKED.sub(lambda m: f"{m[1]}\n{method_table()}\n\n{m[2]}", readme.read_text(encoding="utf-8"))
+    return {FILE: description.as_json(), readme: text}
+
+
+if __name__ == "__main__":
+    stale = [path for path, text in described().items() if path.read_text(encoding="utf-8") != text]
+    names = ", ".join(str(path.resolve().relative_to(ROOT)) for path in stale)
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(f"{names} must be written anew: run python tools/describe.py" if stale else 0)
+    for path in stale:
+        path.write_text(described()[path], encoding="utf-8")
+    print(f"wrote {names}" if stale else "nothing has changed")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import xml.etree.ElementTree as etree
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
 from markdown import Extension, Markdown
@@ -42,6 +42,8 @@ def parts(docstring: str) -> tuple[str, list[Section], str]:
         inside, *outside = re.split(r"\n[ \t]*\n(?=\S)", body.rstrip(), maxsplit=1)
         after += outside
         sections.append(Section(title, {}, inside) if title in ("Returns", "Yields") else Section(title, items(inside)))
+    if not sections and (labelled := re.search(r"\n\n(?=[A-Z][a-z]+(?: [a-z]+)?: )", before)):
+        before, after = before[: labelled.start()], [before[labelled.end() :]]
     return before.rstrip(), sections, "\n\n".join(after)
 
 
@@ -59,7 +61,10 @@ def table(section: Section) -> str:
     """A section as Markdown."""
     if not section.items:
         return f"**{section.title}:** {section.text}"
-    rows = [f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {meaning} |" for names, meaning in section.items.items()]
+    rows = [
+        f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {meaning} |"
+        for names, meaning in section.items.items()
+    ]
     return "\n".join([f"| {section.title.lower()} | |", "|---|---|", *rows])
 
 
@@ -77,13 +82,16 @@ def mathml(latex: str, display: str = "inline") -> str:
     ValueError : what cannot be converted.
     """
     try:
-        return convert(" ".join(latex.split()), display=display)
+        found = convert(re.sub(r"\\[Bb]igg?[lr]?(?![A-Za-z])", "", " ".join(latex.split())), display=display)
     except Exception as error:
         raise ValueError(f"cannot convert the formula {latex!r} to MathML: {error!r}") from error
+    if "\\" in found:
+        raise ValueError(f"latex2mathml does not know a command in the formula {latex!r}: it gives {found}.")
+    return found
 
 
 def displayed(latex: str) -> str:
-    """A formula of its own, as one block for each part between which it has ``\\qquad``, so that lines may break there."""
+    r"""A formula of its own, as one block for each part between which it has ``\qquad``, so that lines may break there."""
     blocks = "".join(mathml(part, "block") for part in re.split(r"\\qquad", latex) if part.strip())
     return f'<div class="formula">{blocks}</div>'
 
@@ -100,12 +108,12 @@ class Sections(Preprocessor):
 class Role(InlineProcessor):
     """``:math:`` to MathML, and ``:func:``, ``:class:`` and their like to links, where the target is on a page."""
 
-    def handleMatch(self, m: re.Match[str], data: str) -> tuple[etree.Element | str, int, int]:  # noqa: N802
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[ElementTree.Element | str, int, int]:  # noqa: N802
         role, text = m[1], m[2]
         if role == "math":
             return self.md.htmlStash.store(mathml(text)), m.start(), m.end()
-        link = etree.Element("autoref", {"optional": "", "identifier": text.lstrip("~")})
-        etree.SubElement(link, "code").text = text.rpartition(".")[2]
+        link = ElementTree.Element("autoref", {"optional": "", "identifier": text.lstrip("~")})
+        ElementTree.SubElement(link, "code").text = text.rpartition(".")[2]
         return link, m.start(), m.end()
 
 

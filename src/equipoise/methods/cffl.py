@@ -78,7 +78,8 @@ class CFFL(Rule):
     theta_u : share of the entries that a client uploads, in (0, 1]. Below 1 the upload is judged on top of the global model, and
         the client keeps the rest of its own work to itself.
     clip : entries of an update are cut to [-clip, clip], > 0.
-    alpha : punishment, in (0, 300]; released 5. ``decay`` lets it grow, :math:`\alpha (1 + t/T)`.
+    alpha : punishment, in (0, 300]; released 5.
+    decay : let alpha grow over the rounds, :math:`\alpha (1 + t/T)`.
     fade : keep 0.8 of the old reputation; else 0.5.
     coef : who falls below coef / |R| is isolated, >= 0. Released: 1/3, 1/6 for class imbalance, 2/3 against free riders.
     aggregation : a is 1 (``"sum"``), r (``"reputation"``), or :math:`n / \sum n` (``"mean"``, with o = n / max n; else o = 1).
@@ -86,8 +87,9 @@ class CFFL(Rule):
     criterion : the largest of ``"all"`` entries, or of each ``"layer"``, where :math:`q_i = r_i`.
     by : n counts ``"samples"``, or the ``"classes"`` that a client reports to have.
     reputation : the rule's ``"own"``, or each client's ``"contribution"`` (standalone accuracy, as shares), which isolates nobody.
-    port : the FedSAC authors' version: updates scaled to length ``gamma`` (> 0) instead of clipped, though clients keep their whole
+    port : the FedSAC authors' version: updates scaled to length ``gamma`` instead of clipped, though clients keep their whole
         work; reputations without history; the share q in every layer. Preset ``group-port``.
+    gamma : length of every update with ``port``, > 0.
 
     Client state: with ``theta_u`` below 1 ``residual`` [P], what it has not sent; with ``by=classes`` ``classes`` [C],
     zeros. Server state: ``reputation``, ``reputable``, ``seen``, ``size`` (n / max n, or classes / C), ``share`` (q):
