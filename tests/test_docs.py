@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ import yaml
 from describe import described
 from torch import nn
 
+import browser
 import equipoise as eq
 from equipoise import networks, scenarios
 from equipoise.cli import main as cli
@@ -310,6 +314,22 @@ def test_links_lead_somewhere(page: Path) -> None:
             titles = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.M)
             slugs = [re.sub(r"[^\w-]+", "-", title.lower().replace(",", "")).strip("-") for title in titles]
             assert anchor in slugs, f"{page.name}: {link}"
+
+
+@pytest.mark.slow
+@browser.needs_chromium
+def test_the_site_opens_from_disk(tmp_path: Path) -> None:
+    """Without any network: nothing is loaded from a host, no page has a message on the console, search finds a method."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    for page in tmp_path.glob("*.html"):
+        text = page.read_text()
+        assert re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?(?:https?:)?//", text) is None, page.name
+        assert "math::" not in re.sub(r"<code.*?</code>", "", text, flags=re.S), page.name
+    assert any(
+        link.endswith("methods.html?h=scaffold#scaffold")
+        for link in browser.searched(tmp_path / "index.html", "scaffold")
+    )
 
 
 FORBIDDEN = {
