@@ -12,7 +12,7 @@ help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
 	@echo "make test      the test suite        make test-all  the slow tests too"
 	@echo "make check     formatter, linter, type checker, documentation"
-	@echo "make bench     speed, as ratios      make docs      the documentation in site/"
+	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
 
@@ -40,9 +40,11 @@ check: $(SITES)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/describe.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(STAMP)
+	$(BIN)/python tools/describe.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP)

@@ -24,13 +24,13 @@ FRAME = """<!DOCTYPE html><iframe src="{page}" style="border: 0; width: {width}p
 }};</script>"""
 
 
-def chromium(*options: str, page: Path) -> subprocess.CompletedProcess[str]:
+def chromium(*options: str, page: Path, query: str = "") -> subprocess.CompletedProcess[str]:
     """Open a page with a new profile and without any network; fails after two minutes."""
     assert CHROMIUM is not None
     with tempfile.TemporaryDirectory() as profile:
         fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
         alone = ["--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}"]
-        command = [CHROMIUM, *fixed, *alone, *options, page.resolve().as_uri()]
+        command = [CHROMIUM, *fixed, *alone, *options, page.resolve().as_uri() + query]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
@@ -44,6 +44,12 @@ def opened(page: Path, *options: str) -> tuple[str, list[str]]:
     """
     found = chromium("--enable-logging=stderr", "--v=0", "--dump-dom", *options, page=page)
     return found.stdout, [line for line in found.stderr.splitlines() if "CONSOLE" in line]
+
+
+def searched(page: Path, word: str) -> list[str]:
+    """The links that the search of a page of the site gives for a word, opened from disk."""
+    found = chromium("--virtual-time-budget=20000", "--dump-dom", page=page, query=f"?q={word}")
+    return re.findall(r'<a href="([^"]*)" class="md-search-result__link"', found.stdout)
 
 
 DARK = "--blink-settings=preferredColorScheme=0"

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import docstrings
+import pages
 import pytest
 import torch
 import typer
 import yaml
+from describe import described
 from torch import nn
 
+import browser
 import equipoise as eq
 from equipoise import networks, scenarios
 from equipoise.cli import main as cli
@@ -25,7 +31,6 @@ from equipoise.federation.method import parse, read_value
 from equipoise.methods import METHODS
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
-from equipoise.system.ranges import describe
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -41,16 +46,6 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def flat(text: str) -> str:
     return " ".join(text.split())
-
-
-def sections(page: Path, mark: str = "## ") -> dict[str, str]:
-    """Text below each heading of a level."""
-    parts = re.split(rf"^{mark}(.+)$", page.read_text(), flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def row(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 # Python
@@ -87,24 +82,16 @@ def test_readme_example_shows_what_it_says(elsewhere: Path, capsys: pytest.Captu
     )
 
 
-def test_contributing_shows_fedprox() -> None:
-    """The worked example is the real file, but for the import of annotations and the remark on a library."""
-    shown = blocks(ROOT / "CONTRIBUTING.md", "python")[0]
-    real = (ROOT / "src/equipoise/methods/fedprox.py").read_text().replace("from __future__ import annotations\n\n", "")
-    assert flat(shown) == flat(re.sub(r"\n    Differs:.*?\n(?=    \"\"\")", "", real, flags=re.S))
-
-
 # commands
-def commands() -> Iterator[Any]:
-    for page in PAGES:
-        for block in blocks(page, "sh"):
-            for line in block.replace("\\\n", " ").splitlines():
-                if line.strip() and not line.startswith("#"):
-                    yield pytest.param(line, id=f"{page.stem}: {line}")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=name_of)
+def test_commands_are_understood(page: Path) -> None:
+    for block in blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.strip() and not line.startswith("#"):
+                understand(line)
 
 
-@pytest.mark.parametrize("line", list(commands()))
-def test_command_is_understood(line: str) -> None:
+def understand(line: str) -> None:
     """The subcommand, its options and their types exist, and methods, scenario and network are known."""
     program, *words = shlex.split(line)
     if program == "make":
@@ -159,61 +146,57 @@ def test_every_option_is_described() -> None:
                     assert f"`{option}`" in text or f"`{option} " in text, f"{name} {option}"
 
 
-# tables
-def method_table() -> str:
-    """The table of methods in the README."""
-    head = [row("name", "what it does", "paper", "parts"), "|---|---|---|---|"]
-    rows = [
-        row(f"`{name}`", entry.summary, entry.citation, ", ".join(rule.__name__ for rule in entry.rules))
-        for name, entry in METHODS.items()
-    ]
-    return "\n".join([*head, *rows])
+# what is generated
+def test_generated_files_are_current() -> None:
+    """The table of the README and the catalogue that the command line reads; the other tables are made with the site."""
+    for path, text in described().items():
+        assert path.read_text() == text, f"{path.name} must be written anew: run python tools/describe.py"
 
 
-def test_readme_lists_the_methods() -> None:
-    found = re.search(r"<!-- methods -->\n(.*?)<!-- /methods -->", (ROOT / "README.md").read_text(), flags=re.S)
-    assert found is not None
-    assert found[1].strip() == method_table(), f"the table in README.md must be\n\n{method_table()}\n"
+def test_every_generated_part_stands_on_a_page() -> None:
+    text = "".join(page.read_text() for page in DOCS)
+    assert all(text.count(f"<!-- {name} -->") == 1 for name in pages.GENERATED)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_method_is_described(name: str) -> None:
-    """A section with every hyper-parameter, its default and its values, and every preset."""
-    told = sections(ROOT / "docs/methods.md")
-    assert name in told, f"docs/methods.md needs a section '## {name}'"
-    text, entry = told[name], METHODS[name]
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    known = {f.name: f for rule in entry.rules for f in fields(rule)}  # rules of one name may share a parameter
-    expected = [row(f"`{n}`", entry.defaults[n], describe(f)) for n, f in known.items()]  # type: ignore[arg-type]
-    assert [" | ".join(r.split(" | ")[:3]) + " |" for r in rows] == expected
-    assert all(r.split(" | ")[3].strip("| ") for r in rows), "every hyper-parameter needs its meaning"
-    presets = text[text.index("Presets:") :].split("\n\n")[0]
-    assert set(re.findall(rf"`{re.escape(name)}:([\w-]+)`", presets)) == set(entry.presets or {"paper"})
-    for preset, values in entry.presets.items():
-        after = presets.split(f"`{name}:{preset}`")[1].split(")")[0]
-        assert set(re.findall(r"`([^`]+=[^`]+)`", after)) == {f"{k}={v}" for k, v in values.items()}
-    for word in ("State", "raffic", "Differs:"):
-        assert word in text
-    assert f"\nThe server must see: `{parse(name).sees}`" in text
+def test_every_hyper_parameter_and_difference_is_in_a_docstring() -> None:
+    for name, entry in METHODS.items():
+        for parameter in entry.defaults:
+            assert pages.meaning(entry.rules, parameter), f"{name}: the docstring says nothing of {parameter}"
+        for rule in entry.rules:
+            assert "Differs" in pages.facts(rule), f"the docstring of {rule.__name__} needs a line 'Differs: ...'"
 
 
-def test_no_section_without_a_method() -> None:
-    assert list(sections(ROOT / "docs/methods.md")) == list(METHODS)
+def test_every_formula_becomes_mathml() -> None:
+    """An error names the formula. Those of modules and functions that are on no page are read too."""
+    text = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    for formula in re.findall(r":math:`([^`]*)`", text):
+        docstrings.mathml(formula)
+    for formula in re.findall(r"^ *\.\. math::(.*(?:\n +\S.*)*)", text, flags=re.M):
+        docstrings.displayed(formula)
 
 
-def test_scenarios_and_networks_are_described() -> None:
-    text = (ROOT / "docs/scenarios.md").read_text()
-    assert all(f"## {name}\n" in text for name in scenarios.SCENARIOS)
-    for name, entry in networks.NETWORKS.items():
-        (told,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
-        options = [p.name for p in inspect.signature(entry.build).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        assert all(f"`{option}`" in told for option in options)
-    p = eq.scenario("digits").protocol
-    assert flat(
-        f"{p.rounds} rounds, {p.epochs} local epochs, batches of {p.batch_size}, SGD with learning rate {p.lr:g}, "
-        f"momentum {p.momentum:g} and weight decay 1e-5"
-    ) in flat(text)
-    assert p.weight_decay == 1e-5
+def test_sections_of_a_docstring() -> None:
+    before, (parameters, returns), after = docstrings.parts(
+        """One line.
+
+        Parameters
+        ----------
+        mu, lam : strengths,
+            >= 0.
+        form
+            A name above its meaning.
+
+        Returns
+        -------
+        What it is.
+
+        Differs: nothing.
+        """
+    )
+    assert before == "One line."
+    assert parameters.items == {"mu, lam": "strengths, >= 0.", "form": "A name above its meaning."}
+    assert returns.text == "What it is."
+    assert after == "Differs: nothing."
 
 
 def test_limits_of_engines_are_those_of_the_code() -> None:
@@ -229,44 +212,6 @@ def test_every_hook_is_described() -> None:
     for hook in hooks:
         names = list(inspect.signature(getattr(eq.Rule, hook)).parameters)[1:]
         assert f"`{hook}({', '.join(names)})`" in text
-
-
-# the reference
-def signature(name: str, what: Callable[..., Any]) -> str:
-    """A call as the reference shows it: names and defaults, without annotations."""
-    parts, starred = [], False
-    for p in inspect.signature(what).parameters.values():
-        if p.name == "self":
-            continue
-        if p.kind is p.KEYWORD_ONLY and not starred:
-            parts.append("*")
-            starred = True
-        stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
-        value = "" if p.default is p.empty else "=..." if "factory" in repr(p.default) else f"={p.default!r}"
-        parts.append(f"{stars}{p.name}{value}")
-        starred = starred or p.kind is p.VAR_POSITIONAL
-    return f"{name}({', '.join(parts)})"
-
-
-def resolve(name: str) -> Any:
-    if name.startswith("equipoise."):
-        module, _, attribute = name.rpartition(".")
-        return getattr(importlib.import_module(module), attribute)
-    if name.startswith("metrics."):
-        return getattr(importlib.import_module("equipoise.metrics"), name.removeprefix("metrics."))
-    found: Any = eq
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def test_reference_shows_the_signatures() -> None:
-    shown = " ".join(flat(block) for block in blocks(ROOT / "docs/api.md", "text"))
-    calls = re.findall(r"[\w.]+\((?:[^()]|\([^()]*\))*\)", shown)
-    assert calls == [signature(call.split("(")[0], resolve(call.split("(")[0])) for call in calls]
-    text = (ROOT / "docs/api.md").read_text()
-    for name in eq.__all__:
-        assert f"{name}(" in shown or f"`{name}`" in text, f"docs/api.md says nothing of {name}"
 
 
 # messages
@@ -355,8 +300,9 @@ def test_every_page_is_in_the_menu() -> None:
     assert settings["theme"]["font"] is False, "the site must not ask for web fonts"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in DOCS], ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
+    """Of the pages that are not in the site, where MkDocs checks them."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if link.startswith("https://"):
@@ -370,6 +316,22 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in slugs, f"{page.name}: {link}"
 
 
+@pytest.mark.slow
+@browser.needs_chromium
+def test_the_site_opens_from_disk(tmp_path: Path) -> None:
+    """Without any network: nothing is loaded from a host, no page has a message on the console, search finds a method."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    for page in tmp_path.glob("*.html"):
+        text = page.read_text()
+        assert re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?(?:https?:)?//", text) is None, page.name
+        assert "math::" not in re.sub(r"<code.*?</code>", "", text, flags=re.S), page.name
+    assert any(
+        link.endswith("methods.html?h=scaffold#scaffold")
+        for link in browser.searched(tmp_path / "index.html", "scaffold")
+    )
+
+
 FORBIDDEN = {
     "a path of one machine": r"(?<![\w.])/(?:work|home|root|Users|tmp|mnt)/",
     "a word of our workshop": r"(?i)\bdossiers?\b|\bshared/|\bTODO\b|\bFIXME\b",
@@ -379,11 +341,11 @@ FORBIDDEN = {
 }
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "mkdocs.yml"], ids=lambda page: page.name)
-@pytest.mark.parametrize("what", FORBIDDEN)
-def test_pages_hold_nothing_that_does_not_belong(page: Path, what: str) -> None:
-    found = re.search(FORBIDDEN[what], page.read_text())
-    assert found is None, f"{page.name} holds {what}: {found[0]!r}"
+def test_pages_hold_nothing_that_does_not_belong() -> None:
+    for page in [*PAGES, ROOT / "mkdocs.yml"]:
+        for what, pattern in FORBIDDEN.items():
+            found = re.search(pattern, page.read_text())
+            assert found is None, f"{page.name} holds {what}: {found[0]!r}"
 
 
 def test_adding_a_method_is_short() -> None:

@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import cast
 
+import pages
 import pytest
 import torch
 from torch import Tensor
@@ -300,8 +301,7 @@ def test_every_word_is_explained() -> None:
 # the table of what leaves a site
 def table() -> dict[str, list[str]]:
     """The cells of each method's row."""
-    text = PAGE.read_text().split("| method | model it sends |")[1]
-    rows = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines()[2:] if line.startswith("| `")]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in pages.what_leaves().splitlines()[2:]]
     return {row[0].strip("`"): row[1:] for row in rows}
 
 

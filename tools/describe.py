@@ -1,44 +1,34 @@
-"""Write what is made of the code: the description of the catalogue that the command line reads, and the tables of the settings.
+"""Write what is described from the catalogue: src/equipoise/cli/catalogue.json and the table of methods in README.md.
 
-Run it after a change of a method, a scenario, a network or a setting: python tools/describe.py
+Run it after a change of a method, a scenario or a network. With ``--check`` nothing is written: it fails if a file is stale.
+The pages in docs/ need no such copy: they are filled in when the site is built (tools/pages.py).
 """
 
 import re
-from dataclasses import fields
+import sys
 from pathlib import Path
+
+from pages import method_table
 
 from equipoise.cli import description
 from equipoise.cli.catalogue import FILE
-from equipoise.core.settings import RunSettings, Settings, meaning, usual
 
-DOCS = Path(__file__).parents[1] / "docs"
-
-
-def settings_table() -> str:
-    """The settings as fields: name, default and meaning."""
-    rows = [f"| `{f.name}` | `{f.default!r}` | {meaning(f)} |" for f in fields(Settings)]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+ROOT = Path(__file__).parents[1]
+MARKED = re.compile(r"(<!-- methods -->\n).*?(<!-- /methods -->)", flags=re.S)
 
 
-def options_table() -> str:
-    """The settings as options of the command line: name, meaning and what holds without it."""
-    short = {"method": ", `-m`", "rounds": ", `-r`"}
-    rows = [
-        f"| `--{f.name.replace('_', '-')}`{short.get(f.name, '')} | {meaning(f)} | {usual(f)} |"
-        for f in (*fields(RunSettings), *fields(Settings))
-    ]
-    return "\n".join(["| option | meaning | default |", "|---|---|---|", *rows])
+def described() -> dict[Path, str]:
+    """The files and what they must hold."""
+    readme = ROOT / "README.md"
+    text = MARKED.sub(lambda m: f"{m[1]}\n{method_table()}\n\n{m[2]}", readme.read_text(encoding="utf-8"))
+    return {FILE: description.as_json(), readme: text}
 
 
-def replace_block(page: Path, name: str, content: str) -> None:
-    """Write ``content`` between a page's comments ``name`` and ``/name``."""
-    block = f"<!-- {name} -->\n{content}\n<!-- /{name} -->"
-    text = re.sub(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _: block, page.read_text(encoding="utf-8"), flags=re.S)
-    page.write_text(text, encoding="utf-8")
-    print(f"wrote {page}")
-
-
-FILE.write_text(description.as_json(), encoding="utf-8")
-print(f"wrote {FILE}")
-replace_block(DOCS / "api.md", "settings", settings_table())
-replace_block(DOCS / "command-line.md", "options", options_table())
+if __name__ == "__main__":
+    stale = [path for path, text in described().items() if path.read_text(encoding="utf-8") != text]
+    names = ", ".join(str(path.resolve().relative_to(ROOT)) for path in stale)
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(f"{names} must be written anew: run python tools/describe.py" if stale else 0)
+    for path in stale:
+        path.write_text(described()[path], encoding="utf-8")
+    print(f"wrote {names}" if stale else "nothing has changed")

@@ -67,13 +67,14 @@ def describe_method(name: str) -> dict[str, Any]:
 
     Returns
     -------
-    ``summary``, ``citation``, ``parts`` (its rules, with the hooks that each defines), ``hyper_parameters``, ``presets``,
+    ``summary``, ``citation``, ``remarks``, ``parts`` (its rules, with the hooks that each defines), ``hyper_parameters``, ``presets``,
     ``preset_in_a_sum``, ``needs`` (what the federation must have, in words) and ``sees`` (what the server must see).
     """
     entry, method = METHODS[name], parse(name)
     return {
         "summary": entry.summary,
         "citation": entry.citation,
+        "remarks": entry.remarks,
         "parts": [f"{rule.__name__} ({', '.join(hooks(rule))})" for rule in entry.rules],
         "hyper_parameters": hyper_parameters(name),
         "presets": {"paper": {}, **{preset: dict(values) for preset, values in entry.presets.items()}},

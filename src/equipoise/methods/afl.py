@@ -33,7 +33,13 @@ class AFL(Rule):
         multipliers climb, but are not used.
 
     Server state: ``lam`` [N]; ``mean`` [P] if ``averaged``.
-    Absent clients (a decision where the paper assumes all take part) add no loss; the others' weights are scaled to one.
+    Reports: ``loss``, mean loss of the model it received on its training data.
+    Server sees: the ``loss``.
+    Traffic: one number up. One more pass over the local data.
+    Differs: the original takes one gradient step per round; here an update is a whole local training. Absent clients
+    (the paper assumes that all take part) add no loss; the others' weights are scaled to one. A weight may reach 0 and
+    come back. The multipliers are kept over rounds and never see test data, unlike in MarsFL; preset ``marsfl`` forgets
+    them as MarsFL does, but climbs on training losses.
     """
 
     owns = frozenset({"weights"})

@@ -68,9 +68,17 @@ class CGSV(Rule):
     reputation : q from the client's ``"own"`` reputation, or from its ``"contribution"``, what it reaches alone. u weighs by
         reputations in any case.
 
-    Server state: ``r`` [N]. Running statistics of BatchNorm are given whole: they describe, and have no direction.
-    Absent clients keep their model and r, which is scaled with the others'; r of a client that was never there is 0, and so
-    is its weight in its first round, if that is not the first of all (a decision where the paper has all take part).
+    Server state: ``r`` [N].
+    Server sees: inner products of updates.
+    Traffic: nothing more up; down, only the entries a client is given. With ``contribution`` every client is first
+    trained alone.
+    Presets: ``contribution`` is one reading of FedSAC's remark that all its baselines reward by contribution.
+    Differs: as released even q = 1 leaves out the smallest entry of every tensor, and a tensor of one entry is an
+    error; the default counts exactly, and of equal entries takes those that stand first. Running statistics of
+    BatchNorm are given whole: they describe, and have no direction. Absent clients (the paper has none) keep their
+    model and r, which is scaled with the others'; q refers to the largest r of all; r of a client that was never there
+    is 0, and so is its weight in its first round, if that is not the first of all. A sum that cancels out has no
+    direction: its cosines are 0.
     """
 
     owns = frozenset({"mask", "weights", "direction", "reward"})  # the cosines are those of whole updates

@@ -15,7 +15,7 @@ from equipoise.system.ranges import number
 class Ditto(Rule):
     r"""Train the personal model and send it: the global model is the mean of the personal ones.
 
-    .. math:: v_m \gets \arg\min_v F_m(v) + \tfrac{\lambda}{2} \lVert v - \theta^t \rVert^2, \qquad
+    .. math:: v_m \gets \operatorname{argmin}_v F_m(v) + \tfrac{\lambda}{2} \lVert v - \theta^t \rVert^2, \qquad
         \theta^{t+1} = \sum_m p_m v_m
 
     Local training starts from the client's own persistent ``v_m``. This is how the FedHEAL paper's Table 3 uses Ditto
@@ -26,7 +26,9 @@ class Ditto(Rule):
     ----------
     lam : lambda, >= 0; 0.1 to 2. The anchor is the model received this round.
 
-    Client state: ``v`` [G].
+    Client state: ``v`` [G], the model that it sent last.
+    Differs: the paper of FedHEAL says no more than that, and its code for it is not public; this is the reading in
+    which personal models persist. A client's accuracy is that of its own v, the groups' is that of the global model.
     """
 
     owns = frozenset({"start"})
@@ -61,7 +63,9 @@ class DittoPersonal(Rule):
     ----------
     lam : lambda, >= 0; 0.1 to 2. 0 trains ``v`` on its own.
 
-    Client state: ``v`` [G].
+    Client state: ``v`` [G], its personal model.
+    Differs: both tracks use the same batches, one after the other, which is equivalent because the anchor is the model
+    received.
     """
 
     reports = ""

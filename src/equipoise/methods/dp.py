@@ -31,13 +31,17 @@ class DP(Rule):
     clip : C > 0, the largest length of an update; inf does not clip.
     noise : z >= 0, the noise in each coordinate as a multiple of C. 0 promises nothing, and allows everything.
 
-    With noise, rules that report something of the data are refused (:attr:`equipoise.Rule.seals`), and the running statistics of
-    BatchNorm stay with the client, as in Andreux et al., DCL at MICCAI 2020. An update that is not finite is sent as zero: it
-    would reveal that training diverged.
-
     Raises
     ------
     ValueError : noise without a finite C.
+
+    Model sent: clipped, with noise, without running statistics; with ``noise=0`` clipped only, and with them.
+    Client state: running statistics of BatchNorm.
+    Differs: the noise is added by each client, not to the sum by a server that has to be trusted, so it is the square
+    root of M times as large in the mean. C is fixed, where Geyer et al. take the median length, which would depend on
+    the data. With noise, rules that report something of the data are refused (:attr:`equipoise.Rule.seals`), and the
+    running statistics of BatchNorm stay with the client, as in Andreux et al., DCL at MICCAI 2020. An update that is
+    not finite is sent as zero: it would show that training diverged.
     """
 
     owns = frozenset({"upload"})

@@ -34,7 +34,10 @@ class FAEL(Rule):
     carry : carry the ``"normalised"`` weights to the next round, or the ``"raw"`` sum (released code).
 
     Server state: ``p`` [N], ``dp`` [N].
-    Absent clients (the paper assumes none) keep p and dp; those present share out the weight they had together.
+    Server sees: the length of each update.
+    Differs: Eq. 11 as printed squares a sum; it is read as the squared length. Absent clients (the paper assumes none)
+    keep p and dp; those present share out the weight they had together. A client with noisy labels moves far and gains
+    weight; so does one that takes more local steps.
     """
 
     owns = frozenset({"weights"})

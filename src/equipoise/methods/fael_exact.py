@@ -53,7 +53,7 @@ def equidistant(K: Tensor, p0: Tensor) -> Tensor:
 class FAELExact(Rule):
     r"""Solve FedHEAL's Eq. 10 exactly: equal distances from the global model to every client's.
 
-    .. math:: \min_{p \in \Delta} \operatorname{Var}_m \Bigl\lVert \sum_j p_j w_j - w_m \Bigr\rVert^2
+    .. math:: \min_{p \in \Delta} \operatorname{Var}_m \lVert \sum_j p_j w_j - w_m \rVert^2
 
     Chen, Huang, Ye, CVPR 2024, Eq. 10; with FPHL, on the masked updates. See :func:`equidistant`.
 
@@ -62,6 +62,11 @@ class FAELExact(Rule):
     beta : in (0, 1]; share of this round's solution in the weights. 1 uses it alone.
 
     Server state: ``p`` [N].
+    Server sees: inner products of updates.
+    Traffic: none. Inner products of all updates, then a problem in M numbers.
+    Differs: the paper proposes Eq. 10 and then approximates it; this solves it, as a convex least-squares problem in p.
+    It is aggressive: with many clients, some get weight 0. Without a unique solution it takes the one nearest to the
+    sample weights.
     """
 
     owns = frozenset({"weights"})

@@ -44,8 +44,13 @@ class FairFed(Rule):
         normalised weights are carried.
 
     Server state: ``bar`` [N], not normalised, and ``start`` [N], the shares of samples.
-    Differs: accuracy gaps, the paper's way out where a client has no group metric; :func:`gaps` takes one. Absent
-    clients keep their weight, and means are over those present; if those present have no weight, they start anew.
+    Reports: ``accuracy``, of the model it received on its training data.
+    Server sees: the ``accuracy``.
+    Traffic: one number up. One more pass over the local data.
+    Differs: weights are kept at 0 or above; without ``clip`` a weight may turn negative, and running statistics are
+    then averaged without that client. The gaps are of accuracies, which the paper takes where a client has no group
+    metric; in a rule of your own, :func:`gaps` takes both. Absent clients keep their weight, and means are over those
+    present; if those present have no weight left, they start anew.
     """
 
     sees = "scalars+sum"

@@ -73,7 +73,17 @@ class FedAVE(Rule):
         small, take 0.01.
 
     Server state: ``rep`` [N]; ``k`` [N] of each client's last round; ``losses`` [N, L], s.
-    Differs: batches of V come in a fixed order. Absent clients keep model and reputation.
+    Reports: ``kl``, divergence of its losses, batch by batch, from those on the server's data; none with
+    ``reputation=contribution``.
+    Server sees: each trained model, judged on the server's data.
+    Traffic: one number per batch of V down, one up; of the model, only the entries a client is given. Two more passes
+    over V and one over the local data per client.
+    Differs: the released code shuffles V for every client; here its batches, of 64 samples, have one order. KL compares
+    batch with batch of two lists without common order, so part of it is noise: ``sort_losses`` takes that out. Where
+    some clients have a single batch, as in ``digits-pow``, use the preset ``stable``: such a client is else by far the
+    most alike, and the others get next to nothing. In the first round nobody gets anything, the global model included,
+    so that its work is lost, as released. Running statistics are given whole. Absent clients keep model and rep, which
+    is scaled with the others'; k refers to those present.
     """
 
     owns = frozenset({"weights", "direction", "reward"})

@@ -22,6 +22,8 @@ class FedAvg(Rule):
     ----------
     weights : ``"samples"`` as above; ``"uniform"`` for :math:`1/|S_t|`; ``"population"`` divides by the samples of all
         clients, present or not, so that a small cohort makes a small step.
+
+    Differs: nothing. In a sum it adds nothing, and a rule that sets the weights replaces its own.
     """
 
     sees = "sum"

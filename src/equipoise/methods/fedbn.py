@@ -25,16 +25,21 @@ class FedBN(Rule):
 
     .. math:: \theta_s^{t+1} = \theta_s^t + \sum_m p_m \Delta_{m,s}, \qquad \theta_{m,bn}^{t+1} = \theta_{m,bn}^t + \Delta_{m,bn}
 
-    with s the coordinates that are shared. Li, Jiang, Zhang, Kamp, Dou, ICLR 2021, Algorithm 1. A client predicts with its own
-    BatchNorm; the global model is evaluated with the mean of the clients' (by samples), as the authors do for a client
-    from outside. Who is absent keeps its own; the first visit starts from the initial model's.
+    with s the coordinates that are shared. Li, Jiang, Zhang, Kamp, Dou, ICLR 2021, Algorithm 1.
 
     Parameters
     ----------
     by : BatchNorm is known by the ``"type"`` of the module (all BatchNorm classes), or, as released, by ``"bn"`` in the
         ``"name"`` of the tensor, which misses those of the shortcuts of a ResNet.
 
-    A network without BatchNorm is trained as by FedAvg, with a warning in the log.
+    Model sent: without BatchNorm.
+    Client state: BatchNorm layers with their statistics.
+    Server sees: sums of the rest.
+    Traffic: less, by the size of these layers.
+    Differs: nothing in training. A client predicts with its own BatchNorm; the global model, which the groups are
+    tested on, has the mean of the clients' (by samples), as the authors advise for a client from outside. Who is absent
+    keeps its own; the first visit starts from the initial model's. A network without BatchNorm is trained as by FedAvg,
+    with a warning in the log.
     """
 
     by: Literal["type", "name"] = choice("type", "name")

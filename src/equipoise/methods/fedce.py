@@ -52,12 +52,16 @@ class FedCE(Rule):
     floors : apply the floor ``"before"`` scaling, or ``"after"`` every scaling (then also to c).
     metric : ``"balanced"`` accuracy (mean over a client's classes) or ``"accuracy"``, on the training data.
 
-    Client state: ``previous`` [G], its own last model. Server state: ``c`` [N]; ``used`` [N], the weights in the last
-    step (-1: absent); sums over rounds ``cos``, ``metric``, ``total`` and their counts ``visits``, ``measured``, each [N].
-    Differs: weights are always scaled to sum one. :math:`\theta_{-m}` is measured only by clients that took part in the
-    last round without being all of it, and where the step was the weighted mean (SCAFFOLD with another eta, FedDyn: never);
-    a client not measured yet has the mean b. Those present share out the weight
-    they had together (the paper assumes no absent clients).
+    Client state: ``previous`` [G], its last model. Server state: ``c`` [N]; ``used`` [N], the weights in the last step
+    (-1: absent); sums over rounds ``cos``, ``metric``, ``total`` and their counts ``visits``, ``measured``, each [N].
+    Reports: ``metric``, accuracy on its training data of the model of the others; ``measured``, whether there is one.
+    Server sees: inner products of updates.
+    Traffic: one number down, two up. One more pass over the local data.
+    Differs: weights are always scaled to sum one, also where NVFlare's floors of 2023 leave another sum. Accuracy on
+    training data takes the place of the Dice score on validation data. :math:`\theta_{-m}` is measured only by clients
+    that took part in the last round without being all of it, and where the step was the weighted mean (SCAFFOLD with
+    another eta, FedDyn: never); a client not measured yet has the mean b. Those present share out the weight they had
+    together (the paper assumes no absent clients). A client that did not move, or whose others cancel, has cosine 0.
     """
 
     owns = frozenset(

@@ -31,7 +31,12 @@ class FedDyn(Rule):
         clients of the round.
     server : False leaves out h (plain averaging on the server).
 
-    Client state: ``g`` [P]. Server state: ``u`` = h / alpha [P], which does not depend on alpha.
+    Client state: ``g`` [P], sum of its updates, times -alpha. Server state: ``u`` = h / alpha [P], which does not
+    depend on alpha.
+    Differs: the first step is up to twice FedAvg's, which is right: h already holds the first mean. The authors' code
+    plots the mean of all clients' latest models; here it is the model broadcast. With a rule that sets the weights
+    (``feddyn+fedheal``) h still compensates the plain mean. MarsFL's FedDyn has no effect on training (its penalty does
+    not depend on the local model, and it keeps no h), so results published with it are those of FedAvg.
     """
 
     sees = "sum"

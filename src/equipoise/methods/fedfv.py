@@ -33,6 +33,11 @@ class FedFV(Rule):
     lags : ``"paper"`` looks back tau ... 1 rounds; ``"released"``, tau - 1 ... 0 with rounds counted from 1.
 
     Server state: ``last_update`` [N, P], ``last_round`` [N] (-1: never).
+    Reports: ``loss``, mean loss of the model it received on its training data.
+    Server sees: inner products of updates, from earlier rounds too.
+    Traffic: one number up. One more pass over the local data.
+    Differs: clients are drawn without replacement; the authors draw them in proportion to their samples, with
+    replacement.
     """
 
     owns = frozenset({"weights", "mask", "direction"})

@@ -34,9 +34,16 @@ class FedGA(Rule):
     form : ``"released"`` scales to sum one before it clips at 0, as FFL4MIA does; ``"official"`` is the authors' code,
         which does not centre the gaps, takes :math:`(1 - (r - 2)/R)` and clips to [0, 1].
 
-    Client state: ``last``, the metric of its own model at the end of its last visit, and ``seen``. Server state: ``a`` [N].
-    Differs: the gap is reported at the start of the next visit, so that no further exchange is needed, and is on training
-    data. Absent clients keep their weight; those with a gap share out the weight they had together.
+    Client state: ``last``, loss or accuracy of its last model; ``seen``, whether there is one. Server state: ``a`` [N].
+    Reports: ``gap``, how much worse, on its training data, the model it received is than its own last one; ``seen``,
+    whether there is one.
+    Server sees: ``gap`` and ``seen``.
+    Traffic: two numbers up. Two more passes over the local data.
+    Presets: ``released`` as FFL4MIA has it; ``official`` and ``official-acc`` as the authors' code, whose 1/3 is 1/N
+    for three domains.
+    Differs: the gap of a round is reported at the start of the client's next visit, so that no further exchange is
+    needed; the weights are used when the equation says. It is a gap on training data. Equal gaps leave the weights as
+    they are. Absent clients keep their weight, newcomers too, and the others share out the weight they had together.
     """
 
     owns = frozenset({"weights"})

@@ -35,8 +35,13 @@ class FedGH(Rule):
     gamma : share of the past in the history of ``"hierarchical"``, in [0, 1]. Released: 0.99.
 
     Server state: with ``"hierarchical"``, the mean of past steps ``h`` [P]; a tensor without one takes the plain mean.
-    Differs: the paper leaves open which of the two vectors the projection is on; ``"original"`` and ``"sequential"`` are the
-    readings. A client without an update conflicts with nobody. FedDM divides by all clients, here by those of the round.
+    Server sees: inner products of updates.
+    Presets: ``fedgh:released`` is what the code of FedLD has under this name, and most likely what the rows called
+    FedGH in its tables are.
+    Differs: the paper leaves open whether a pair is tested and projected on the updates as they came or as they have
+    become; hence two forms. Pairs come in the order of the clients, and where conflicts overlap the result depends on
+    it (not with ``"accumulate"``). A client that does not move conflicts with nobody. Not the FedGH of 2023, which
+    shares a header.
     """
 
     form: Literal["original", "sequential", "accumulate", "hierarchical"] = choice(
@@ -92,5 +97,12 @@ CATALOGUE = {
         "take the conflicts out of the updates, pair by pair and tensor by tensor (FedDM)",
         "Zhu et al., IEEE Transactions on Medical Imaging 2023",
         values={"form": "hierarchical"},
+        remarks="Hierarchical gradient de-conflicting, the server's side of FedDM (Zhu, Chen, Yuan). For each tensor, while "
+        "more than two vectors are left: rank them by their product with h, pair the best with the worst, the second with the "
+        "second worst and so on, project the two of a pair with a negative product on each other's normal planes, and replace "
+        "them by their sum. Of the last two project the first, then the second on the first as it now is. With s their sum, "
+        "the step is s / M and h becomes gamma h + (1 - gamma) s / M. The released code divides by all clients instead of "
+        "those of the round, fails with one client, scores a tensor without history with 0 / 0 (here it takes the plain "
+        "mean), and treats running statistics like parameters (here they are averaged).",
     ),
 }

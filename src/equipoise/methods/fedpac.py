@@ -32,11 +32,18 @@ class FedPAC(Rule):
     threshold : shares up to this are set to 0 before the rest is scaled to one, in [0, 1). Released: 0.001.
     weighted : weigh each client's prototype by its samples of the class, instead of equally.
 
-    Client state: ``where`` [h], the classifier's coordinates.
-    Server state: ``heads`` [N, h], their coordinates ``where`` [h], ``proto`` [C, D], ``known`` [C, 1].
-    Differs: a sample whose class has no global prototype is pulled to the client's own of before training. A class that
-    nobody holds keeps its prototype. Where no mixture can be computed a client gets its own classifier. The global
-    model's classifier is the mean of the clients'.
+    Client state: ``where`` [h], where the classifier stands. Server state: ``heads`` [N, h], their coordinates
+    ``where`` [h], ``proto`` [C, D], ``known`` [C, 1].
+    Reports: ``H`` [C, D], mean features of each class times the share of the class; ``V``, variance of features over
+    samples; ``proto`` [C, D], mean features of each class; ``count`` [C], samples of each class.
+    Server sees: each classifier, which is mixed for others; ``H`` and ``V``.
+    Traffic: the classifier, C D and C numbers down; 2 C D, C and 1 up. Two more passes over the local data, and one
+    epoch of training.
+    Differs: the problem is solved exactly, where released code uses an iterative solver and repairs its matrix; where
+    no mixture can be computed a client gets its own classifier. A sample whose class has no global prototype is pulled
+    to the client's own mean of before training. A class that nobody holds keeps its prototype, where released code
+    fails. Absent clients keep their classifier. The global model's classifier is the mean of the clients'. Losses that
+    other rules add act on the features only.
     """
 
     owns = frozenset({"start"})

@@ -32,6 +32,11 @@ class FedProc(Rule):
         (then the first round trains nothing).
 
     Server state: ``proto`` [C, D], ``known`` [C, 1].
+    Reports: ``proto`` [C, D], mean features of each class; ``count`` [C], samples of each class.
+    Server sees: sums of updates, and for each class of ``proto`` and of who holds it.
+    Traffic: C D numbers down; C D and C up. One more pass over the local data.
+    Differs: without prototypes (the first round) it is plain cross-entropy. Prototypes are computed after local
+    training in evaluation mode, not collected while weights change. A class nobody holds keeps its last prototype.
     """
 
     sees = "sum"

@@ -49,8 +49,12 @@ class FedProto(Rule):
     weighted : weigh each client's prototype by its samples of the class, instead of equally.
 
     Server state: ``proto`` [C, D], ``known`` [C, 1].
-    Differs: the model is averaged too, as the tables that compare FedProto with model-sharing methods need; the pull is
-    per sample and the mean plain, as in the released code (Eq. 6 as printed divides by the number of holders twice).
+    Reports: ``proto`` [C, D], mean features of each class; ``count`` [C], samples of each class.
+    Server sees: sums of updates, and for each class of ``proto`` and of who holds it, or of samples.
+    Traffic: C D numbers down; C D and C up. One more pass over the local data.
+    Differs: the original shares prototypes only; here the model is averaged too, as in every table that compares
+    FedProto with methods that share a model. The pull is per sample and the mean over holders plain, as in the released
+    code (Eq. 6 as printed divides by the number of holders twice).
     """
 
     sees = "sum"

@@ -34,8 +34,10 @@ class FedProx(Rule):
     mu : strength, >= 0; 0 is FedAvg. Common: 0.001 to 1.
     form : ``"squared"`` as above; ``"norm"`` is mu times the sum of the tensors' distances, whose pull does not fade.
 
-    Differs: MarsFL multiplies the term by a stray 0.01; preset ``marsfl``. The baseline in FedLD's code has distances that
-    are not squared; preset ``fedld``.
+    Differs: the term goes through momentum like the rest of the gradient. MarsFL, a library with several of these
+    methods, multiplies it by a further 0.01; preset ``marsfl`` is its effective default. The baseline in FedLD's code
+    has distances that are not squared, one per tensor (preset ``fedld``); values of mu of the two forms cannot be
+    compared.
     """
 
     mu: float = number(0.01, low=0)

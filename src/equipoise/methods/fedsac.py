@@ -86,7 +86,21 @@ class FedSAC(Rule):
     allocation : by importance, or a ``"random"`` order anew each time (the paper's ablation).
     aggregation : by ``"frequency"``, as above, or as FedAvg by ``"samples"`` (the paper's ablation).
 
-    State: ``r`` [N], ``units`` [N, K].
+    Server state: ``r`` [N], ``units`` [N, K].
+    Model sent: submodel.
+    Server sees: each client's model trained alone, whose accuracy is its contribution, unless contributions are given;
+    of the submodels only sums.
+    Traffic: the entries of the submodel each way, and one bit for each hidden unit down. What each client reaches alone
+    is measured before the first round, by training every client as ``standalone`` does, unless
+    ``Federation(contribution=[...])`` gives it. A client that only trains (no other local rule beside it) trains a
+    really smaller network; otherwise the whole one is masked, with the same numbers.
+    Presets: ``published`` measures contributions on the test data; ``cla`` and ``dir2`` have the beta of the paper's
+    tables for those partitions, where its beta for POW and DIR(1) is 10; ``literal`` has the equations as printed;
+    ``fedrac`` counts as a later code of the first author.
+    Differs: the authors released no code. The prefix begins at the least important unit: who contributes little holds
+    many units, but not the best ones. All submodels are nested, so what one client learns is valid in the others. Units
+    that add a NaN or an infinity to the loss count as the most important. Importances are compared to seven digits.
+    With partial participation r stays relative to all clients, and the mean is over those present.
     """
 
     beta: float = number(10.0, low=0)
@@ -169,9 +183,21 @@ CATALOGUE = {
         },
     ),
     "fedsac-no-allocation": CatalogueEntry(
-        (FedSAC,), "FedSAC's submodels drawn at random, of the same size", PAPER, values={"allocation": "random"}
+        (FedSAC,),
+        "FedSAC's submodels drawn at random, of the same size",
+        PAPER,
+        values={"allocation": "random"},
+        remarks='The ablation "w/o allocation" of Tables 3 and 4: at every look a new random order of all hidden units. The '
+        "paper says only that all units are treated equally; in the order of their numbers the second layer would be emptied "
+        "first. ``scores`` has no effect.",
     ),
     "fedsac-no-aggregation": CatalogueEntry(
-        (FedSAC,), "FedSAC's submodels averaged as by FedAvg", PAPER, values={"aggregation": "samples"}
+        (FedSAC,),
+        "FedSAC's submodels averaged as by FedAvg",
+        PAPER,
+        values={"aggregation": "samples"},
+        remarks='The ablation "w/o aggregation" of Tables 3 and 4. The average is of updates: averaging submodels padded with '
+        "zeros would pull parameters that few hold towards zero. The weights are free, so ``fedsac-no-aggregation+afl`` is "
+        "possible. ``count`` has no effect.",
     ),
 }

@@ -29,8 +29,11 @@ class FineTune(Rule):
     form : ``"last"`` trains a copy that only predicts, and the global model is what it would be without; ``"every_round"``
         also starts the client's next round from it (not the first one), as the code of FedRAC does.
 
-    With ``every_round`` the update counts from the model received, so it holds both trainings. Where a round is shorter than an
-    epoch, it begins with as many batches of it as the round has.
+    Traffic: none. One epoch per client before it predicts; with ``every_round`` one more every round but the first.
+    Differs: cross-entropy only, whatever other rules add to the local loss. With ``every_round`` the update counts from
+    the model received, so it holds both trainings. Where a round is shorter than an epoch, it begins with as many
+    batches of it as the round has. In a sum, ``qffl+finetune`` takes the weights of q-FFL as every sum does;
+    ``qffl(form=full)+finetune`` is q-FedAvg with one more epoch, as FedSAC compares with it.
     """
 
     form: Literal["last", "every_round"] = choice("last", "every_round")
@@ -60,5 +63,9 @@ CATALOGUE = {
         "FedAvg, and one more epoch at home before a client predicts",
         PAPER,
         {"fedrac": {"form": "every_round", "weights": "uniform"}},
+        remarks="``fedrac`` is after the code of FedRAC, which trains three times after every aggregation where this trains "
+        "once. CFFL's released FedAvg adds the updates one client after the other and lets each go on from the sum so far, so "
+        "that its clients differ by their order; that is not offered. Here clients differ by one epoch only, so a low or "
+        "negative correlation with their contributions is to be expected.",
     ),
 }

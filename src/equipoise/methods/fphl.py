@@ -44,6 +44,9 @@ class FPHL(Rule):
 
     Server state: integer counts, so that the comparison is exact: ``ups`` [N, G] (in memory bytes, while no client took
     part more than 254 times), ``rounds`` [N] (rounds each took part).
+    Server sees: the sign of every entry of every update.
+    Differs: nothing by default; the presets have what the released code does. Every record has ``kept``, the share of
+    update entries kept, and ``consistency``, their histogram.
     """
 
     owns = frozenset({"mask"})

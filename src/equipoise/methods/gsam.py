@@ -34,7 +34,9 @@ class GSAM(Rule):
     tau : growth of the distance over the rounds, rho (t / T)^tau, >= 0; 0 keeps it constant.
     alpha : share of the orthogonal part, >= 0; 0.05 to 0.5. 0 is SAM.
 
-    Differs: the original ties rho to the learning rate; here it depends on the round only, as in FedISM+.
+    Traffic: none. Two forward and two backward passes per batch.
+    Differs: the original ties rho to the learning rate; here it depends on the round only, as in FedISM+. 0.1 for alpha
+    is that of FedISM's code.
     """
 
     owns = frozenset({"gradient"})

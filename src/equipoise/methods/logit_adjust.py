@@ -25,6 +25,8 @@ class LogitAdjust(Rule):
     Parameters
     ----------
     tau : strength, >= 0; 0 is FedAvg. 1 fits the balanced error.
+
+    Differs: predictions, and the losses that rules measure, are those of the logits without the shift.
     """
 
     tau: float = number(1.0, low=0)

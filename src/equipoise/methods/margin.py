@@ -28,7 +28,8 @@ class Margin(Rule):
     form : ``"paper"`` as above; ``"released"`` is one term
         :math:`\lambda \log(1 + \sum_b \lVert \operatorname{softmax}(z_b) \rVert^2)` per batch, which depends on the size of the batch.
 
-    Differs: Eq. 3 is written for one sample; a batch takes the mean, as it does of the cross-entropy.
+    Differs: Eq. 3 is written for one sample; a batch takes the mean, as it does of the cross-entropy. With the released
+    term a short last batch is penalised less.
     """
 
     lam: float = number(0.03, low=0)

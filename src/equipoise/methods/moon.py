@@ -38,7 +38,11 @@ class Moon(Rule):
     mu : strength, >= 0; 0 is FedAvg. Paper: 1 to 5.
     temperature : > 0; 0.5.
 
-    Client state: ``previous`` [G], its own model at the end of its last visit, and ``seen`` [1].
+    Client state: ``previous`` [G], its last model; ``seen`` [1], whether there is one.
+    Traffic: none. Each batch takes two more forward passes.
+    Differs: features are what enters the classifier; the paper puts a projection head of two layers before it (give
+    your network one to have it). A client that never took part has no previous model and no contrastive term. Both
+    reference models are in evaluation mode.
     """
 
     reports = ""

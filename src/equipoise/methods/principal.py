@@ -44,9 +44,11 @@ class Principal(Rule):
     warm_start : take the plain mean until one that is not zero has been seen (of this tensor), as released.
 
     Server state: with ``warm_start``, ``seen`` [1], or [T] for tensors.
+    Server sees: inner products of updates.
     Notes: ``principal_axes`` is L, ``principal_tie`` whether the result jumps nearby (eigenvalues or signs near a tie).
-    Differs: Eq. 7 prints omega as 1; ``"l2_kept"`` does what its text says. A zero update adds nothing, an axis below
-    :math:`10^{-12} \lambda_1` is left out. Eq. 6 turns axes, which changes nothing.
+    Differs: Eq. 7 prints omega as 1; ``"l2_kept"`` does what its text says. A client that does not move adds nothing
+    and an axis below :math:`10^{-12} \lambda_1` is left out, where released code divides by zero. One client's update
+    passes unchanged. Eq. 6 turns axes, which changes nothing.
     """
 
     keep: float = number(0.8, low=0, high=1, above=True)

@@ -33,6 +33,14 @@ class QFFL(Rule):
         1 / lr is far too large and training stalls.
     sample_weights : multiply delta and h by N_m / sum N (for full participation with unequal sizes).
     eps : added to every loss, >= 0.
+
+    Server state: ``L``.
+    Reports: ``loss``, mean loss of the model it received on its training data.
+    Server sees: the ``loss``; with ``form=full`` also the length of the update.
+    Traffic: one number up. One more pass over the local data.
+    Differs: in a sum the form is ``weights``, because the step of ``full`` is estimated for plain gradient steps: with
+    momentum or many local steps L is far too large and training stalls. With q below 1, a client of almost no loss can
+    freeze a round; the record then shows ``qffl_largest_h``, the largest client's share of the sum of h, near 1.
     """
 
     sees = "scalars+sum"  # loss and length of the update

@@ -37,8 +37,13 @@ class SAGA(Rule):
     offset : added to the values once they sum to one, >= 0; the released code adds 1e-10.
 
     Server state: ``w`` [N], the last weight of each client, 0 before its first round.
-    Differs: the released code draws new augmentations in each of the measurement's passes; here there are none. Under
-    partial participation (the paper has none) last weights are those of the clients present, scaled to one.
+    Reports: ``value``, sharpness, or perturbed loss, of the model it received on its training data.
+    Server sees: ``value``; by the protocols of secure sums not even that.
+    Traffic: one number up. ``S`` takes three forward passes and one backward pass over the local data, ``L`` two and
+    one.
+    Differs: the released code measures with the training's random augmentations, drawn anew for each pass; here there
+    are none, because that noise can exceed S in early rounds. It offers S only. The paper has no partial participation:
+    here the last weights are those of the clients present, scaled to one.
     """
 
     owns = frozenset({"weights"})

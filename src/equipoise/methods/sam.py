@@ -44,6 +44,10 @@ class SAM(Rule):
     rho : search distance, >= 0, in the unit of the parameters; 0.01 to 0.2. 0 is FedAvg.
     tau : growth of the distance over the rounds, rho (t / T)^tau, >= 0; 0 keeps it constant.
     added : add the gradient at theta itself, as a class of FFL4MIA does that its training never uses; not recommended.
+
+    Traffic: none. Two forward and two backward passes per batch.
+    Differs: nothing. 1e-12 is added to the norm, and a gradient of zero gives an ordinary step. Terms that other rules
+    add to the loss (``moon``, ``logit-adjust``) are part of F here.
     """
 
     owns = frozenset({"gradient"})

@@ -32,9 +32,13 @@ class Scaffold(Rule):
     option : 1 or 2, the update of the control variate.
     absent : whether absent clients count in the update of ``c`` (1/N, the paper); False divides by |S|.
 
-    Client state: ``c_i`` [P]. Server state: ``c`` [P].
-    Differs: K eta is the distance the solver really travels, so that momentum is accounted for; without momentum they
-    are equal. Preset ``marsfl``: eta 0.25 and ``absent=False``.
+    Client state: ``c_i`` [P], control variate. Server state: ``c`` [P].
+    Reports: ``dc`` [P], change of its control variate, a gradient of its data.
+    Server sees: sums of updates and of ``dc``.
+    Traffic: P more in each direction; option 1 costs one more gradient over all local data.
+    Differs: with momentum the steps travel further than K eta; the control variate is divided by the distance a
+    constant gradient would really travel, which is K eta without momentum. It needs SGD: Adam's steps are not
+    proportional to the gradient. Clients are averaged equally unless another rule sets the weights.
     """
 
     sees = "sum"

@@ -24,9 +24,12 @@ class Standalone(Rule):
     The measure that collaborative fairness is taken against: Lyu, Xu, Wang, Yu, Collaborative Fairness in Federated
     Learning, 2020; Wang et al., FedSAC, KDD 2024, Definition 1.
 
-    No hyper-parameters: a client predicts with its last model. Nothing is sent; what is tested as the
-    global model is the mean of the clients', by samples. Who is
-    absent does not train, so compare at full participation.
+    Model sent: nothing.
+    Client state: the whole model.
+    Differs: nothing. Rounds and epochs are those of the other methods, so that accuracies at the end compare; train at
+    full participation, because who is absent does not train. A client predicts with its last model; what is tested as
+    the global model is the mean of the clients', by samples. Rules that change the local loss act; rules of the server
+    have nothing to work on. Methods that need each client's contribution make this run by themselves.
     """
 
     sees = "nothing"

@@ -1,0 +1,198 @@
+"""What the pages say that the code knows: a hook of MkDocs that fills in the parts of docs/*.md between markers when the site is built.
+
+A page holds ``<!-- NAME -->`` where a key of ``GENERATED`` shall stand.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+from docstrings import Docstrings, parts
+
+from equipoise.cli import description
+from equipoise.core.rule import Rule
+from equipoise.core.settings import RunSettings, Settings, usual
+from equipoise.core.settings import meaning as said
+from equipoise.methods import METHODS
+from equipoise.networks import NETWORKS
+
+RULES: dict[str, type[Rule]] = {rule.__name__: rule for entry in METHODS.values() for rule in entry.rules}
+LABEL = re.compile(r"^((?:[A-Z][a-z]+)(?: [a-z]+)?): ", flags=re.M)
+
+
+def row(*cells: object) -> str:
+    """One row of a Markdown table; a bar inside a cell is escaped, but for those in code."""
+    safe = ["".join(re.sub(r"`[^`]*`|\|", lambda m: m[0] if len(m[0]) > 1 else r"\|", str(cell))) for cell in cells]
+    return "| " + " | ".join(safe) + " |"
+
+
+def table(*titles: str) -> list[str]:
+    """The first two lines of a Markdown table."""
+    return [row(*titles), "|" + "---|" * len(titles)]
+
+
+def code(text: object) -> str:
+    """Text as Markdown code, safe in a table."""
+    return f"`{text}`"
+
+
+def plain(text: str) -> str:
+    """Double backticks to Markdown's single ones, on one line."""
+    return " ".join(text.replace("``", "`").split())
+
+
+def facts(rule: type[Rule]) -> dict[str, str]:
+    """The lines of a rule's docstring that begin with a label, such as ``Client state``, ``Reports`` or ``Differs``."""
+    *_, after = parts(rule.__doc__ or "")
+    text = re.sub(r"(Server state: )", r"\n\1", after)  # may share the line of the client's
+    _, *found = LABEL.split(text)
+    return {label: value.strip() for label, value in zip(found[::2], found[1::2], strict=True)}
+
+
+def meanings(rule: type[Rule]) -> dict[str, str]:
+    """What the docstring of a rule says of each hyper-parameter."""
+    _, sections, _ = parts(rule.__doc__ or "")
+    return {name: text for section in sections if section.title == "Parameters" for name, text in section.items.items()}
+
+
+# the catalogue of methods
+def home(rule: type[Rule]) -> str:
+    """The first name of the catalogue that is this rule alone: where it is described."""
+    return next(name for name, entry in METHODS.items() if entry.rules == (rule,))
+
+
+def method(name: str) -> str:
+    """The section of one method."""
+    entry, shown = METHODS[name], description.describe_method(name)
+    text = [f"## {name}", f"*{shown['summary'][0].upper()}{shown['summary'][1:]}.* {shown['citation']}."]
+    described = [rule for rule in entry.rules if home(rule) == name]
+    others = " and ".join(f"[{home(rule)}](#{home(rule)})" for rule in entry.rules if rule not in described)
+    text += [parts(rule.__doc__ or "")[0] for rule in described]
+    if others:
+        changed = ", ".join(code(f"{key}={value}") for key, value in entry.values.items())
+        what = "The sum of " if len(entry.rules) > 1 else "A form of "
+        text.append(f"{what}{others}{f', with {changed}' if changed else ''}.")
+    text.append(entry.remarks)
+    if shown["hyper_parameters"]:
+        rows = [
+            row(code(p["name"]), code(p["default"]), p["values"], meaning(entry.rules, p["name"]))
+            for p in shown["hyper_parameters"]
+        ]
+        text.append("\n".join([*table("parameter", "default", "values", "meaning"), *rows]))
+    presets = [
+        f"{code(f'{name}:{preset}')} ({', '.join(code(f'{k}={v}') for k, v in values.items())})"
+        for preset, values in entry.presets.items()
+    ]
+    if presets:
+        taken = f" In a sum {code(f'{name}:{entry.summed}')} is taken." if entry.summed else ""
+        text.append(f"**Presets:** {', '.join(presets)}.{taken}")
+    if shown["needs"]:
+        text.append(f"**Needs:** {'; '.join(shown['needs'])}.")
+    text.append(f"**The server must see** {seen(name)}.")
+    for rule in described:
+        text += [f"**{label}:** {value}" for label, value in facts(rule).items() if label != "Server sees"]
+    return "\n\n".join(filter(None, text))
+
+
+def meaning(rules: tuple[type[Rule], ...], name: str) -> str:
+    """What the rules of a method say of a hyper-parameter; ``rho`` of FedISM+ is one of both."""
+    said = [meanings(rule)[name] for rule in rules if name in meanings(rule)]
+    return said[0] if said else ""
+
+
+def seen(name: str) -> str:
+    """What the server must see of single clients, with the details of the rules that ask for the most."""
+    entry, sees = METHODS[name], description.describe_method(name)["sees"]
+    details = "; ".join(facts(rule)["Server sees"].rstrip(".") for rule in entry.rules if "Server sees" in facts(rule))
+    return f"`{sees}`" + (f": {plain(details).removeprefix('sums ')}" if details else "")
+
+
+def methods() -> str:
+    """The page of the methods, without its introduction."""
+    return "\n\n".join(map(method, METHODS))
+
+
+def method_table() -> str:
+    """The table of the README."""
+    rows = [
+        row(code(name), entry.summary, entry.citation, ", ".join(rule.__name__ for rule in entry.rules))
+        for name, entry in METHODS.items()
+    ]
+    return "\n".join([*table("name", "what it does", "paper", "parts"), *rows])
+
+
+def what_leaves() -> str:
+    """What a client sends and keeps, and what the server must see, for every method."""
+
+    def joined(name: str, label: str, otherwise: str) -> str:
+        said = [plain(found[label]).rstrip(".") for rule in METHODS[name].rules if label in (found := facts(rule))]
+        return "; ".join(said) or otherwise
+
+    rows = [
+        row(
+            code(name),
+            joined(name, "Model sent", "whole"),
+            joined(name, "Reports", "none"),
+            joined(name, "Client state", "nothing"),
+            seen(name),
+        )
+        for name in METHODS
+    ]
+    titles = ("method", "model it sends", "reports beside it", "stays at the site", "the server must see")
+    return "\n".join([*table(*titles), *rows])
+
+
+# scenarios and networks
+def scenarios() -> str:
+    """A line for each scenario."""
+    rows = [row(f"[{name}](#{name})", said) for name, said in description.catalogue()["scenarios"].items()]
+    return "\n".join([*table("scenario", "what it is"), *rows])
+
+
+def networks() -> str:
+    """A line for each network, with its options."""
+    rows = [row(code(name), entry.summary) for name, entry in NETWORKS.items()]
+    return "\n".join([*table("network", "what it is"), *rows])
+
+
+def settings() -> str:
+    """The settings of training: name, default and meaning."""
+    rows = [row(code(f.name), code(repr(f.default)), said(f)) for f in fields(Settings)]
+    return "\n".join([*table("setting", "default", "meaning"), *rows])
+
+
+def options() -> str:
+    """The settings as options of the command line: name, meaning, and what holds without it."""
+    short = {"method": ", `-m`", "rounds": ", `-r`"}
+    rows = [
+        row(code(f"--{f.name.replace('_', '-')}") + short.get(f.name, ""), said(f), usual(f))
+        for f in (*fields(RunSettings), *fields(Settings))
+    ]
+    return "\n".join([*table("option", "meaning", "default"), *rows])
+
+
+GENERATED = {
+    "settings": settings,
+    "options": options,
+    "methods": methods,
+    "what leaves a site": what_leaves,
+    "scenarios": scenarios,
+    "networks": networks,
+}
+
+
+# the hook
+def on_config(config: Any) -> Any:
+    """Let every page, and every docstring on one, be written as docstrings are."""
+    config.markdown_extensions.append(Docstrings())
+    return config
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in what is generated."""
+    for name, generate in GENERATED.items():
+        if f"<!-- {name} -->" in markdown:
+            markdown = markdown.replace(f"<!-- {name} -->", generate())
+    return markdown
