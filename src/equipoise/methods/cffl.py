@@ -92,6 +92,8 @@ class CFFL(Rule):
     Client state: ``residual`` [P] if theta_u < 1. Server state: ``reputation``, ``reputable``, ``seen``, ``size`` (n / max n, or classes /
     C), ``share`` (q): each [N]. Running statistics of BatchNorm stay the client's own.
     Differs: who is to get no entry gets none (released: all of them), and the smallest entry of a layer is not lost.
+
+    The class is long because its published forms differ in eight hooks.
     """
 
     reports = "its number of classes"
