@@ -656,7 +656,7 @@ def test_shares_are_more_alike_the_higher_alpha(reads: Reads, tmp_path: Path) ->
         ({"scene": "dir", "samples": 5000}, r"10 clients of 5000 images"),
         ({"clients": 0}, "clients and samples must be >= 1; found clients=0"),
         ({"scene": "cla", "samples": 5000}, r"client 1 needs 5000 different samples of class 0"),
-        ({"scene": "dir", "alpha": 0.0}, "alpha must be at least"),
+        ({"scene": "dir", "alpha": 0.0}, "alpha must be >="),
     ],
 )
 def test_options_of_fedsac_out_of_range_are_named(

@@ -26,6 +26,8 @@ class Images:
     this order. Whole pixels are moved where that is enough (``crop``, ``flip``, ``translate``). Otherwise each image is
     sampled once, bilinearly.
 
+    The class is long because what is drawn and where it is applied must agree, step by step.
+
     Parameters
     ----------
     mean, std : one number per channel, or one for all, on the scale where white is 1; ``std`` > 0.

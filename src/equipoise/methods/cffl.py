@@ -111,6 +111,8 @@ class CFFL(Rule):
     own. Absent clients (the paper has none) keep r and their model and cannot fall out; those present share out the r
     they had together, 1 / |R| for each who is new. The paper's text, as far as we know, mixes old and new reputations
     equally (``fade=False``).
+
+    The class is long because its published forms differ in eight hooks.
     """
 
     reports = "its number of classes"
