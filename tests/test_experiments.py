@@ -17,8 +17,8 @@ from equipoise import networks
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
 from equipoise.methods.fphl import FPHL
+from equipoise.metrics.columns import GROUPS
 from equipoise.report.reproduced_figures import KINDS
-from equipoise.report.table import STATISTICS
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
 from equipoise.scenarios import SCENARIOS
@@ -111,7 +111,7 @@ def test_columns_are_statistics_of_measures_and_are_shown(name: str) -> None:
         statistic, _, measure = spec.partition(" ")
         assert measure in ("", "balanced", "auc", "auc_ovr")
         assert statistic.startswith("group:") or statistic in (
-            *STATISTICS, "last", "mean_client", "traffic", *reproduce.OF_CLIENTS
+            *(column.key for column in GROUPS), "last", "mean_client", "traffic", *reproduce.OF_CLIENTS
         )  # fmt: skip
     assert all(condition.columns for _, condition in conditions(name))
     shown = {column for _, condition in conditions(name) for column in condition.columns}

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.federation.history import History, line, write_atomically
+from equipoise.federation.history import History, write_atomically
+from equipoise.federation.records import line
 
 RECORDS = (
     {

@@ -29,9 +29,10 @@ from equipoise.engines import ENGINES, Engine, EngineChoice, choose
 from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.evaluation import Tests
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import History, line
+from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame
 from equipoise.federation.method import Method
+from equipoise.federation.records import line
 from equipoise.federation.round import Experiment, Progression, Record, begin, looking, one_round, submodels
 from equipoise.metrics.classification import chosen
 from equipoise.submodels.hidden_units import Neurons

@@ -182,7 +182,7 @@ def _choices(result: Result) -> list[str]:
 
 def latex(result: Result) -> str:
     """For a paper: one booktabs table per block."""
-    from equipoise.report.table import tex
+    from equipoise.report.rendering import tex
 
     blocks = []
     for part in result.parts:

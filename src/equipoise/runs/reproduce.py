@@ -23,8 +23,9 @@ from equipoise.federation.method import parse
 from equipoise.metrics.classification import MEASURES
 from equipoise.metrics.communication import traffic
 from equipoise.metrics.statistics import summary_over_seeds
+from equipoise.report.notes import mixed_machines
 from equipoise.report.reproduction import Entry, Result, Shown
-from equipoise.report.table import mixed_machines, summary_of
+from equipoise.report.statistics import summary_of
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
