@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equipoise.report import drawing, figures
 from equipoise.report.drawing import FAINT, INK, MARKERS
-from equipoise.report.reproduction import Entry, Result, Shown
+from equipoise.report.reproduction import Block, ReproducedValue, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -178,7 +178,7 @@ _PER_ROUND: Final[dict[str, Callable[[Vector], Vector]]] = {
 }
 
 
-def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:
+def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:
     """Columns against what was varied, one panel per column and one line per series; rows that vary nothing are levels.
 
     Parameters
@@ -236,15 +236,15 @@ def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, colum
     return figure
 
 
-def _spread(entries: Sequence[Entry] | Any) -> list[float] | None:
+def _spread(entries: Sequence[ReproducedValue] | Any) -> list[float] | None:
     """Half-lengths of error bars; none where there is one seed."""
     several = [entry for entry in entries if len(entry.values) > 1]
     return [entry.std if len(entry.values) > 1 else 0.0 for entry in entries] if several else None
 
 
-def _planes(parts: Sequence[Shown], x: str, y: str) -> dict[str, Figure]:
+def _planes(parts: Sequence[Block], x: str, y: str) -> dict[str, Figure]:
     """One figure per data set: colours are rows, marks are parts."""
-    sets: dict[str, list[Shown]] = {}
+    sets: dict[str, list[Block]] = {}
     for part in parts:
         sets.setdefault(part.title.partition(", ")[0], []).append(part)
     drawn = {}
@@ -254,7 +254,7 @@ def _planes(parts: Sequence[Shown], x: str, y: str) -> dict[str, Figure]:
     return drawn
 
 
-def plane(parts: Sequence[Shown], x: str, y: str) -> Figure:
+def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
     """One column against another: colours are rows, marks are parts, crosses the std (ddof 1) over seeds.
 
     Parameters
