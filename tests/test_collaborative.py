@@ -25,6 +25,7 @@ from equipoise.metrics import (
     rank_fairness,
     traffic_by_client,
 )
+from equipoise.report.figures import unit_table
 
 PERCENT = st.integers(0, 1000).map(lambda k: k / 1000)  # accuracies on 1000 samples: ties are common
 PAIRS = st.lists(st.tuples(PERCENT, PERCENT), min_size=2, max_size=25)
@@ -409,12 +410,12 @@ def test_who_holds_which_unit() -> None:
         {"round": 11, "units": {"held": []}},
     ]
     history = History(records, {"method": "fedsac", "units": UNITS})
-    found = history.unit_table()
+    found = unit_table(history)
     assert found is not None
     assert found[0] == 10
     np.testing.assert_array_equal(found[1], tables[1])
-    assert History(records, {"method": "m"}).unit_table() is None
-    assert History(records[2:], {"method": "m", "units": UNITS}).unit_table() is None
+    assert unit_table(History(records, {"method": "m"})) is None
+    assert unit_table(History(records[2:], {"method": "m", "units": UNITS})) is None
 
 
 def test_contributions_and_units_come_from_the_manifest(tmp_path: Any) -> None:

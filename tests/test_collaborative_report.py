@@ -14,8 +14,9 @@ from rich.console import Console
 from scipy import stats
 
 from equipoise.federation.history import History
-from equipoise.report import comparison, draw_all, figures, latex, markdown, render, rich_table, verdict
-from equipoise.report.table import COLLABORATION, collaboration_grid
+from equipoise.metrics.columns import COLLABORATION, placed
+from equipoise.report import comparison, draw_all, drawing, figures, latex, markdown, render, rich_table, verdict
+from equipoise.report.layout import Grid, sheets
 from test_report import Page, made_up
 
 N = 6
@@ -81,9 +82,15 @@ def of(found: Any, method: str) -> Any:
     return next(m for m in found["collaboration"]["methods"] if m["method"] == method)
 
 
+def collaboration_grid(found: Any) -> Grid | None:
+    return next((sheet.grid for sheet in sheets(found) if sheet.name == "collaboration"), None)
+
+
 def cells_of(histories: list[History]) -> dict[str, Any]:
     """Cells of the first method by column."""
-    return dict(zip(COLLABORATION, collaboration_grid(comparison(histories)).rows[0][1], strict=True))
+    content = collaboration_grid(comparison(histories))
+    assert content is not None
+    return dict(zip((column.key for column in placed(COLLABORATION)), content.rows[0][1], strict=True))
 
 
 # the comparison
@@ -105,7 +112,7 @@ def test_comparison_is_the_summaries_over_seeds() -> None:
             "down": [100 * s["bytes"]["down"] / FULL for s in summaries],
             "up": [100 * s["bytes"]["up"] / FULL for s in summaries],
         }
-        assert set(COLLABORATION) <= set(columns)
+        assert {column.key for column in COLLABORATION} <= set(columns)
         for key, values in columns.items():
             if None in values:
                 assert method[key] == {"mean": None, "std": None, "ci95": None}, key
@@ -176,12 +183,13 @@ def test_every_table_holds_the_numbers(seeds: int) -> None:
     histories = several(seeds)
     found = comparison(histories)
     page = Page(render(histories))
-    titles = [title for title, _, _ in COLLABORATION.values()]
+    titles = [column.title for column in placed(COLLABORATION)]
     table = next(t for t in page.tables if "fairness" in t[0])
     assert table[0] == ["Method", *titles]
     for text in (shown(found), markdown(found), latex(found), page.text):
         for method in found["collaboration"]["methods"]:
-            for key, (_, _, digits) in COLLABORATION.items():
+            for column in placed(COLLABORATION):
+                key, digits = column.key, column.digits
                 cell = method[key]
                 if cell["mean"] is not None and not (key == "bcf" and method["satisfied"]):
                     number = f"{abs(cell['mean']):.{digits}f}"
@@ -354,10 +362,10 @@ def test_clients_over_many_rounds_keep_the_last() -> None:
 
 def test_neurons_show_who_holds_what() -> None:
     run = made("fedsac")
-    _, table = run.unit_table()
+    _, table = figures.unit_table(run)
     axes = figures.neurons([made("fedavg", follow=0.0), run]).axes[0]
     bars = [bar for container in axes.containers for bar in container]
-    blue = [bar for bar in bars if bar.get_facecolor() == to_rgba(figures.PALETTE[0])]
+    blue = [bar for bar in bars if bar.get_facecolor() == to_rgba(drawing.PALETTE[0])]
     order = np.argsort(run.contribution)
     for row, m in enumerate(order):
         widths = [bar.get_width() for bar in blue if bar.get_y() < row < bar.get_y() + bar.get_height()]
@@ -365,7 +373,7 @@ def test_neurons_show_who_holds_what() -> None:
         assert len(widths) == sum(table[m, part].any() for part in (slice(0, 8), slice(8, 13)))  # nested: one stretch
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0 (8)", "2 (5)"]
     assert [label.get_text() for label in axes.get_yticklabels()] == [str(m) for m in order]
-    grey = [bar for bar in bars if bar.get_facecolor() == to_rgba(figures.FAINT)]
+    grey = [bar for bar in bars if bar.get_facecolor() == to_rgba(drawing.FAINT)]
     assert sum(bar.get_width() for bar in grey) == N * 13
 
 
@@ -375,7 +383,7 @@ def test_neurons_that_are_not_nested() -> None:
     records = [{"round": 0, "units": {"held": [], "bits": bits(table)}}]
     axes = figures.neurons([History(records, {"method": "m", "units": UNITS})]).axes[0]
     bars = [bar for container in axes.containers for bar in container]
-    blue = [bar for bar in bars if bar.get_facecolor() == to_rgba(figures.PALETTE[0])]
+    blue = [bar for bar in bars if bar.get_facecolor() == to_rgba(drawing.PALETTE[0])]
     assert sum(bar.get_width() for bar in blue) == table.sum()
     assert len(axes.get_yticks()) == 0
     left = [table[:, :8].sum(0).max(), table[:, 8:].sum(0).max()]

@@ -18,7 +18,7 @@ from equipoise.federation.method import parse
 from equipoise.methods import METHODS
 from equipoise.methods.fphl import FPHL
 from equipoise.report.reproduced_figures import KINDS
-from equipoise.report.table import STATISTICS
+from equipoise.report.reproduction import STATISTICS
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
 from equipoise.scenarios import SCENARIOS
@@ -110,9 +110,7 @@ def test_columns_are_statistics_of_measures_and_are_shown(name: str) -> None:
     for spec in experiment.columns.values():
         statistic, _, measure = spec.partition(" ")
         assert measure in ("", "balanced", "auc", "auc_ovr")
-        assert statistic.startswith("group:") or statistic in (
-            *STATISTICS, "last", "mean_client", "traffic", *reproduce.OF_CLIENTS
-        )  # fmt: skip
+        assert statistic.startswith("group:") or statistic in STATISTICS
     assert all(condition.columns for _, condition in conditions(name))
     shown = {column for _, condition in conditions(name) for column in condition.columns}
     assert shown == set(experiment.columns) or experiment.kind == "figure"
@@ -406,5 +404,5 @@ def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_statistic_and_kind_of_figure() -> None:
-    for word in (*reproduce.OF_GROUPS, *reproduce.OF_CLIENTS, *reproduce.OF_RUNS, *KINDS):
+    for word in (*STATISTICS, *KINDS):
         assert f"`{word}`" in PAGE, word

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, recall_score
 
 import equipoise as eq
-from equipoise.federation.history import History, line
+from equipoise.federation.history import History
+from equipoise.federation.records import line
 from equipoise.metrics import class_counts, classification, group_fairness, parity, rates_of
 from equipoise.report import table
 

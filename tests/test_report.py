@@ -17,6 +17,7 @@ from equipoise.federation.history import History
 from equipoise.report import (
     comparison,
     draw_all,
+    drawing,
     figures,
     latex,
     markdown,
@@ -599,7 +600,7 @@ def test_page_follows_the_colours_of_the_reader(html):
     assert "prefers-color-scheme: dark" in html
     svg = html[html.index("<svg") : html.rindex("</svg>")]
     assert "currentColor" in svg
-    assert figures.INK not in svg
+    assert drawing.INK not in svg
 
 
 def test_page_of_one_seed(html):

@@ -20,31 +20,18 @@ from scipy import stats
 from equipoise.cli import main as cli
 from equipoise.federation.history import History
 from equipoise.metrics import MEASURES, holm, spread
+from equipoise.metrics.columns import COLLABORATION, GROUPS, INDICES, PARITY, Column
 from equipoise.metrics.groups import class_counts
 from equipoise.metrics.performance import last_rounds
 from equipoise.report import booktabs, comparison, figures, render, verdict
-from equipoise.report.details import (
-    DISTANCES,
-    EVENNESS,
-    LEVELS,
-    commands,
-    communication,
-    environment,
-    every_client,
-    limits,
-    over_clients,
-    over_groups,
-    size,
-    tests,
-)
-from equipoise.report.table import COLLABORATION, PARITY, STATISTICS
+from equipoise.report.formatting import size
+from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
+from equipoise.report.provenance import commands, environment
+from equipoise.report.sentences import limits
 from equipoise.report.terms import TERMS, anchor, hint, typeset
 from equipoise.runs.configuration import RunConfig, called
 from test_collaborative_report import made as collaborator
 from test_report import Page, compared, made_up, several
-
-tests.__test__ = False  # type: ignore[attr-defined]  # a function of the library
-TITLES = {**LEVELS, **DISTANCES, **EVENNESS}
 
 
 # the correction
@@ -71,18 +58,18 @@ def test_holm_rejects_what_the_procedure_rejects(p: list[float]) -> None:
 def test_every_index_of_spread_is_in_a_table_of_the_clients() -> None:
     histories = several(3)
     blocks = over_clients(histories)
-    assert TITLES.keys() == spread([0.5]).keys()
+    assert [column.key for column in INDICES] == list(spread([0.5]))
     shown = {title for block in blocks for title in block.grid.titles}
-    assert shown == {title for title, _ in TITLES.values()}
+    assert shown == {column.title for column in INDICES}
     runs = [h for h in histories if h.label == "afl"]
     found = [spread(last_rounds(run.client_table()[1])) for run in runs]
     for block in blocks:
         (cells,) = (cells for name, cells in block.grid.rows if name == "afl")
         for title, cell in zip(block.grid.titles, cells, strict=True):
-            key, (_, digits) = next((k, v) for k, v in TITLES.items() if v[0] == title)
-            values = [one[key].value for one in found]
-            assert cell.mean == f"{np.mean(values):.{digits}f}"
-            assert cell.spread == f"{np.std(values, ddof=1):.{digits}f}"
+            column = next(column for column in INDICES if column.title == title)
+            values = [one[column.key].value for one in found]
+            assert cell.mean == f"{np.mean(values):.{column.digits}f}"
+            assert cell.std == f"{np.std(values, ddof=1):.{column.digits}f}"
 
 
 def test_groups_have_the_same_indices() -> None:
@@ -94,11 +81,10 @@ def test_groups_have_the_same_indices() -> None:
     assert over_groups([History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"})]) == []
 
 
-@pytest.mark.parametrize("title", [title for title, _ in {**DISTANCES, **EVENNESS}.values()])
-def test_the_direction_told_is_that_of_evenness(title: str) -> None:
-    key = next(key for key, found in TITLES.items() if found[0] == title)
-    even, uneven = (spread(a)[key].value for a in ([0.6, 0.6, 0.6], [0.3, 0.6, 0.9]))
-    assert TERMS[title].better == ("higher" if even > uneven else "lower")
+@pytest.mark.parametrize("column", [c for c in INDICES if c.block != "level"], ids=lambda column: column.title)
+def test_the_direction_of_an_index_is_that_of_evenness(column: Column) -> None:
+    even, uneven = (spread(a)[column.key].value for a in ([0.6, 0.6, 0.6], [0.3, 0.6, 0.9]))
+    assert TERMS[column.title].better == column.better == ("higher" if even > uneven else "lower")
 
 
 def test_every_client_is_listed_with_every_method() -> None:
@@ -118,7 +104,7 @@ def test_every_client_is_listed_with_every_method() -> None:
 # statistical tests
 def test_tests_are_those_of_scipy_and_corrected_for_the_methods() -> None:
     histories = several(3)
-    (found,) = tests(comparison(histories))
+    (found,) = paired_tests(comparison(histories))
     assert found.titles == ("AVG", "STD", "worst")
     worst = {
         label: [100 * last_rounds(h.group_table()[1]).min() for h in histories if h.label == label]
@@ -133,11 +119,11 @@ def test_tests_are_those_of_scipy_and_corrected_for_the_methods() -> None:
         assert shown.interval == f"[{low:+.2f}, {high:+.2f}]".replace("-", "−")
         for text, p in ((shown.p, test.pvalue), (shown.holm, q)):
             assert text == ("< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0"))
-    assert tests(comparison(several(1))) == []
+    assert paired_tests(comparison(several(1))) == []
 
 
 def test_a_single_test_needs_no_correction() -> None:
-    (found,) = tests(comparison([h for h in several(3) if h.label != "afl"]))
+    (found,) = paired_tests(comparison([h for h in several(3) if h.label != "afl"]))
     assert {test.holm for _, cells in found.rows for test in cells if test} == {""}
 
 
@@ -175,7 +161,7 @@ def test_sizes_have_three_digits(n: float, text: str) -> None:
 
 # limits
 def said(histories: list[History]) -> str:
-    return " ".join(limits(comparison(histories), histories))
+    return " ".join(limits(histories))
 
 
 def test_limits_say_what_applies_and_nothing_else() -> None:
@@ -296,8 +282,8 @@ def test_a_comparison_is_one_command() -> None:
 
 # terms
 def test_every_title_is_explained() -> None:
-    titles = {*STATISTICS.values(), *PARITY.values(), *(title for title, *_ in COLLABORATION.values())}
-    titles |= {title for title, _ in TITLES.values()} | {title for k, title in MEASURES.items() if k != "accuracy"}
+    titles = {c.title for c in (*GROUPS, *INDICES, *COLLABORATION, *PARITY) if c.place is not None}
+    titles |= {title for k, title in MEASURES.items() if k != "accuracy"}
     assert titles <= TERMS.keys()
     assert len({anchor(title) for title in TERMS}) == len(TERMS)
     assert hint("Jain").endswith("Higher is better.")

@@ -20,7 +20,7 @@ from scipy import stats
 from equipoise.federation.history import History
 from equipoise.networks.resnet import resnet18
 from equipoise.report import reproduction
-from equipoise.report.reproduction import Entry, Result, Shown
+from equipoise.report.reproduction import Block, ReproducedValue, Result
 from equipoise.runs import reproduce
 
 MINE = """
@@ -295,12 +295,12 @@ def test_weights_decide_the_run_by_what_is_in_their_file(tmp_path: Path) -> None
 def shown(*, embedded: bool) -> Result:
     nan = math.nan
     entries = {
-        ("a_1", "AVG"): Entry((70.0, 72.0), 71.0, 1.4, 2.0, 70.5, 1.5),
-        ("b", "AVG"): Entry((60.0, 61.0), 60.5, 0.7, 1.0, 65.0, None),
-        ("c", "AVG"): Entry((-5.0, -5.0), -5.0, 0.0, 0.0, 66.0, None),
-        ("d", "AVG"): Entry((), nan, nan, nan, 80.0, None),
+        ("a_1", "AVG"): ReproducedValue((70.0, 72.0), 71.0, 1.4, 2.0, 70.5, 1.5),
+        ("b", "AVG"): ReproducedValue((60.0, 61.0), 60.5, 0.7, 1.0, 65.0, None),
+        ("c", "AVG"): ReproducedValue((-5.0, -5.0), -5.0, 0.0, 0.0, 66.0, None),
+        ("d", "AVG"): ReproducedValue((), nan, nan, nan, 80.0, None),
     }
-    part = Shown("digits", "Digits & co", "digits", ("AVG",), ("a_1", "b", "c", "d"), entries, {"d": "not released"}, 2)
+    part = Block("digits", "Digits & co", "digits", ("AVG",), ("a_1", "b", "c", "d"), entries, {"d": "not released"}, 2)
     return Result(
         "Mine: title", "Nobody", "About.", "", embedded, (part,), (("Mu is 1 %.", "Why not?"),), {"digits": "5 rounds"}
     )

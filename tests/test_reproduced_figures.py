@@ -11,7 +11,7 @@ import pytest
 from equipoise.analysis import reproduced
 from equipoise.federation.history import History
 from equipoise.report import reproduced_figures as drawing
-from equipoise.report.reproduction import Entry, Result, Shown
+from equipoise.report.reproduction import Block, ReproducedValue, Result
 from equipoise.runs import reproduce
 
 
@@ -35,17 +35,17 @@ def run(
     return History(records, meta | ({"contribution": {"standalone_test": alone}} if alone else {}))
 
 
-def entry(*values: float) -> Entry:
+def entry(*values: float) -> ReproducedValue:
     over = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-    return Entry(tuple(values), float(np.mean(values)) if values else math.nan, over, math.nan)
+    return ReproducedValue(tuple(values), float(np.mean(values)) if values else math.nan, over, math.nan)
 
 
-def block(name: str, cells: dict[tuple[str, str], Entry], title: str | None = None) -> Shown:
+def block(name: str, cells: dict[tuple[str, str], ReproducedValue], title: str | None = None) -> Block:
     rows, columns = (tuple(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-    return Shown(name, title or name, "digits", columns, rows, cells)
+    return Block(name, title or name, "digits", columns, rows, cells)
 
 
-def result(*parts: Shown) -> Result:
+def result(*parts: Block) -> Result:
     return Result("", "", "", "", embedded=True, parts=parts, ours=(), settings={})
 
 
@@ -152,7 +152,7 @@ def test_a_sweep_has_a_line_per_series_and_levels() -> None:
 
 
 def test_a_plane_puts_the_parts_of_a_data_set_together() -> None:
-    def cells(shift: float) -> dict[tuple[str, str], Entry]:
+    def cells(shift: float) -> dict[tuple[str, str], ReproducedValue]:
         return {
             ("A", "fairness"): entry(90 + shift, 92 + shift),
             ("A", "max"): entry(40, 42),

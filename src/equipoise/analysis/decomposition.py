@@ -14,7 +14,7 @@ from torch import Tensor
 from equipoise.data.samples import loaded
 from equipoise.engines import Answer, Job
 from equipoise.federation import evaluation
-from equipoise.federation.evaluation import Tests
+from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import Method, parse
@@ -109,7 +109,9 @@ def _from(e: Experiment, vector: Tensor) -> Experiment:
     return replace(e, setup=replace(e.setup, initial=vector.clone()))
 
 
-def _measured(e: Experiment, tests: Tests, now: Progression, rounds: int) -> tuple[Progression, dict[str, Any], Row]:
+def _measured(
+    e: Experiment, tests: EvaluationSets, now: Progression, rounds: int
+) -> tuple[Progression, dict[str, Any], Row]:
     """One round, and the terms of its loss."""
     models: dict[int, Tensor] = {}
 
@@ -127,7 +129,7 @@ def _measured(e: Experiment, tests: Tests, now: Progression, rounds: int) -> tup
     return following, record, {"round": now.t, **found._asdict(), "total": found.total}
 
 
-def _losses(e: Experiment, tests: Tests, vector: Tensor, ids: Sequence[int]) -> Tensor:
+def _losses(e: Experiment, tests: EvaluationSets, vector: Tensor, ids: Sequence[int]) -> Tensor:
     """Loss of one whole model [G] on the training data of each client [m]."""
     return torch.tensor([tests.score(e, vector, loaded(e.data[m]), ())["loss"] for m in ids], dtype=torch.float64)
 

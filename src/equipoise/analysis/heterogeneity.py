@@ -29,7 +29,7 @@ SCENARIO = "digits-label-skew"
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridRun:
     """One run of the figure: FedAvg at a label skew with a seed, and where it is."""
 
     alpha: float
@@ -38,7 +38,7 @@ class Cell:
     path: Path
 
 
-def cells(base: Path, alphas: Sequence[float] = ALPHAS, seeds: int = 1, **choices: Any) -> list[Cell]:
+def cells(base: Path, alphas: Sequence[float] = ALPHAS, seeds: int = 1, **choices: Any) -> list[GridRun]:
     """Every run of the figure, begun in a directory of its own; those begun earlier stay.
 
     Parameters
@@ -53,14 +53,14 @@ def cells(base: Path, alphas: Sequence[float] = ALPHAS, seeds: int = 1, **choice
             config = configure(
                 "fedavg", SCENARIO, seed=seed, scenario_options={**options, "alpha": float(alpha)}, **choices
             )
-            found.append(Cell(float(alpha), seed, config, base / f"alpha{alpha:g}-seed{seed}"))
+            found.append(GridRun(float(alpha), seed, config, base / f"alpha{alpha:g}-seed{seed}"))
     for cell in found:  # once all are known to be possible
         runs.start(cell.config, cell.path)
     return found
 
 
 def measure(
-    found: Sequence[Cell],
+    found: Sequence[GridRun],
     methods: Sequence[str] = METHODS,
     *,
     every: int = 5,

@@ -238,7 +238,7 @@ def _made(directory: Path) -> Path:
 
 
 def _drawn(figures: dict[str, Figure], directory: Path) -> None:
-    from equipoise.report.figures import save
+    from equipoise.report.drawing import save
 
     for path in save(figures, directory):
         _wrote(path)

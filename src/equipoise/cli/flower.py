@@ -353,7 +353,8 @@ def check_outcome(outcome: Outcome, log: Path | None) -> None:
 
 def _finish(directory: Path, json_: bool) -> None:
     from equipoise.federation.history import History
-    from equipoise.report.table import comparison, rich_table
+    from equipoise.report.rendering import rich_table
+    from equipoise.report.statistics import comparison
 
     compared = comparison([History.from_run(directory)])
     if json_:

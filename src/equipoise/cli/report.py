@@ -20,15 +20,17 @@ def report(
     """Write one self-contained HTML report of any runs."""
     from equipoise.federation.history import History
     from equipoise.report.html import write
-    from equipoise.report.table import comparison, rich_table
+    from equipoise.report.rendering import rich_table
+    from equipoise.report.statistics import Comparison
     from equipoise.runs.comparison import members
 
     histories = [History.from_run(run) for path in directories for run in members(path)]
     if not histories:
         raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
-    written = write(histories, output, figures=figures)
+    compared = Comparison.of(histories)
+    written = write(compared, output, figures=figures)
     if json_:
-        print_json(comparison(histories))
+        print_json(compared.document)
         return
-    out.print(rich_table(comparison(histories), out.width))
+    out.print(rich_table(compared, out.width))
     out.print(f"report: {written}", soft_wrap=True, highlight=False)

@@ -135,7 +135,7 @@ def _write(
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
     from equipoise.report import reproduced_figures, reproduction
-    from equipoise.report.figures import save
+    from equipoise.report.drawing import save
     from equipoise.report.html import write as write_report
     from equipoise.runs import reproduce as experiments
     from equipoise.system.environment import environment

@@ -142,12 +142,13 @@ def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:
 
 def _show_results(histories: list[History], directory: Path, *, json_: bool, report: bool, figures: bool) -> None:
     from equipoise.report.html import write
-    from equipoise.report.table import comparison, rich_table
+    from equipoise.report.rendering import rich_table
+    from equipoise.report.statistics import Comparison
 
-    compared = comparison(histories)
-    written = write(histories, directory / "report.html", figures=figures) if report else None
+    compared = Comparison.of(histories)
+    written = write(compared, directory / "report.html", figures=figures) if report else None
     if json_:
-        print_json(compared)
+        print_json(compared.document)
         return
     for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
         out.print(f"[dim]{escape(line)}[/]", highlight=False)

@@ -187,10 +187,8 @@ def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> 
 
 
 @dataclass(frozen=True)
-class Tests:
+class EvaluationSets:
     """Named evaluation sets, and for each client the one it belongs to (None: all of them)."""
-
-    __test__ = False  # not a test case
 
     sets: Mapping[str, Samples | Stream]
     groups: tuple[str, ...] | None

@@ -27,11 +27,12 @@ from equipoise.core.solver import SGD, Solver
 from equipoise.data.samples import Absent, Samples, Stream, Transform, loaded, read
 from equipoise.engines import ENGINES, Engine, EngineChoice, choose
 from equipoise.federation import checkpoint, evaluation
-from equipoise.federation.evaluation import Tests
+from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import History, line
+from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame
 from equipoise.federation.method import Method
+from equipoise.federation.records import line
 from equipoise.federation.round import Experiment, Progression, Record, begin, looking, one_round, submodels
 from equipoise.metrics.classification import chosen
 from equipoise.submodels.hidden_units import Neurons
@@ -121,7 +122,7 @@ class Federation:
         )
         model, held_out, where = known.model, known.validation, known.model.initial.device
         data, sets, asked = known.data, known.tests, cohort_size(len(known.data), settings.participation)
-        self.tests = Tests(sets, _groups(groups, len(data), sets), measured)
+        self.tests = EvaluationSets(sets, _groups(groups, len(data), sets), measured)
         self.model = model
         self._dtype = known.dtype
         self.method = Method.of(method)

@@ -42,8 +42,8 @@ from equipoise.engines.sequential import sequential
 from equipoise.engines.stacked import stacked
 from equipoise.federation import evaluation
 from equipoise.federation.federation import Federation
-from equipoise.federation.history import line
 from equipoise.federation.method import Method
+from equipoise.federation.records import line
 from equipoise.federation.round import Experiment, Progression, Record, one_round
 from equipoise.federation.tensor_memory import Watch
 from equipoise.system.errors import ExpectedError

@@ -14,9 +14,10 @@ from equipoise.metrics.collaborative import (
     collaborative_fairness,
     rank_fairness,
 )
+from equipoise.metrics.columns import spread
 from equipoise.metrics.communication import Traffic, full_model, overhead, traffic, traffic_by_client
 from equipoise.metrics.groups import Groups, Parity, Rates, class_counts, group_fairness, parity, rates_of
-from equipoise.metrics.performance import Fairness, Value, avg_std_worst, avg_std_worst_per_round, spread
+from equipoise.metrics.performance import Fairness, Value, avg_std_worst, avg_std_worst_per_round
 from equipoise.metrics.pooling import Moments, Pooled, pooled
 from equipoise.metrics.statistics import Paired, Summary, holm, paired, summary_over_seeds
 

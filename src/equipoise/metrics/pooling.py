@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.metrics.performance import Value, client_std, gap, last_rounds_of, mean, std, worst
+from equipoise.metrics.performance import client_std, gap, last_rounds_of, mean, std, worst
 
 
 class Moments(NamedTuple):
@@ -51,25 +51,43 @@ def pooled(tables: Sequence[ArrayLike], last: int = 5, counts: ArrayLike | None 
     ValueError
         The runs have different groups, or `last` is below 1.
     """
+    values = last_rounds_together(tables, last)
+    average, deviation, lowest, distance = (
+        moments([reduce(row).value for row in values]) for reduce in (mean, std, worst, gap)
+    )
+    over_clients = moments([client_std(row, counts).value for row in values])
+    groups = tuple(moments(column) for column in values.T)
+    return Pooled(groups, average, deviation, lowest, distance, over_clients, len(values))
+
+
+def last_rounds_together(tables: Sequence[ArrayLike], last: int = 5) -> NDArray[np.float64]:
+    """The last rounds of all runs, one below the other; shape [rounds x runs, D].
+
+    Parameters
+    ----------
+    tables, last
+        As in `pooled`.
+
+    Raises
+    ------
+    ValueError
+        The runs have different groups, or `last` is below 1.
+    """
     rows = [last_rounds_of(table, last) for table in tables]
     if len({block.shape[1] for block in rows}) > 1:
         raise ValueError(f"runs can be pooled over the same groups only: found {sorted({b.shape[1] for b in rows})}.")
-    values = np.concatenate(rows) if rows else np.empty((0, 0))  # [rounds x runs, D]
-
-    def over(reduced: list[Value]) -> Moments:
-        return _moments(np.array([value for value, _ in reduced]))
-
-    return Pooled(
-        tuple(_moments(column) for column in values.T),
-        over([mean(row) for row in values]),
-        over([std(row) for row in values]),
-        over([worst(row) for row in values]),
-        over([gap(row) for row in values]),
-        over([client_std(row, counts) for row in values]),
-        len(values),
-    )
+    return np.concatenate(rows) if rows else np.empty((0, 0))
 
 
-def _moments(values: NDArray[np.float64]) -> Moments:
-    known = values.size > 0 and bool(np.isfinite(values).all())
-    return Moments(float(values.mean()), float(values.std())) if known else Moments(math.nan, math.nan)
+def moments(values: ArrayLike) -> Moments:
+    """Mean and standard deviation (ddof 0) of some values; NaN where there is none, or one of them is not finite.
+
+    Parameters
+    ----------
+    values
+        What was pooled; shape [n].
+    """
+    known = np.asarray(values, dtype=np.float64)
+    if not known.size or not np.isfinite(known).all():
+        return Moments(math.nan, math.nan)
+    return Moments(float(known.mean()), float(known.std()))

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.report.figures import (
-    INK,
-    MARKERS,
-    PALETTE,
-    WIDTH,
-    _color,
-    _dash,
-    _legend,
-    _name,
-    _panels,
-    _whole_numbers,
-)
+from equipoise.report import drawing
+from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +26,7 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure"
     rows
         By name of the run, its rows with `round`, `local`, `shift` and `aggregation`.
     """
-    figure, panels = _panels(len(TERMS), height=1.25, sharex=True)
+    figure, panels = drawing.panels(len(TERMS), height=1.25, sharex=True)
     for axes, (term, title) in zip(panels, TERMS.items(), strict=True):
         for i, (label, found) in enumerate(rows.items()):
             rounds, values = [row["round"] for row in found], [row[term] for row in found]
@@ -44,20 +34,20 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure"
             axes.plot(
                 rounds,
                 values,
-                color=_color(i),
-                linestyle=_dash(i),
+                color=drawing.color(i),
+                linestyle=drawing.dash(i),
                 linewidth=1.4,
                 marker=marker,
                 markersize=3,
-                label=_name(label),
+                label=drawing.plain(label),
             )
         if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
             axes.axhline(0, color=INK, linewidth=0.6)
         axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
     panels[-1].set_xlabel("round", size=8, color=INK)
-    _whole_numbers(panels[-1])
+    drawing.whole_numbers(panels[-1])
     figure.align_ylabels(panels)
-    _legend(figure, panels[0], list(rows))
+    drawing.legend(figure, panels[0], list(rows))
     return figure
 
 
@@ -84,7 +74,7 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     methods = list(dict.fromkeys(frame["method"]))
     alphas = sorted(frame["alpha"].unique(), reverse=True)
     bases = list(dict.fromkeys(_aggregation(method) for method in methods))
-    figure, panels = _panels(3, height=1.45, sharex=True)
+    figure, panels = drawing.panels(3, height=1.45, sharex=True)
     titles = {"shift": "|shift loss|", "aggregation": "|aggregation loss|", "total": "global loss"}
     for axes, (term, title) in zip(panels, titles.items(), strict=True):
         drawn: list[object] = []
@@ -100,17 +90,17 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
             axes.plot(
                 known,
                 mean,
-                color=_color(i),
+                color=drawing.color(i),
                 linestyle="--" if margin else "-",
                 marker=MARKERS[i % len(MARKERS)],
                 fillstyle="none" if margin else "full",
                 markersize=3.5,
                 linewidth=1.2,
-                label=_name(method),
+                label=drawing.plain(method),
             )
             if min(map(len, found)) > 1:
                 std = np.array([v.std(ddof=1) for v in found])
-                axes.fill_between(known, mean - std, mean + std, color=_color(i), alpha=0.15, linewidth=0)
+                axes.fill_between(known, mean - std, mean + std, color=drawing.color(i), alpha=0.15, linewidth=0)
         axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -122,7 +112,7 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     panels[-1].minorticks_off()
     panels[-1].set_xlabel("Dirichlet α (to the right: more skewed)", size=8, color=INK)
     figure.align_ylabels(panels)
-    _legend(figure, panels[1], methods)
+    drawing.legend(figure, panels[1], methods)
     return figure
 
 
@@ -145,19 +135,21 @@ def lines(found: Sequence[Any]) -> "Figure":
     found
         What :func:`equipoise.analysis.landscape` returned.
     """
-    figure, (axes,) = _panels(1, height=1.9)
+    figure, (axes,) = drawing.panels(1, height=1.9)
     names = _names(found)
     for i, (name, one) in enumerate(zip(names, found, strict=True)):
         mean = one.line.mean(axis=0)
-        axes.plot(one.at, mean, color=_color(i), linestyle=_dash(i), linewidth=1.4, label=_name(name))
+        axes.plot(
+            one.at, mean, color=drawing.color(i), linestyle=drawing.dash(i), linewidth=1.4, label=drawing.plain(name)
+        )
         if len(one.line) > 1:
             axes.fill_between(
-                one.at, one.line.min(axis=0), one.line.max(axis=0), color=_color(i), alpha=0.15, linewidth=0
+                one.at, one.line.min(axis=0), one.line.max(axis=0), color=drawing.color(i), alpha=0.15, linewidth=0
             )
     axes.set_xlabel("step along the direction (in filter norms)", size=8, color=INK)
     axes.set_ylabel(f"loss on {found[0].group} (nats)", size=8, color=INK)
     axes.set_ylim(bottom=0)
-    _legend(figure, axes, names)
+    drawing.legend(figure, axes, names)
     return figure
 
 
@@ -173,7 +165,7 @@ def planes(found: Sequence[Any]) -> "Figure":
 
     columns = min(3 if len(found) > 4 else 2, len(found))
     side = (WIDTH - 0.5) / columns
-    figure, panels = _panels(len(found), columns=columns, height=side, sharex=True)
+    figure, panels = drawing.panels(len(found), columns=columns, height=side, sharex=True)
     levels = _levels([one.grid for one in found])
     colors = LinearSegmentedColormap.from_list("one hue", ["#f2f7fb", PALETTE[5], PALETTE[0], "#00263d"])
     for axes, name, one in zip(panels, _names(found), found, strict=True):
@@ -181,7 +173,7 @@ def planes(found: Sequence[Any]) -> "Figure":
         drawn = axes.contourf(one.grid_at, one.grid_at, one.grid, levels=levels, cmap=colors, extend="both")
         axes.contour(one.grid_at, one.grid_at, one.grid, levels=levels, colors=INK, linewidths=0.3)
         axes.plot(0, 0, marker="x", color=INK, markersize=4, markeredgewidth=1.2)
-        axes.set_title(_name(name), size=8, color=INK, loc="left")
+        axes.set_title(drawing.plain(name), size=8, color=INK, loc="left")
         axes.set_aspect("equal")
     bar = figure.colorbar(drawn, ax=panels, shrink=0.8, pad=0.02)
     bar.ax.tick_params(labelsize=7, width=0.6, length=2.5)

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.report.details import Block, Tests, communication, every_client, over_clients, over_groups, tests
-from equipoise.report.table import Cell, Grid, Sheet, _latex, comparison, sheets, tables
+from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests, sheets, tested
+from equipoise.report.rendering import latex_sheet
+from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
 
 
-def save(histories: Sequence[History], directory: str | os.PathLike[str]) -> list[Path]:
+def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike[str]) -> list[Path]:
     """Write every table of the report, to be taken into a paper by input; return the paths.
 
     The tables of the measures, what clients get for what they give, every index of spread, the paired tests, the traffic.
@@ -24,7 +25,7 @@ def save(histories: Sequence[History], directory: str | os.PathLike[str]) -> lis
     Parameters
     ----------
     histories
-        Runs of one scenario; the first method is the one the others are compared with.
+        Runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
     directory
         Where to write; made if missing.
 
@@ -35,25 +36,8 @@ def save(histories: Sequence[History], directory: str | os.PathLike[str]) -> lis
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    found = comparison(histories)
-    names = [one["measure"] for one in tables(found)]
-    names += [name for name in ("collaboration", "group_fairness") if found[name]]
-    content = dict(zip((name.replace("_", "-") for name in names), sheets(found), strict=True))
-    blocks = [*over_groups(histories), *over_clients(histories), every_client(histories), communication(histories)]
-    content |= {block.name: _sheet(block) for block in blocks if block}
-    content |= {one.name: _tested(one, found["methods"][0]["method"]) for one in tests(found)}
-    return [write_atomically(directory / f"{name}.tex", _latex(sheet)) for name, sheet in content.items()]
-
-
-def _sheet(block: Block) -> Sheet:
-    return Sheet(f"{block.heading}.", block.grid, [block.caption], [], [], head=block.head)
-
-
-def _tested(one: Tests, first: str) -> Sheet:
-    grid = Grid(
-        one.titles,
-        tuple((name, tuple(Cell(test.text if test else "–") for test in cells)) for name, cells in one.rows),
-    )
-    caption = f"{one.heading}: differences to {first}, paired by seed."
-    holm = ", and that by Holm" * any(test.holm for _, cells in one.rows for test in cells if test)
-    return Sheet(caption, grid, [f"Mean, 95 % interval, p-value of the paired t-test{holm}."], [], [])
+    found = Comparison.of(histories)
+    first = found["methods"][0]["method"]
+    shown = [*sheets(found), *over_groups(found), *over_clients(found), every_client(found), communication(found)]
+    shown += [tested(one, first) for one in paired_tests(found)]
+    return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.performance import last_rounds
-from equipoise.report.table import UNDEFINED, by_label, comparison
+from equipoise.report import drawing
+from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
+from equipoise.report.formatting import UNDEFINED
+from equipoise.report.statistics import Comparison, Run
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from equipoise.federation.history import History
 
-Vector = NDArray[np.float64]
-
-WIDTH: Final = 3.4  # inches: one column of a two-column paper
-INK: Final = "#222222"
-FAINT: Final = "#dddddd"
-# Okabe and Ito (2008), without yellow and black: distinct for colour-blind readers, on white and on dark grey.
-PALETTE: Final = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
-MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
-DASHES: Final = ("-", "--", ":", "-.")
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)  # from dark to light; its ends are lost on white or on dark grey
 
 
-def bars(histories: Sequence[History], last: int = 5) -> Figure:
+def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Accuracy of the global model on every group, one bar per method; whiskers are the std (ddof 1) over seeds.
 
     The bars lie when there are too many, or the names of the groups are too long, to stand side by side.
@@ -41,7 +34,7 @@ def bars(histories: Sequence[History], last: int = 5) -> Figure:
     Parameters
     ----------
     histories
-        Runs of one scenario.
+        Runs of one scenario, or a comparison of them.
     last
         How many of the last evaluated rounds to average.
 
@@ -50,29 +43,29 @@ def bars(histories: Sequence[History], last: int = 5) -> Figure:
     ValueError
         No run was evaluated on groups.
     """
-    runs = _with(histories, _has_groups, "an accuracy on groups")
-    groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.groups))
+    runs = _with(histories, _has_groups, "an accuracy on groups", last)
+    groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
     lying = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
-    figure, (axes,) = _panels(1, height=0.075 * (len(runs) + 2) * len(groups) if lying else 1.9)
+    figure, (axes,) = drawing.panels(1, height=0.075 * (len(runs) + 2) * len(groups) if lying else 1.9)
     width = 0.8 / len(runs)
     for i, (label, seeds) in enumerate(runs.items()):
-        found = [dict(zip(run.groups, 100 * last_rounds(run.group_table()[1], last), strict=True)) for run in seeds]
-        table = np.array([[of_run.get(group, np.nan) for group in groups] for of_run in found])  # [seeds, D]
+        found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
+        table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if lying else axes.bar
         draw(
             np.arange(len(groups)) + (i - (len(runs) - 1) / 2) * width,
             table.mean(axis=0),
             0.9 * width,
             **{"xerr" if lying else "yerr": table.std(axis=0, ddof=1) if len(table) > 1 else None},
-            label=_name(label),
-            color=_color(i),
+            label=drawing.plain(label),
+            color=drawing.color(i),
             hatch=["", "////", "...."][i // len(PALETTE) % 3],
             edgecolor="white",
             linewidth=0,
             error_kw={"elinewidth": 0.8, "ecolor": INK},
         )
     along, across = (axes.yaxis, axes.xaxis) if lying else (axes.xaxis, axes.yaxis)
-    along.set_ticks(range(len(groups)), list(map(_name, groups)))
+    along.set_ticks(range(len(groups)), list(map(drawing.plain, groups)))
     along.set_tick_params(length=0)
     across.set_label_text("accuracy (%)", size=8, color=INK)
     if lying:
@@ -81,11 +74,11 @@ def bars(histories: Sequence[History], last: int = 5) -> Figure:
         axes.grid(visible=False, axis="y")
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
     (axes.set_xlim if lying else axes.set_ylim)(0, 100)
-    _legend(figure, axes, list(runs))
+    drawing.legend(figure, axes, list(runs))
     return figure
 
 
-def tradeoff(histories: Sequence[History], last: int = 5) -> Figure:
+def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Average accuracy against its STD over the groups, one point per method: up and to the left is better.
 
     Crosses are the std (ddof 1) over seeds.
@@ -93,7 +86,7 @@ def tradeoff(histories: Sequence[History], last: int = 5) -> Figure:
     Parameters
     ----------
     histories
-        Runs of one scenario, of at least two methods for a figure that says something.
+        Runs of one scenario, or a comparison of them; of at least two methods for a figure that says something.
     last
         How many of the last evaluated rounds to average.
 
@@ -102,22 +95,21 @@ def tradeoff(histories: Sequence[History], last: int = 5) -> Figure:
     ValueError
         No run was evaluated on several groups.
     """
-    runs = _with(histories, _has_several_groups, "an accuracy on several groups")
-    figure, (axes,) = _panels(1, height=2.3)
+    runs = _with(histories, _has_several_groups, "an accuracy on several groups", last)
+    figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     for i, (label, seeds) in enumerate(runs.items()):
-        of_groups = [100 * last_rounds(run.group_table()[1], last) for run in seeds]
-        avg, std = (np.array([reduce(a) for a in of_groups]) for reduce in (np.mean, _std))
-        _point(axes, std, avg, label, i)
+        avg, std = (np.array([run.summary[key] for run in seeds], dtype=np.float64) for key in ("avg", "std"))
+        drawing.point(axes, std, avg, label, i)
     axes.margins(0.08)
     axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
     axes.set_xlabel("STD over the groups (points)", size=8, color=INK)
     axes.set_ylabel("average accuracy (%)", size=8, color=INK)
-    _legend(figure, axes, list(runs))
+    drawing.legend(figure, axes, list(runs))
     return figure
 
 
-def differences(histories: Sequence[History], last: int = 5) -> Figure:
+def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Paired differences to the first method, with 95 % intervals over seeds; one panel per statistic of the groups.
 
     An interval that holds 0, the dashed line, does not tell the methods apart.
@@ -125,7 +117,7 @@ def differences(histories: Sequence[History], last: int = 5) -> Figure:
     Parameters
     ----------
     histories
-        Runs of one scenario, at least two seeds of at least two methods.
+        Runs of one scenario, or a comparison of them; at least two seeds of at least two methods.
     last
         How many of the last evaluated rounds to average.
 
@@ -134,19 +126,19 @@ def differences(histories: Sequence[History], last: int = 5) -> Figure:
     ValueError
         No method can be tested against the first one.
     """
-    found = _versus(histories, last)
+    found = _versus(Comparison.of(histories, last))
     keys = [key for key in TESTED if any(key in of_method for of_method in found.values())]
     if not keys:
         raise ValueError("this figure shows paired differences: expected two methods with two seeds each.")
-    figure, panels = _panels(len(keys), height=0.36 + 0.15 * len(found))
+    figure, panels = drawing.panels(len(keys), height=0.36 + 0.15 * len(found))
     for axes, key in zip(panels, keys, strict=True):
         axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
         for i, of_method in enumerate(found.values()):
             if key in of_method:
                 difference, half = of_method[key]
-                how: dict[str, Any] = {"color": _color(i + 1), "markersize": 3.5, "elinewidth": 1.2}
+                how: dict[str, Any] = {"color": drawing.color(i + 1), "markersize": 3.5, "elinewidth": 1.2}
                 axes.errorbar(difference, i, xerr=half, marker=MARKERS[(i + 1) % len(MARKERS)], **how)
-        axes.set_yticks(range(len(found)), list(map(_name, found)))
+        axes.set_yticks(range(len(found)), list(map(drawing.plain, found)))
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -155,13 +147,13 @@ def differences(histories: Sequence[History], last: int = 5) -> Figure:
     return figure
 
 
-def convergence(histories: Sequence[History]) -> Figure:
+def convergence(histories: Sequence[History] | Comparison) -> Figure:
     """Average and worst group over the rounds, one line per method; bands are the std (ddof 1) over seeds.
 
     Parameters
     ----------
     histories
-        Runs of one scenario.
+        Runs of one scenario, or a comparison of them.
 
     Raises
     ------
@@ -170,32 +162,39 @@ def convergence(histories: Sequence[History]) -> Figure:
     """
     runs = _with(histories, _has_groups, "an accuracy on groups")
     reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average (%)"), (np.min, "worst group (%)")]
-    if max(len(run.groups) for seeds in runs.values() for run in seeds) == 1:
+    if not any(_has_several_groups(run) for seeds in runs.values() for run in seeds):
         reductions = [(np.mean, "accuracy (%)")]
-    figure, panels = _panels(len(reductions), height=1.5, sharex=True)
+    figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
         for i, (label, seeds) in enumerate(runs.items()):
             curves = [
                 dict(zip(rounds, 100 * reduce(table, axis=1), strict=True))
-                for rounds, table in (run.group_table() for run in seeds)
+                for rounds, table in (run.groups["accuracy"] for run in seeds)
             ]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
             mean = values.mean(axis=0)
-            axes.plot(rounds, mean, color=_color(i), linestyle=_dash(i), linewidth=1.4, label=_name(label))
+            axes.plot(
+                rounds,
+                mean,
+                color=drawing.color(i),
+                linestyle=drawing.dash(i),
+                linewidth=1.4,
+                label=drawing.plain(label),
+            )
             if len(rounds) == 1:
-                axes.plot(rounds, mean, color=_color(i), marker="o", markersize=3)
+                axes.plot(rounds, mean, color=drawing.color(i), marker="o", markersize=3)
             if len(values) > 1:
                 std = values.std(axis=0, ddof=1)
-                axes.fill_between(rounds, mean - std, mean + std, color=_color(i), alpha=0.18, linewidth=0)
+                axes.fill_between(rounds, mean - std, mean + std, color=drawing.color(i), alpha=0.18, linewidth=0)
         axes.set_ylabel(name, size=8, color=INK)
     panels[-1].set_xlabel("round", size=8, color=INK)
-    _whole_numbers(panels[-1])
-    _legend(figure, panels[0], list(runs))
+    drawing.whole_numbers(panels[-1])
+    drawing.legend(figure, panels[0], list(runs))
     return figure
 
 
-def weights(histories: Sequence[History]) -> Figure:
+def weights(histories: Sequence[History] | Comparison) -> Figure:
     """Weight of every client over the rounds, coloured by group, with the mean of each group; one panel per method.
 
     The dashed line is an equal share.  Of several seeds the lowest is drawn; of very many clients or rounds, every
@@ -204,17 +203,17 @@ def weights(histories: Sequence[History]) -> Figure:
     Parameters
     ----------
     histories
-        Runs of one scenario.
+        Runs of one scenario, or a comparison of them.
 
     Raises
     ------
     ValueError
         No run recorded weights.
     """
-    runs = _with(histories, _has_weights, "the clients' weights")
-    firsts = {label: seeds[0] for label, seeds in runs.items()}
+    runs = _with(histories, _records("weights"), "the clients' weights")
+    firsts = {label: seeds[0].history for label, seeds in runs.items()}
     groups = list(dict.fromkeys(group for run in firsts.values() for group in run.client_groups))
-    figure, panels = _panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
+    figure, panels = drawing.panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
         frame = 100 * run.weights()
         rounds, table = frame.index.to_numpy(), frame.to_numpy()  # [R, N]
@@ -224,23 +223,30 @@ def weights(histories: Sequence[History]) -> Figure:
             for column in members.T[:: 1 + len(members.T) // 100]:
                 active = np.flatnonzero(np.isfinite(column))
                 active = active[:: 1 + len(active) // 200]
-                axes.plot(rounds[active], column[active], color=_color(i), linewidth=0.6, alpha=0.35)
+                axes.plot(rounds[active], column[active], color=drawing.color(i), linewidth=0.6, alpha=0.35)
             count = np.isfinite(members).sum(axis=1)
             mean = np.nansum(members, axis=1)[count > 0] / count[count > 0]
-            axes.plot(rounds[count > 0], mean, color=_color(i), linestyle=_dash(i), linewidth=1.6, label=_name(group))
+            axes.plot(
+                rounds[count > 0],
+                mean,
+                color=drawing.color(i),
+                linestyle=drawing.dash(i),
+                linewidth=1.6,
+                label=drawing.plain(group),
+            )
         share = 100 / np.isfinite(table).sum(axis=1).clip(1)
         axes.plot(rounds, share, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        axes.set_title(_name(label), size=8, color=INK, loc="left")
-        _whole_numbers(axes)
+        axes.set_title(drawing.plain(label), size=8, color=INK, loc="left")
+        drawing.whole_numbers(axes)
     panels[0].set_ylim(0, 1.05 * max(axes.dataLim.ymax for axes in panels))
     figure.supxlabel("round", size=8, color=INK)
     figure.supylabel("weight (%)", size=8, color=INK)
     if any(groups):
-        _legend(figure, panels[0], groups)
+        drawing.legend(figure, panels[0], groups)
     return figure
 
 
-def consistency(histories: Sequence[History]) -> Figure:
+def consistency(histories: Sequence[History] | Comparison) -> Figure:
     """How steadily parameters were pushed one way, early and at the end: Fig. 2 of FedHEAL; one panel per method.
 
     The consistency of a parameter is the share of the rounds so far in which a client moved it the way it moves it now
@@ -250,41 +256,41 @@ def consistency(histories: Sequence[History]) -> Figure:
     Parameters
     ----------
     histories
-        Runs of one scenario.
+        Runs of one scenario, or a comparison of them.
 
     Raises
     ------
     ValueError
         No run recorded a histogram of consistency.
     """
-    runs = _with(histories, _has_consistency, "the consistency of updates")
-    figure, panels = _panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
+    runs = _with(histories, _records("consistency"), "the consistency of updates")
+    figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        found = [{r["round"]: r["consistency"] for r in run.records if r.get("consistency")} for run in seeds]
+        found = [{r["round"]: r["consistency"] for r in run.history.records if r.get("consistency")} for run in seeds]
         late = min(max(of_run) for of_run in found)
         early = next((t for t in sorted(found[0]) if t >= 9), late)
         for t in dict.fromkeys((late, early)):
             counts = np.array([of_run[t] for of_run in found if t in of_run], dtype=np.float64).sum(axis=0)
             edges = np.linspace(0, 1, len(counts) + 1)
-            how: dict[str, Any] = {"color": _color(0), "fill": True, "alpha": 0.75}
+            how: dict[str, Any] = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:
                 how = {"color": INK, "linewidth": 1.1}
             axes.stairs(100 * counts / max(counts.sum(), 1), edges, label=f"round {t}", **how)
         axes.set_xlim(0, 1)
-        axes.set_title(_name(label) if len(runs) > 1 else "", size=8, color=INK, loc="left")
+        axes.set_title(drawing.plain(label) if len(runs) > 1 else "", size=8, color=INK, loc="left")
         axes.legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
     figure.supxlabel("update consistency", size=8, color=INK)
     figure.supylabel("parameters (%)", size=8, color=INK)
     return figure
 
 
-def spread(histories: Sequence[History], last: int = 5) -> Figure:
+def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Accuracy of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
 
     Parameters
     ----------
     histories
-        Runs of one scenario.
+        Runs of one scenario, or a comparison of them.
     last
         How many of the last evaluated rounds to average.
 
@@ -293,31 +299,31 @@ def spread(histories: Sequence[History], last: int = 5) -> Figure:
     ValueError
         No run evaluated its clients.
     """
-    runs = _with(histories, _has_clients, "the clients' accuracies")
-    figure, (axes,) = _panels(1, height=1.9)
+    runs = _with(histories, _has_clients, "the clients' accuracies", last)
+    figure, (axes,) = drawing.panels(1, height=1.9)
     for i, (label, seeds) in enumerate(runs.items()):
-        curves = [np.sort(100 * last_rounds(run.client_table()[1], last)) for run in seeds]
+        curves = [np.sort(100 * last_rounds(run.clients[1], last)) for run in seeds]
         n = min(map(len, curves))
         mean = np.mean([curve[:n] for curve in curves], axis=0)
         axes.plot(
             range(1, n + 1),
             mean,
-            color=_color(i),
+            color=drawing.color(i),
             linestyle="",
             marker=MARKERS[i % len(MARKERS)],
             markersize=3.2 if n <= 50 else 2,
             markeredgewidth=0.6,
             fillstyle="none" if i // len(PALETTE) % 2 else "full",
-            label=_name(label),
+            label=drawing.plain(label),
         )
     axes.set_xlabel("client, from worst to best", size=8, color=INK)
     axes.set_ylabel("accuracy (%)", size=8, color=INK)
-    _whole_numbers(axes)
-    _legend(figure, axes, list(runs))
+    drawing.whole_numbers(axes)
+    drawing.legend(figure, axes, list(runs))
     return figure
 
 
-def contributions(histories: Sequence[History]) -> Figure:
+def contributions(histories: Sequence[History] | Comparison) -> Figure:
     """What every client reaches alone beside what it owns in the end: Fig. 4 of FedSAC; one panel per method.
 
     Clients are in the order of what they reach alone, so that bars rise where reward follows contribution; of more than
@@ -334,28 +340,30 @@ def contributions(histories: Sequence[History]) -> Figure:
         No run knows what its clients reach alone and evaluated them.
     """
     runs = _with(histories, _has_contribution, "what clients reach alone")
-    n = max(len(_alone(seeds[0])) for seeds in runs.values())
+    n = max(len(seeds[0].contribution) for seeds in runs.values())
     columns = 1 if n > 20 or len(runs) == 1 else 2
     height = 1.9 if len(runs) == 1 else 1.25 if n <= 20 else 1.0
-    figure, panels = _panels(len(runs), columns=columns, height=height, sharey=True)
+    figure, panels = drawing.panels(len(runs), columns=columns, height=height, sharey=True)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        alone, owned = _alone(seeds[0]), seeds[0].client_table()[1][-1]
+        alone, owned = seeds[0].contribution, seeds[0].reward
         order = np.argsort(alone, kind="stable")
         alone, owned, at = 100 * alone[order], 100 * owned[order], np.arange(len(alone))
         many = len(alone) > 20
         if many:
-            axes.bar(at, owned, 0.8, color=_color(0), linewidth=0, label="owned")
+            axes.bar(at, owned, 0.8, color=drawing.color(0), linewidth=0, label="owned")
             axes.hlines(alone, at - 0.5, at + 0.5, color=PALETTE[1], linewidth=1.4, label="alone")
         else:
             axes.bar(at - 0.21, alone, 0.38, color=PALETTE[6], linewidth=0, label="alone")
-            axes.bar(at + 0.21, owned, 0.38, color=_color(0), linewidth=0, label="owned")
+            axes.bar(at + 0.21, owned, 0.38, color=drawing.color(0), linewidth=0, label="owned")
             axes.set_xticks(at, [str(m) for m in order])
             axes.tick_params(axis="x", length=0)
         axes.margins(x=0.01)
-        _titled(axes, label, _fairness_text(seeds[0]))
+        fairness = seeds[0].summary["collaboration"]["fairness"]
+        drawing.title(axes, label, UNDEFINED if fairness is None else f"{fairness:.1f}")
         if many:
             axes.set_xticks([])
-    low, high = (reduce(100 * _both_accuracies(runs)) for reduce in (np.nanmin, np.nanmax))
+    both = np.concatenate([np.r_[run.contribution, run.reward] for run, *_ in runs.values()])
+    low, high = (reduce(100 * both) for reduce in (np.nanmin, np.nanmax))
     panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
     figure.supxlabel(
         "clients in the order of what they reach alone" if n > 20 else "client, in the order of what it reaches alone",
@@ -363,11 +371,11 @@ def contributions(histories: Sequence[History]) -> Figure:
         color=INK,
     )
     figure.supylabel("accuracy (%)", size=8, color=INK)
-    _legend(figure, panels[0], ["alone", "owned"])
+    drawing.legend(figure, panels[0], ["alone", "owned"])
     return figure
 
 
-def plane(histories: Sequence[History]) -> Figure:
+def plane(histories: Sequence[History] | Comparison) -> Figure:
     """Collaborative fairness against the accuracy of the best client: Fig. 3 of FedSAC; one point per method.
 
     Crosses are the std (ddof 1) over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
@@ -383,26 +391,27 @@ def plane(histories: Sequence[History]) -> Figure:
         No run knows what its clients reach alone and evaluated them.
     """
     runs = _with(histories, _has_contribution, "what clients reach alone")
-    figure, (axes,) = _panels(1, height=2.3)
+    figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     for i, (label, seeds) in enumerate(runs.items()):
-        last = [run.client_table()[1][-1] for run in seeds]
-        fairness = np.array([collaborative_fairness(_alone(r), own).value for r, own in zip(seeds, last, strict=True)])
-        best = 100 * np.array([own.max() for own in last])
+        found = [run.summary["collaboration"] for run in seeds]
+        fairness, best = (np.array([of[key] for of in found], dtype=np.float64) for key in ("fairness", "max"))
         if not np.isfinite(fairness).all():
-            axes.axhline(best.mean(), color=_color(i), linestyle=(0, (4, 2)), linewidth=1.1, label=_name(label))
+            axes.axhline(
+                best.mean(), color=drawing.color(i), linestyle=(0, (4, 2)), linewidth=1.1, label=drawing.plain(label)
+            )
             continue
-        _point(axes, fairness, best, label, i)
+        drawing.point(axes, fairness, best, label, i)
     axes.margins(0.08)
     left, right = axes.get_xlim()
     axes.set_xlim(max(left, -104), min(right, 104))  # fairness ends at 100, error bars may not
     axes.set_xlabel("collaborative fairness (100 × Pearson)", size=8, color=INK)
     axes.set_ylabel("accuracy of the best client (%)", size=8, color=INK)
-    _legend(figure, axes, list(runs))
+    drawing.legend(figure, axes, list(runs))
     return figure
 
 
-def clients(histories: Sequence[History]) -> Figure:
+def clients(histories: Sequence[History] | Comparison) -> Figure:
     """Accuracy of every client's own model over the rounds: Fig. 5 of FedSAC; one panel per method.
 
     The colour is what a client reaches alone.  Of several seeds the lowest is drawn; of very many rounds, every n-th.
@@ -423,16 +432,16 @@ def clients(histories: Sequence[History]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     runs = _with(histories, _has_contribution, "what clients reach alone")
-    alone = {label: 100 * _alone(seeds[0]) for label, seeds in runs.items()}
+    alone = {label: 100 * seeds[0].contribution for label, seeds in runs.items()}
     every = np.concatenate(list(alone.values()))
     colors = ScalarMappable(
         Normalize(np.nanmin(every), np.nanmax(every)),
         ListedColormap(colormaps[SEQUENCE[0]](np.linspace(*SEQUENCE[1:]))),
     )
     columns = min(2, len(runs))
-    figure, panels = _panels(len(runs), columns=columns, height=1.35 if len(runs) > 1 else 1.9)
+    figure, panels = drawing.panels(len(runs), columns=columns, height=1.35 if len(runs) > 1 else 1.9)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        rounds, table = seeds[0].client_table()  # [R], [R, N]
+        rounds, table = seeds[0].clients  # [R], [R, N]
         shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
         for m in np.argsort(alone[label], kind="stable"):
             axes.plot(
@@ -443,8 +452,8 @@ def clients(histories: Sequence[History]) -> Figure:
                 marker="o" if len(rounds) == 1 else None,
                 markersize=3,
             )
-        _titled(axes, label)
-        _whole_numbers(axes)
+        drawing.title(axes, label)
+        drawing.whole_numbers(axes)
     bar = figure.colorbar(colors, ax=panels, aspect=40, pad=0.02, location="top", fraction=0.05)
     bar.set_label("accuracy reached alone (%)", size=8, color=INK)
     bar.outline.set_visible(False)
@@ -455,7 +464,7 @@ def clients(histories: Sequence[History]) -> Figure:
     return figure
 
 
-def neurons(histories: Sequence[History]) -> Figure:
+def neurons(histories: Sequence[History] | Comparison) -> Figure:
     """Which hidden units every client holds, after they last changed; one panel per method.
 
     Inside each group units stand in the order of how many clients hold them, most on the left; clients in the order of
@@ -472,10 +481,10 @@ def neurons(histories: Sequence[History]) -> Figure:
         No run recorded who holds which hidden unit.
     """
     runs = _with(histories, _has_units, "who holds which hidden unit")
-    firsts = {label: seeds[0] for label, seeds in runs.items()}
-    tables = {label: found[1] for label, run in firsts.items() if (found := run.unit_table())}
+    firsts = {label: seeds[0].history for label, seeds in runs.items()}
+    tables = {label: found[1] for label, run in firsts.items() if (found := unit_table(run))}
     n = max(map(len, tables.values()))
-    figure, panels = _panels(len(firsts), height=0.4 + (0.11 if n <= 20 else 1.9 / n) * max(n, 5))
+    figure, panels = drawing.panels(len(firsts), height=0.4 + (0.11 if n <= 20 else 1.9 / n) * max(n, 5))
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
         held, units, alone = tables[label], run.meta["units"], run.contribution
         order = np.arange(len(held)) if alone is None else np.argsort(alone, kind="stable")
@@ -489,7 +498,7 @@ def neurons(histories: Sequence[History]) -> Figure:
             axes.barh(range(len(order)), size, left=left, color=FAINT, linewidth=0)
             if spans.size:
                 rows, first, end = spans.T
-                axes.barh(rows, end - first, left=left + first, color=_color(0), linewidth=0)
+                axes.barh(rows, end - first, left=left + first, color=drawing.color(0), linewidth=0)
             ticks.append((left + size / 2, f"{name} ({size})"))
             start += size
         axes.set_xlim(0, start + gap * (len(ticks) - 1))
@@ -497,159 +506,122 @@ def neurons(histories: Sequence[History]) -> Figure:
         room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
         turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         crowded = room < 0.06 * max(len(text) for _, text in ticks)
-        axes.set_xticks([at for at, _ in ticks], [_name(text) for _, text in ticks], **(turned if crowded else {}))
+        axes.set_xticks(
+            [at for at, _ in ticks], [drawing.plain(text) for _, text in ticks], **(turned if crowded else {})
+        )
         few = len(order) <= 20
         axes.set_yticks(range(len(order)) if few else [], [str(m) for m in order] if few else [])
         axes.tick_params(length=0)
         axes.grid(visible=False)
         axes.spines[["left", "bottom"]].set_visible(False)
-        _titled(axes, label)
+        drawing.title(axes, label)
     figure.supylabel("client", size=8, color=INK)
     figure.supxlabel("hidden units, from those that most clients hold", size=8, color=INK)
     return figure
 
 
-def draw_all(histories: Sequence[History]) -> dict[str, Figure]:
+def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
+    """The round in which the clients' hidden units last changed, and who has held which since.
+
+    Parameters
+    ----------
+    history
+        A run.
+
+    Returns
+    -------
+    The round and a table [N, K], units in the order of the groups of `meta["units"]`; None where clients hold the
+    whole model, or the run did not record it.
+    """
+    sizes = (history.meta.get("units") or {}).get("sizes") or ()
+    for record in reversed(history.records) if sizes else ():
+        if rows := record.get("units", {}).get("bits"):
+            bits = [np.unpackbits(np.frombuffer(bytes.fromhex(row), np.uint8))[: sum(sizes)] for row in rows]
+            return record["round"], np.array(bits, dtype=bool)
+    return None
+
+
+def draw_all(histories: Sequence[History] | Comparison) -> dict[str, Figure]:
     """Every figure that the histories hold the data for, by name.
 
     Parameters
     ----------
     histories
-        Runs of one scenario.
+        Runs of one scenario, or a comparison of them.
     """
-    several = len({history.label for history in histories}) > 1
-    tested = several and any(_versus(histories).values())
-    return {
-        draw.__name__: draw(histories)
-        for draw, has in (
-            (bars, _has_groups),
-            (tradeoff, lambda run: several and _has_several_groups(run)),
-            (differences, lambda run: tested),
-            (convergence, _has_groups),
-            (plane, _has_contribution),
-            (contributions, _has_contribution),
-            (clients, _has_contribution),
-            (neurons, _has_units),
-            (spread, _has_clients),
-            (weights, _has_weights),
-            (consistency, _has_consistency),
-        )
-        if any(map(has, histories))
-    }
+    found = Comparison.of(histories) if histories else None
+    return {name: plot.draw(found) for name, plot in PLOTS.items() if found is not None and plot.has(found)}
 
 
 def save_all(
-    histories: Sequence[History], directory: str | os.PathLike[str], formats: Sequence[str] = ("pdf", "png")
+    histories: Sequence[History] | Comparison,
+    directory: str | os.PathLike[str],
+    formats: Sequence[str] = ("pdf", "png"),
 ) -> list[Path]:
     """Write every figure that the histories hold the data for; return the paths.
 
     Parameters
     ----------
     histories
-        Runs of one scenario.
+        Runs of one scenario, or a comparison of them.
     directory
         Where to write; made if missing.
     formats
         Endings that matplotlib knows; `pdf` and `svg` are vector graphics, `png` is written at 300 dots per inch.
     """
-    return save(draw_all(histories), directory, formats)
+    return drawing.save(draw_all(histories), directory, formats)
 
 
-def save(
-    figures: Mapping[str, Figure], directory: str | os.PathLike[str], formats: Sequence[str] = ("pdf", "png")
-) -> list[Path]:
-    """Write figures by name, fit for a paper and the same bytes every time; return the paths.
-
-    Parameters
-    ----------
-    figures
-        By the name of their files.
-    directory, formats
-        As in `save_all`.
-    """
-    import matplotlib
-
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "equipoise"}):
-        for name, figure in figures.items():
-            for ending in formats:
-                path = directory / f"{name}.{ending}"
-                date = {"pdf": "CreationDate", "svg": "Date"}.get(ending)
-                figure.savefig(path, dpi=300, metadata={date: None} if date else None)
-                paths.append(path)
-    return paths
-
-
-def _with(histories: Sequence[History], has: Callable[[History], bool], what: str) -> dict[str, list[History]]:
+def _with(
+    histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str, last: int = 5
+) -> dict[str, list[Run]]:
     """Runs by label that have the data of a figure."""
-    runs = {label: [run for run in seeds.values() if has(run)] for label, seeds in by_label(histories).items()}
-    runs = {label: seeds for label, seeds in runs.items() if seeds}
+    found = Comparison.of(histories, last).runs
+    runs = {label: kept for label, seeds in found.items() if (kept := [run for run in seeds.values() if has(run)])}
     if not runs:
-        labels = ", ".join(dict.fromkeys(history.label for history in histories))
-        raise ValueError(f"this figure shows {what}, which no record of {labels} holds.")
+        raise ValueError(f"this figure shows {what}, which no record of {', '.join(found)} holds.")
     return runs
 
 
-def _versus(histories: Sequence[History], last: int = 5) -> dict[str, dict[str, tuple[float, float]]]:
+def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]:
     """Paired differences to the first method and halves of their 95 % intervals, by method and statistic."""
-    others: list[dict[str, Any]] = comparison(histories, last)["methods"][1:]
     return {
         method["method"]: {
             key: (test["difference"], test["ci95"])
             for key in TESTED
             if (test := method["versus"][key])["ci95"] is not None
         }
-        for method in others
+        for method in comparison["methods"][1:]
     }
 
 
-def _std(a: Vector) -> float:
-    return float(np.std(a, ddof=1))
+def _has_groups(run: Run) -> bool:
+    return bool(run.summary["groups"])
 
 
-def _has_several_groups(run: History) -> bool:
-    return len(run.groups) > 1
+def _has_several_groups(run: Run) -> bool:
+    return len(run.summary["groups"]) > 1
 
 
-def _has_groups(run: History) -> bool:
-    return bool(run.groups)
+def _has_clients(run: Run) -> bool:
+    return bool(run.clients[1].size)
 
 
-def _has_clients(run: History) -> bool:
-    return any(record.get("clients", {}).get("accuracy") for record in run.records)
+def _has_contribution(run: Run) -> bool:
+    return bool(run.summary["collaboration"]) and bool(np.isfinite(np.r_[run.contribution, run.reward]).all())
 
 
-def _has_weights(run: History) -> bool:
-    return any(record.get("weights") for record in run.records)
+def _has_units(run: Run) -> bool:
+    return unit_table(run.history) is not None
 
 
-def _has_consistency(run: History) -> bool:
-    return any(record.get("consistency") for record in run.records)
+def _records(key: str) -> Callable[[Run], bool]:
+    """Whether a run recorded something, in any round."""
+    return lambda run: any(record.get(key) for record in run.history.records)
 
 
-def _has_contribution(run: History) -> bool:
-    return _has_clients(run) and bool(run.contribution is not None and np.isfinite(_both_accuracies({"": [run]})).all())
-
-
-def _has_units(run: History) -> bool:
-    return run.unit_table() is not None
-
-
-def _alone(run: History) -> Vector:
-    """What each client reaches alone; shape [N]."""
-    return np.empty(0) if run.contribution is None else run.contribution
-
-
-def _both_accuracies(runs: Mapping[str, Sequence[History]]) -> Vector:
-    """All that is reached alone and owned in the end, by the first runs."""
-    return np.concatenate([np.r_[_alone(run), run.client_table()[1][-1]] for run, *_ in runs.values()])
-
-
-def _fairness_text(run: History) -> str:
-    value, defined = collaborative_fairness(_alone(run), run.client_table()[1][-1])
-    return f"{value:.1f}" if defined else UNDEFINED
+def _any(has: Callable[[Run], bool]) -> Callable[[Comparison], bool]:
+    return lambda comparison: any(has(run) for seeds in comparison.runs.values() for run in seeds.values())
 
 
 def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -658,85 +630,97 @@ def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
-    """A method's mean over its seeds [S], with crosses of one std (ddof 1) if there are several."""
-    several = len(x) > 1
-    axes.errorbar(
-        x.mean(),
-        y.mean(),
-        xerr=x.std(ddof=1) if several else None,
-        yerr=y.std(ddof=1) if several else None,
-        color=_color(i),
-        linestyle="",
-        marker=MARKERS[i % len(MARKERS)],
-        markersize=5,
-        elinewidth=0.8,
-        fillstyle="none" if i // len(PALETTE) % 2 else "full",
-        label=_name(label),
-    )
+@dataclass(frozen=True)
+class Plot:
+    """A figure of the report.
+
+    Parameters
+    ----------
+    draw
+        Makes it.
+    has
+        Whether the runs hold the data for it.
+    heading, caption
+        On a page; in brackets, what is said only where it applies.
+    """
+
+    draw: Callable[[Comparison], Figure]
+    has: Callable[[Comparison], bool]
+    heading: str
+    caption: str
 
 
-def _titled(axes: Axes, label: str, right: str = "") -> None:
-    axes.set_title(_name(label), size=8, color=INK, loc="left")
-    axes.set_title(right, size=8, color=INK, loc="right")
-
-
-def _panels(
-    n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """A figure of one column's width holding `n` panels of the given height in inches, side by side with one scale."""
-    from matplotlib.figure import Figure
-
-    rows = -(-n // columns)
-    figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey or columns > 1)
-    for axes in grid.flat[n:]:
-        axes.remove()
-    panels = list(grid.flat[:n])
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
-        axes.tick_params(labelsize=7, width=0.6, length=2.5, color=INK, labelcolor=INK)
-        axes.grid(axis="y", color=FAINT, linewidth=0.5)
-        axes.set_axisbelow(True)
-    return figure, panels
-
-
-def _whole_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
-
-
-def _legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
-    """One legend above all panels, in as many columns as fit the width; none for a single name."""
-    if len(labels) < 2:
-        return
-    handles, names = axes.get_legend_handles_labels()
-    fit = int((WIDTH - 0.1) / (0.45 + 0.062 * max(map(len, labels))))
-    columns = max(1, min(len(names), fit))
-    figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(names) // columns))
-    figure.legend(
-        handles,
-        names,
-        loc="outside upper center",
-        ncols=columns,
-        fontsize=7.5,
-        frameon=False,
-        labelcolor=INK,
-        handlelength=1.4,
-        columnspacing=1.2,
-    )
-
-
-def _name(text: str) -> str:
-    """A name as plain text: matplotlib reads dollars as mathematics and hides labels that start with an underscore."""
-    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
-
-
-def _color(i: int) -> str:
-    return PALETTE[i % len(PALETTE)]
-
-
-def _dash(i: int) -> str:
-    return DASHES[i // len(PALETTE) % len(DASHES)]
+PLOTS: Final = {
+    "bars": Plot(
+        bars,
+        _any(_has_groups),
+        "Accuracy by group",
+        "Accuracy on every group, mean over the last {averaged} evaluated rounds.{whiskers}",
+    ),
+    "tradeoff": Plot(
+        tradeoff,
+        lambda found: len(found.runs) > 1 and _any(_has_several_groups)(found),
+        "Accuracy and fairness",
+        "Average accuracy against its standard deviation over the groups, mean over the last {averaged} evaluated "
+        "rounds: up and to the left is better.{crosses}",
+    ),
+    "differences": Plot(
+        differences,
+        lambda found: any(_versus(found).values()),
+        "Differences and their intervals",
+        "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed "
+        "line, these seeds do not tell the methods apart. A lower STD is fairer.",
+    ),
+    "convergence": Plot(
+        convergence,
+        _any(_has_groups),
+        "Convergence",
+        "Average over the groups and worst group, round by round.{bands}",
+    ),
+    "plane": Plot(
+        plane,
+        _any(_has_contribution),
+        "Fairness of contribution and reward",
+        "Collaborative fairness against the accuracy of the best client: up and right is better.{crosses}{dashed}",
+    ),
+    "contributions": Plot(
+        contributions,
+        _any(_has_contribution),
+        "Contribution and reward",
+        "Accuracy that every client reaches alone, and that of the model it owns; clients in the order of what "
+        "they reach alone. The number is the fairness; the axis need not begin at 0.{seed}",
+    ),
+    "clients": Plot(
+        clients,
+        _any(_has_contribution),
+        "Clients over the rounds",
+        "Accuracy of the model every client owns, round by round; the colour is what it reaches alone.{seed}",
+    ),
+    "neurons": Plot(
+        neurons,
+        _any(_has_units),
+        "Hidden units by client",
+        "Hidden units that every client holds (filled), those that most clients hold on the left; clients in the "
+        "order of what they reach alone, the best on top.{seed}",
+    ),
+    "spread": Plot(
+        spread,
+        _any(_has_clients),
+        "Clients from worst to best",
+        "Accuracy of the model each client predicts with, clients sorted from worst to best, on the test set of "
+        "the client's own group.",
+    ),
+    "weights": Plot(
+        weights,
+        _any(_records("weights")),
+        "Weights",
+        "Weight of every client (thin) and mean of its group (bold). The dashed line is an equal share.{seed}",
+    ),
+    "consistency": Plot(
+        consistency,
+        _any(_records("consistency")),
+        "Update consistency",
+        "Update consistency: the share of rounds in which a client moved a parameter the way it moves it now. Mass"
+        " at the right means that clients keep pulling the same way.{kept}",
+    ),
+}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.report import figures
-from equipoise.report.figures import FAINT, INK, MARKERS, _color, _dash, _legend, _name, _panels, _whole_numbers
-from equipoise.report.reproduction import Entry, Result, Shown
+from equipoise.report import drawing, figures
+from equipoise.report.drawing import FAINT, INK, MARKERS
+from equipoise.report.reproduction import Block, ReproducedValue, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,20 +100,20 @@ def curves(
     panel_of = {row: (series or {}).get(row, "") for row in found}
     titles = list(dict.fromkeys(panel_of.values()))
     columns = min(2, len(titles))
-    figure, panels = _panels(len(titles), columns=columns, height=1.9 if len(titles) == 1 else 1.2, sharex=True)
+    figure, panels = drawing.panels(len(titles), columns=columns, height=1.9 if len(titles) == 1 else 1.2, sharex=True)
     called = {row: row.removeprefix(panel_of[row]) or "without" if panel_of[row] else row for row in found}
     names = list(dict.fromkeys(called.values()))
     for axes, title in zip(panels, titles, strict=True):
         for row, runs in found.items():
             if panel_of[row] == title:
                 _line(axes, runs, spec, called[row], names.index(called[row]))
-        axes.set_title(_name(title), size=8, color=INK, loc="left")
-        _whole_numbers(axes)
+        axes.set_title(drawing.plain(title), size=8, color=INK, loc="left")
+        drawing.whole_numbers(axes)
     for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)  # also above a place that is left free
     figure.supxlabel("round", size=8, color=INK)
     figure.supylabel(f"{name} (%)", size=8, color=INK)
-    _legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
+    drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
 
 
@@ -126,16 +126,16 @@ def _line(axes: Axes, runs: Sequence[History], spec: str, label: str, i: int) ->
     axes.plot(
         rounds,
         mean,
-        color=_color(i),
-        linestyle=_dash(i),
+        color=drawing.color(i),
+        linestyle=drawing.dash(i),
         linewidth=1.3,
         marker=marker,
         markersize=3,
-        label=_name(label),
+        label=drawing.plain(label),
     )
     if len(values) > 1:
         std = values.std(axis=0, ddof=1)
-        axes.fill_between(rounds, mean - std, mean + std, color=_color(i), alpha=0.15, linewidth=0)
+        axes.fill_between(rounds, mean - std, mean + std, color=drawing.color(i), alpha=0.15, linewidth=0)
 
 
 def over_rounds(history: History, spec: str) -> Curves:
@@ -178,7 +178,7 @@ _PER_ROUND: Final[dict[str, Callable[[Vector], Vector]]] = {
 }
 
 
-def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:
+def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:
     """Columns against what was varied, one panel per column and one line per series; rows that vary nothing are levels.
 
     Parameters
@@ -192,7 +192,7 @@ def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, colum
     columns
         Names of columns of the part.
     """
-    figure, panels = _panels(len(columns), height=1.5 if len(columns) > 1 else 1.9, sharex=True)
+    figure, panels = drawing.panels(len(columns), height=1.5 if len(columns) > 1 else 1.9, sharex=True)
     series = list(dict.fromkeys(at[row][0] for row in part.rows if at[row][1] is not None))
     levels = [row for row in part.rows if at[row][1] is None]
     for axes, column in zip(panels, columns, strict=True):
@@ -207,22 +207,22 @@ def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, colum
                 list(known),
                 [entry.mean for entry in known.values()],
                 yerr=_spread(known.values()),
-                color=_color(i),
-                linestyle=_dash(i),
+                color=drawing.color(i),
+                linestyle=drawing.dash(i),
                 linewidth=1.3,
                 marker=MARKERS[i % len(MARKERS)],
                 markersize=3.5,
                 elinewidth=0.8,
-                label=_name(one or "ours"),
+                label=drawing.plain(one or "ours"),
             )
         for i, row in enumerate(levels, len(series)):
             if np.isfinite(part.entries[row, column].mean):
                 axes.axhline(
                     part.entries[row, column].mean,
-                    color=_color(i),
+                    color=drawing.color(i),
                     linewidth=1.1,
                     linestyle=(0, (4, 2)),
-                    label=_name(row),
+                    label=drawing.plain(row),
                 )
         axes.set_ylabel(f"{column} (%)", size=8, color=INK)
     places = sorted({place for row in part.rows if (place := at[row][1]) is not None})
@@ -232,19 +232,19 @@ def sweep(part: Shown, at: Mapping[str, tuple[str, float | None]], x: str, colum
         panels[-1].minorticks_off()
     panels[-1].set_xlabel(x, size=8, color=INK)
     figure.align_ylabels(panels)
-    _legend(figure, panels[0], [*series, *levels])
+    drawing.legend(figure, panels[0], [*series, *levels])
     return figure
 
 
-def _spread(entries: Sequence[Entry] | Any) -> list[float] | None:
+def _spread(entries: Sequence[ReproducedValue] | Any) -> list[float] | None:
     """Half-lengths of error bars; none where there is one seed."""
     several = [entry for entry in entries if len(entry.values) > 1]
     return [entry.std if len(entry.values) > 1 else 0.0 for entry in entries] if several else None
 
 
-def _planes(parts: Sequence[Shown], x: str, y: str) -> dict[str, Figure]:
+def _planes(parts: Sequence[Block], x: str, y: str) -> dict[str, Figure]:
     """One figure per data set: colours are rows, marks are parts."""
-    sets: dict[str, list[Shown]] = {}
+    sets: dict[str, list[Block]] = {}
     for part in parts:
         sets.setdefault(part.title.partition(", ")[0], []).append(part)
     drawn = {}
@@ -254,7 +254,7 @@ def _planes(parts: Sequence[Shown], x: str, y: str) -> dict[str, Figure]:
     return drawn
 
 
-def plane(parts: Sequence[Shown], x: str, y: str) -> Figure:
+def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
     """One column against another: colours are rows, marks are parts, crosses the std (ddof 1) over seeds.
 
     Parameters
@@ -266,7 +266,7 @@ def plane(parts: Sequence[Shown], x: str, y: str) -> Figure:
     """
     from matplotlib.lines import Line2D
 
-    figure, (axes,) = _panels(1, height=2.6)
+    figure, (axes,) = drawing.panels(1, height=2.6)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     rows = list(dict.fromkeys(row for part in parts for row in part.rows))
     for k, part in enumerate(parts):
@@ -278,7 +278,7 @@ def plane(parts: Sequence[Shown], x: str, y: str) -> Figure:
                     along.mean,
                     xerr=_spread([across]),
                     yerr=_spread([along]),
-                    color=_color(rows.index(row)),
+                    color=drawing.color(rows.index(row)),
                     linestyle="",
                     marker=MARKERS[k % len(MARKERS)],
                     markersize=4.5,
@@ -289,11 +289,22 @@ def plane(parts: Sequence[Shown], x: str, y: str) -> Figure:
     axes.set_ylabel(f"{y} (%)", size=8, color=INK)
     scenes = [part.title.partition(", ")[2] or part.title for part in parts]
     for i, row in enumerate(rows):
-        axes.add_line(Line2D([], [], color=_color(i), marker="s", linestyle="", markersize=4.5, label=_name(row)))
+        axes.add_line(
+            Line2D([], [], color=drawing.color(i), marker="s", linestyle="", markersize=4.5, label=drawing.plain(row))
+        )
     for k, scene in enumerate(scenes if len(scenes) > 1 else ()):
         mark = MARKERS[k % len(MARKERS)]
         axes.add_line(
-            Line2D([], [], color=INK, marker=mark, fillstyle="none", linestyle="", markersize=4.5, label=_name(scene))
+            Line2D(
+                [],
+                [],
+                color=INK,
+                marker=mark,
+                fillstyle="none",
+                linestyle="",
+                markersize=4.5,
+                label=drawing.plain(scene),
+            )
         )
-    _legend(figure, axes, [*rows, *scenes])
+    drawing.legend(figure, axes, [*rows, *scenes])
     return figure

@@ -3,24 +3,95 @@
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from equipoise.metrics.columns import GROUPS
+from equipoise.metrics.communication import traffic
+from equipoise.report.formatting import number
+from equipoise.report.statistics import summary_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Group
 
-UNDEFINED = "–"
+    from equipoise.federation.history import History
+
 EMBEDDED = (
     "These runs are on the embedded stand-in data, scaled down, and the paper's numbers are on its own data: compare the order of "
     "the rows, never the values."
 )
 
 
-class Entry(NamedTuple):
+AVERAGED = "of the last five rounds that were evaluated, in percent"
+LAST = "of the last round that was evaluated, in percent"
+CORRELATION = "100 times the correlation, in the last round that was evaluated"
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number of one run that a column of a reproduced table shows.
+
+    Parameters
+    ----------
+    compute
+        Makes it, of a history, how many of the last rounds to average, and a measure; None where it is not defined.
+    measured
+        In which unit and rounds it is.
+    """
+
+    compute: "Callable[[History, int, str], float | None]"
+    measured: str = AVERAGED
+
+
+def of_groups(history: "History", last: int, measure: str) -> dict[str, Any]:
+    """Summary of a run as the tables show it; empty if it did not record the measure.
+
+    Parameters
+    ----------
+    history
+        The run.
+    last, measure
+        As in `History.summary`.
+    """
+    return summary_of(history, last, measure) if measure in history.measures else {}
+
+
+def _of_groups(key: str, measured: str = AVERAGED) -> Statistic:
+    return Statistic(lambda history, last, measure: of_groups(history, last, measure).get(key), measured)
+
+
+def _of_clients(key: str, measured: str = LAST) -> Statistic:
+    return Statistic(lambda history, last, _: (history.summary(last)["collaboration"] or {}).get(key), measured)
+
+
+def _mean_client(history: "History", last: int, measure: str) -> float | None:
+    """Mean accuracy of the clients' own models, of one round, as `last`, which stands beside it."""
+    found: float | None = history.summary(1)["clients"].get("mean")
+    return found
+
+
+def _traffic(history: "History", last: int, measure: str) -> float | None:
+    """MiB that a client receives and sends in a round."""
+    return traffic(history.records).total / 2**20 if any("bytes" in r for r in history.records) else None
+
+
+STATISTICS: "Mapping[str, Statistic]" = {  # what columns of an experiment's file can name
+    **{column.key: _of_groups(column.key) for column in GROUPS},
+    "last": _of_groups("last", LAST),
+    "best": _of_groups("best", "of the best of all rounds by the test data, in percent"),
+    "fairness": _of_clients("fairness", CORRELATION),
+    "spearman": _of_clients("spearman", CORRELATION),
+    **{key: _of_clients(key) for key in ("max", "min", "mean")},
+    "mean_client": Statistic(_mean_client, LAST),
+    "traffic": Statistic(_traffic, "in MiB, of one client in one round"),
+}
+
+
+class ReproducedValue(NamedTuple):
     """A cell: the values of the seeds, their mean, spread (ddof 1) and 95 % half-width, and what the paper prints."""
 
     values: tuple[float, ...]
@@ -37,7 +108,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shown:
+class Block:
     """A block of the table: its columns, its rows and their entries; ``missing`` says why a row has none.
 
     ``measured`` says in which unit and rounds the numbers are, ``doubts`` what makes them less than they seem.
@@ -48,7 +119,7 @@ class Shown:
     scenario: str
     columns: tuple[str, ...]
     rows: tuple[str, ...]
-    entries: Mapping[tuple[str, str], Entry]
+    entries: Mapping[tuple[str, str], ReproducedValue]
     missing: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 0
     measured: str = "of the last five rounds that were evaluated, in percent"
@@ -74,7 +145,7 @@ class Result:
     about: str
     note: str
     embedded: bool
-    parts: tuple[Shown, ...]
+    parts: tuple[Block, ...]
     ours: tuple[tuple[str, str], ...]
     settings: Mapping[str, str]
 
@@ -84,19 +155,12 @@ class Result:
         return any(e.paper is not None for part in self.parts for e in part.entries.values())
 
 
-def number(value: float | None, sign: bool = False) -> str:
-    """Two digits, with a real minus sign."""
-    if value is None or math.isnan(value):
-        return UNDEFINED
-    return f"{round(value, 2) + 0.0:{'+' if sign else ''}.2f}".replace("-", "−")
-
-
-def ours(entry: Entry) -> str:
+def ours(entry: ReproducedValue) -> str:
     """Mean and 95 % half-width over seeds."""
     return number(entry.mean) + ("" if math.isnan(entry.ci95) else f" ±{number(entry.ci95)}")
 
 
-def theirs(entry: Entry, *, embedded: bool) -> str:
+def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
     """What the paper prints, and, on the same data, how far ours is from it."""
     if entry.paper is None:
         return ""
@@ -104,7 +168,7 @@ def theirs(entry: Entry, *, embedded: bool) -> str:
     return shown if embedded or entry.difference is None else f"{shown} ({number(entry.difference, sign=True)})"
 
 
-def sentences(result: Result, part: Shown) -> list[str]:
+def sentences(result: Result, part: Block) -> list[str]:
     """What must be said below a block."""
     interval = (
         "mean ± half the 95 % interval over seeds (Student's t)" if part.seeds > 1 else "one seed, so no interval"
@@ -182,7 +246,7 @@ def _choices(result: Result) -> list[str]:
 
 def latex(result: Result) -> str:
     """For a paper: one booktabs table per block."""
-    from equipoise.report.table import tex
+    from equipoise.report.rendering import tex
 
     blocks = []
     for part in result.parts:

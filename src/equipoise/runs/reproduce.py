@@ -21,29 +21,14 @@ from equipoise.data.locations import digest
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.metrics.classification import MEASURES
-from equipoise.metrics.communication import traffic
 from equipoise.metrics.statistics import summary_over_seeds
-from equipoise.report.reproduction import Entry, Result, Shown
-from equipoise.report.table import mixed_machines, summary_of
+from equipoise.report.notes import mixed_machines
+from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, ReproducedValue, Result, of_groups
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
-
-OF_CLIENTS = ("fairness", "spearman", "max", "min", "mean")  # of what clients get for what they contribute
-OF_GROUPS = ("avg", "std", "worst", "gap", "client_std", "last", "best")
-OF_RUNS = (
-    "mean_client",
-    "traffic",
-)  # mean accuracy of the clients' own models; MiB that a client receives and sends in a round
-MEASURED = {  # in which unit and round a statistic is; all others are as AVERAGED says
-    "traffic": "in MiB, of one client in one round",
-    **dict.fromkeys(("fairness", "spearman"), "100 times the correlation, in the last round that was evaluated"),
-    **dict.fromkeys(("last", "mean_client", "max", "min", "mean"), "of the last round that was evaluated, in percent"),
-    "best": "of the best of all rounds by the test data, in percent",
-}
-AVERAGED = "of the last five rounds that were evaluated, in percent"
 
 
 class Strict(BaseModel):
@@ -131,7 +116,7 @@ class ExperimentError(ValueError):
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedRun:
     """One run of an experiment and where it is kept."""
 
     part: str
@@ -146,7 +131,7 @@ class Plan:
     """The runs of an experiment, and the cells that cannot be run, with the reason."""
 
     experiment: Experiment
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedRun, ...]
     skipped: Mapping[tuple[str, str], str] = field(default_factory=dict)
     embedded: bool = False
     published: Mapping[tuple[str, str, str], tuple[float, float | None]] = field(default_factory=dict)
@@ -231,9 +216,9 @@ def _check(name: str, experiment: Experiment) -> None:
         statistic, _, measure = spec.partition(" ")
         if measure and measure not in MEASURES:
             raise ExperimentError(f"{name}: column {column}: {unknown('measure', measure, MEASURES)}")
-        if not statistic.startswith("group:") and statistic not in (*OF_GROUPS, *OF_CLIENTS, *OF_RUNS):
+        if not statistic.startswith("group:") and statistic not in STATISTICS:
             raise ExperimentError(
-                f"{name}: column {column}: {unknown('statistic', statistic, [*OF_GROUPS, *OF_CLIENTS, *OF_RUNS, 'group:NAME'])}"
+                f"{name}: column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
             )
 
 
@@ -297,7 +282,7 @@ def plan(
         for one in asked:
             if one not in there:
                 raise ExperimentError(f"{name}: {unknown(what, one, there)}")
-    cells: list[Cell] = []
+    cells: list[PlannedRun] = []
     skipped: dict[tuple[str, str], str] = {}
     for part in experiment.part:
         if parts and part.name not in parts:
@@ -316,7 +301,9 @@ def plan(
                 continue
             for seed in range(seeds or experiment.seeds):
                 config = _config(part, condition, row, seed, None if embedded else data, choices)
-                cells.append(Cell(part.name, row.name, seed, config, base / "cells" / config.scenario / _stem(config)))
+                cells.append(
+                    PlannedRun(part.name, row.name, seed, config, base / "cells" / config.scenario / _stem(config))
+                )
     if not cells:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
@@ -415,17 +402,11 @@ def value(history: History, spec: str, last: int = 5) -> float:
     last : rounds that make a number of the first kind but ``last`` and ``best``; all others are of the last round.
     """
     statistic, _, measure = spec.partition(" ")
-    if statistic in OF_CLIENTS:
-        found = (history.summary(last)["collaboration"] or {}).get(statistic)
-    elif statistic == "mean_client":
-        found = history.summary(1)["clients"].get("mean")  # of one round, as ``last``, which stands beside it
-    elif statistic == "traffic":
-        found = traffic(history.records).total / 2**20 if any("bytes" in r for r in history.records) else None
-    elif (measure or "accuracy") not in history.measures:
-        found = None
+    if statistic.startswith("group:"):
+        group = statistic.removeprefix("group:")
+        found = of_groups(history, last, measure or "accuracy").get("groups", {}).get(group)
     else:
-        summary = summary_of(history, last, measure or "accuracy")
-        found = summary["groups"].get(statistic.removeprefix("group:")) if ":" in statistic else summary[statistic]
+        found = STATISTICS[statistic].compute(history, last, measure or "accuracy")
     return math.nan if found is None else float(found)
 
 
@@ -451,7 +432,7 @@ def collect(
             continue
         condition = part.condition(embedded=planned.embedded)
         columns = condition.columns
-        entries: dict[tuple[str, str], Entry] = {}
+        entries: dict[tuple[str, str], ReproducedValue] = {}
         rows = [
             row
             for row in experiment.of(part)
@@ -463,12 +444,12 @@ def collect(
                 seen = [v for v in ours if not math.isnan(v)]
                 over = summary_over_seeds(seen) if seen else None
                 mean, std = planned.published.get((row.name, part.name, column), (None, None))
-                entries[row.name, column] = Entry(
+                entries[row.name, column] = ReproducedValue(
                     tuple(seen), over.mean if over else math.nan, over.std if over else math.nan,
                     over.ci95 if over else math.nan, mean, std,
                 )  # fmt: skip
         shown.append(
-            Shown(
+            Block(
                 part.name, part.title or part.name, condition.scenario, tuple(columns), tuple(row.name for row in rows), entries,
                 {row.name: reasons[part.name, row.name] for row in rows if (part.name, row.name) in reasons},
                 max((len(found.get((part.name, row.name), [])) for row in rows), default=0),
@@ -486,17 +467,18 @@ def collect(
 
 
 def _measured(columns: Mapping[str, str]) -> str:
-    """In which unit and rounds the numbers of columns are, given as they are told in the file."""
+    """In which unit and rounds the numbers of columns are, by what the file says of them."""
     of: dict[str, list[str]] = {}
     for column, spec in columns.items():
-        of.setdefault(MEASURED.get(spec.split(" ")[0], AVERAGED), []).append(column)
+        statistic = STATISTICS.get(spec.split(" ")[0])
+        of.setdefault(AVERAGED if statistic is None else statistic.measured, []).append(column)
     return next(iter(of)) if len(of) == 1 else "; ".join(f"{', '.join(names)} {how}" for how, names in of.items())
 
 
 def _doubts(
     planned: Plan,
     part: str,
-    entries: Mapping[tuple[str, str], Entry],
+    entries: Mapping[tuple[str, str], ReproducedValue],
     found: Mapping[tuple[str, str], Sequence[History]],
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""

@@ -21,7 +21,7 @@ from equipoise.data.samples import LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential, visit
 from equipoise.federation import guard
-from equipoise.federation.evaluation import Handed, Tests, used
+from equipoise.federation.evaluation import EvaluationSets, Handed, used
 from equipoise.federation.federation import structure
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
@@ -44,7 +44,7 @@ class Site:
     """One site in one experiment: a federation's view of a single client, and the files that it keeps."""
 
     experiment: Experiment
-    tests: Tests
+    tests: EvaluationSets
     store: Store
     simulated: bool = False
 
@@ -108,7 +108,7 @@ class Site:
             chances=chances(task.transform),
             neurons=neurons,
         )
-        return Site(experiment, Tests(known.tests, None, tuple(told["measures"])), store, simulated)
+        return Site(experiment, EvaluationSets(known.tests, None, tuple(told["measures"])), store, simulated)
 
     def answer(self, kind: str, asked: Parcel) -> Parcel:
         """What the site answers to a message.

@@ -1,0 +1,203 @@
+"""The numbers that sum up a run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equipoise.federation.records import Record
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.collaborative import (
+    bounded_fairness,
+    client_range,
+    collaboration_gain,
+    collaborative_fairness,
+    rank_fairness,
+)
+from equipoise.metrics.columns import GROUPS, spread
+from equipoise.metrics.communication import full_model, traffic
+from equipoise.metrics.groups import parity
+from equipoise.metrics.performance import Value, best_round, last_rounds, mean
+
+if TYPE_CHECKING:
+    from equipoise.federation.history import History
+
+
+def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
+    """AVG, STD and worst group of the global model, and the spread over clients, in percent.
+
+    Every group is averaged over the last evaluated rounds first; AVG is the mean over groups, STD the standard
+    deviation with ddof 1 (FedHEAL, Table 2).  Clients are reduced in the same order.
+
+    Parameters
+    ----------
+    history
+        The run.
+    last
+        How many of the last evaluated rounds to average, at least 1.
+    measure
+        A name of `equipoise.metrics.MEASURES`.
+
+    Returns
+    -------
+    Plain types, ready for JSON, `None` where a number is not defined: `avg`, `std`, `worst`, `worst_group`; `gap`,
+    the best group less the worst; `client_std`, the standard deviation (ddof 0) over clients that each have the
+    value of their group; `last` and `best`, the mean over groups in the last and in the best evaluated round;
+    `groups` (`{group: value}`), `clients` (see `equipoise.metrics.spread`, of the accuracy; empty for another
+    measure and when no client was evaluated), `rounds` (how many were run), `averaged` (the rounds the groups were
+    averaged over), `collaboration` (what clients get for what they contribute; None for another measure, and unless
+    contributions are known and clients were evaluated), `group_fairness` (see there; None for another measure).
+
+    `collaboration` is of the last `round` the clients were evaluated in: `fairness` and `spearman` (100 x), `max`,
+    `mean`, `min`, `gain` (`{"mean", "std" (ddof 0), "worse_off"}`), `bcf` (`{"rate" (percent of the clients),
+    "satisfied", "lower_violations", "upper_violations", "literal_upper_violations", "lower_margin",
+    "upper_margin"}`, margins are the worst), `clients` (how many). Besides, `fairness_mean` over the last rounds and
+    `fairness_oracle`, the best of all rounds, which picks the round by the test data. `bytes`: `{"down", "up",
+    "full"}`, mean over clients and rounds and the whole model, None where not recorded.
+
+    Raises
+    ------
+    ValueError
+        There is no such measure, or `last` is below 1.
+    """
+    rounds, table = history.group_table(measure)
+    values = last_rounds(table, last)
+    counts = history.group_counts
+    numbers = {column.key: _percent(column.compute(values, counts)) for column in GROUPS}
+    groups = dict(zip(history.groups, values.tolist(), strict=True))
+    worst = None if numbers["worst"] is None else min(groups, key=lambda group: groups[group])
+    clients = last_rounds(history.client_table()[1], last) if measure == "accuracy" else np.empty(0)
+    return {
+        **{key: numbers.pop(key) for key in ("avg", "std", "worst")},
+        "worst_group": worst,
+        **numbers,
+        "last": _percent(mean(table[-1] if len(table) else [])),
+        "best": _percent(best_round(table)),
+        "groups": {group: _percent(Value(a, math.isfinite(a))) for group, a in groups.items()},
+        "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
+        "rounds": len(history.records),
+        "averaged": rounds[-last:],
+        "collaboration": _collaboration(history, last) if measure == "accuracy" else None,
+        "group_fairness": group_fairness(history.records, last) if measure == "accuracy" else None,
+    }
+
+
+def group_fairness(records: Sequence[Record], last: int = 5, positive: int | None = None) -> dict[str, Any] | None:
+    """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
+
+    See `equipoise.metrics.parity`; a rate is over the last rounds in which the counts were recorded.
+
+    Parameters
+    ----------
+    records
+        One per round.
+    last
+        How many of the last evaluated rounds to average, at least 1.
+    positive
+        The class that counts as positive; by default the second of two, and every one of more.
+
+    Returns
+    -------
+    Plain types in percent, `None` where a number is not defined: `accuracy_gap`, `equal_opportunity`, `equalised_odds`,
+    `demographic_parity`; `of_class`, in which class each of the last three is; `groups`, `{group: {"accuracy", "tpr",
+    "fpr", "selection_rate"}}` with one number per class in `classes`; `undefined`, `[group, rate, class]` of rates about
+    no sample; `averaged`, the rounds.  None where no counts were recorded for two groups (`measures=("rates",)`).
+
+    Raises
+    ------
+    ValueError
+        `last` is below 1, `positive` is no class, or the counts are damaged.
+    """
+    if last < 1:
+        raise ValueError(f"last must be at least 1 round: found {last}.")
+    counted = [
+        (
+            record["round"],
+            {g: of[RATES] for g, of in record.get("groups", {}).items() if isinstance(of.get(RATES), dict)},
+        )
+        for record in records
+    ]
+    chosen = [(t, of) for t, of in counted if of][-last:]
+    every: dict[str, list[Mapping[str, list[int]]]] = {}
+    for _, groups in chosen:
+        for name, of in groups.items():
+            every.setdefault(name, []).append(of)
+    if len(every) < 2:
+        return None
+    summed = {
+        name: {key: np.sum([one[key] for one in found], axis=0).tolist() for key in ("right", "true", "chosen")}
+        for name, found in every.items()
+    }
+    found = parity(summed, positive)
+    return {
+        "accuracy_gap": _percent(found.accuracy),
+        "equal_opportunity": _percent(found.equal_opportunity),
+        "equalised_odds": _percent(found.equalised_odds),
+        "demographic_parity": _percent(found.demographic_parity),
+        "of_class": dict(found.widest),
+        "classes": list(found.classes),
+        "groups": {
+            name: {
+                "accuracy": _percent(rates.accuracy),
+                **{
+                    key: [_percent(getattr(rates, key)[c]) for c in found.classes]
+                    for key in ("tpr", "fpr", "selection_rate")
+                },
+            }
+            for name, rates in found.rates.items()
+        },
+        "undefined": [list(one) for one in found.undefined],
+        "averaged": [t for t, _ in chosen],
+    }
+
+
+def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
+    contribution, (rounds, table) = history.contribution, history.client_table()
+    if contribution is None or not table.size:
+        return None
+    reward = table[-1]
+    fairness = [collaborative_fairness(contribution, row) for row in table]
+    gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
+    top, middle, bottom = client_range(reward)
+    return {
+        "round": rounds[-1],
+        "clients": len(reward),
+        "fairness": _or_none(fairness[-1]),
+        "spearman": _or_none(rank_fairness(contribution, reward)),
+        "fairness_mean": _or_none(mean([one.value for one in fairness[-last:]])),
+        "fairness_oracle": max((one.value for one in fairness if one.defined), default=None),
+        "max": _percent(top),
+        "mean": _percent(middle),
+        "min": _percent(bottom),
+        "gain": {
+            "mean": _percent(gain.mean),
+            "std": _percent(gain.std),
+            "worse_off": gain.worse_off if gain.mean.defined else None,
+        },
+        "bcf": {
+            "rate": _percent(bounds.rate),
+            "satisfied": bounds.satisfied,
+            "lower_violations": list(bounds.lower_violations),
+            "upper_violations": list(bounds.upper_violations),
+            "literal_upper_violations": list(bounds.literal_upper_violations),
+            "lower_margin": _percent(bounds.worst_lower),
+            "upper_margin": _percent(bounds.worst_upper),
+        },
+        "bytes": _bytes(history.records),
+    }
+
+
+def _bytes(records: Sequence[Record]) -> dict[str, float | None] | None:
+    if not any(record.get("bytes", {}).get("down") for record in records):
+        return None
+    down, up = traffic(records)
+    return {"down": down, "up": up, "full": _or_none(full_model(records))}
+
+
+def _percent(value: Value) -> float | None:
+    return 100 * value.value if value.defined else None
+
+
+def _or_none(value: Value) -> float | None:
+    return value.value if value.defined else None

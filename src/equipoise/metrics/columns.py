@@ -1,0 +1,424 @@
+"""Every number that a table can show, an entry each: how it is made, what it is called, what it means.
+
+A new column of a table is a new entry of one of the lists `GROUPS`, `INDICES`, `COLLABORATION` and `PARITY`: summaries, tables,
+tests, LaTeX, the JSON document and the legend follow.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from numpy.typing import ArrayLike
+
+from equipoise.metrics.classification import AREAS
+from equipoise.metrics.performance import (
+    Value,
+    angle,
+    best,
+    best_share,
+    client_std,
+    coefficient_of_variation,
+    cosine,
+    entropy,
+    gap,
+    gini,
+    jain,
+    kl_uniform,
+    mean,
+    std,
+    variance,
+    worst,
+    worst_share,
+)
+
+_HEAL: Final = "FedHEAL: Chen, Huang and Ye, CVPR 2024, Table 2"
+_QFFL: Final = "q-FFL: Li, Sanjabi, Beirami and Smith, ICLR 2020"
+_ISM: Final = "FedISM+: Wu et al., arXiv 2503.09587"
+_SAC: Final = "FedSAC: Wang et al., KDD 2024"
+_JAIN: Final = "Jain, Chiu and Hawe, DEC TR-301, 1984"
+_HARDT: Final = "Hardt, Price and Srebro, NIPS 2016"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a run, and a column of a table.
+
+    Parameters
+    ----------
+    key
+        Its name in `History.summary()` and in the JSON document.
+    title
+        Of the column.
+    compute
+        Makes the number; what it takes is said at each list.
+    better
+        Which way is better; empty where neither is, and then no value is the best of its column.
+    formula, source
+        What the legend says; empty where another column of the same title says it.
+    digits
+        Behind the point.
+    place
+        Where it stands, counted from the left; those of one place are in the order of the list. None: in the JSON document only.
+    narrow
+        The title in a narrow terminal, if another.
+    explanation
+        A sentence below the table.
+    tested
+        Whether differences to the first method are tested and shown.
+    shown
+        Of `GROUPS`: whether the table of a measure with so many groups shows it.
+    optional
+        Of `GROUPS`: whether it is left out where no run has the number.
+    scale
+        Of `INDICES`: what turns the number into the unit it is reported in.
+    block
+        Of `INDICES`: the table it is in.
+    rewards
+        Of `COLLABORATION`: whether it compares rewards with contributions, which for clients that receive nothing are the same.
+    """
+
+    key: str
+    title: str
+    compute: Callable[..., Any]
+    better: Literal["higher", "lower", ""] = ""
+    formula: str = ""
+    source: str = "–"
+    digits: int = 2
+    place: int | None = 99
+    narrow: str = ""
+    explanation: str = ""
+    tested: bool = True
+    shown: Callable[[str, int], bool] = lambda measure, groups: measure == "accuracy" or groups > 1
+    optional: bool = False
+    scale: float = 100
+    block: Literal["level", "distance", "evenness"] = "evenness"
+    rewards: bool = False
+
+
+# Of the values of the groups [D] and how many clients each group has [D] or None: a `Value` in the unit of the values.
+GROUPS: Final = (
+    Column(
+        "avg",
+        "AVG",
+        lambda values, counts: mean(values),
+        "higher",
+        "ā = Σₖ aₖ / K over the groups, each counting the same",
+        _HEAL,
+        place=0,
+        shown=lambda measure, groups: True,
+    ),
+    Column(
+        "std",
+        "STD",
+        lambda values, counts: std(values),
+        "lower",
+        "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups",
+        _HEAL,
+        place=1,
+        explanation="STD: standard deviation over the groups (ddof 1), lower is fairer.",
+        shown=lambda measure, groups: measure == "accuracy" or groups > 2,
+    ),
+    Column(
+        "worst",
+        "worst",
+        lambda values, counts: worst(values),
+        "higher",
+        "minₖ aₖ over the groups",
+        "AFL: Mohri, Sivek and Suresh, ICML 2019",
+        place=2,
+    ),
+    Column(
+        "gap",
+        "gap",
+        lambda values, counts: gap(values),
+        "lower",
+        "maxₖ aₖ − minₖ aₖ",
+        f"{_ISM}, for two groups",
+        place=1,
+        explanation="gap: the better group less the worse, lower is fairer.",
+        shown=lambda measure, groups: measure != "accuracy" and groups == 2,
+    ),
+    Column(
+        "client_std",
+        "client STD",
+        client_std,
+        "lower",
+        "√( Σ_g s_g (a_g − Σ_h s_h a_h)² ), with the share s_g of the clients that are in group g",
+        f"{_ISM}, Table IV",
+        place=3,
+        explanation="client STD: standard deviation over clients that each have the value of their group (ddof 0).",
+        shown=lambda measure, groups: measure in AREAS and groups > 1,
+        optional=True,
+    ),
+)
+
+# Of accuracies in [0, 1], one per client or group [K]: a `Value`, which `scale` turns into the unit it is reported in.
+INDICES: Final = (
+    Column("mean", "mean", mean, "higher", "ā = Σₖ aₖ / K over the clients", _QFFL, place=0, block="level"),
+    Column(
+        "std",
+        "STD₀",
+        lambda a: std(a, ddof=0),
+        "lower",
+        "√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0",
+        _QFFL,
+        place=1,
+        block="distance",
+    ),
+    Column(
+        "variance",
+        "variance",
+        variance,
+        "lower",
+        "Σₖ (100 aₖ − 100 ā)² / K, in percent²",
+        f"{_QFFL}; Ditto: Li et al., ICML 2021",
+        digits=1,
+        place=2,
+        scale=1,
+        block="distance",
+    ),
+    Column(
+        "worst10",
+        "worst 10\u00a0%",
+        worst_share,
+        "higher",
+        "mean of the max(1, ⌊0.1 K⌋) lowest aₖ",
+        f"{_QFFL}, Table 1",
+        place=1,
+        block="level",
+    ),
+    Column(
+        "best10",
+        "best 10\u00a0%",
+        best_share,
+        "higher",
+        "mean of the max(1, ⌊0.1 K⌋) highest aₖ",
+        f"{_QFFL}, Table 1",
+        place=4,
+        block="level",
+    ),
+    Column("min", "min", worst, "higher", "minₖ aₖ", place=2, block="level"),
+    Column("max", "max", best, "higher", "maxₖ aₖ", place=3, block="level"),
+    Column("gap", "gap", gap, "lower", place=0, block="distance"),
+    Column(
+        "cov",
+        "CoV",
+        coefficient_of_variation,
+        "lower",
+        "STD₀ / ā, the coefficient of variation",
+        _JAIN,
+        digits=4,
+        scale=1,
+    ),
+    Column(
+        "jain",
+        "Jain",
+        jain,
+        "higher",
+        "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality",
+        _JAIN,
+        digits=4,
+        scale=1,
+    ),
+    Column(
+        "cosine",
+        "cosine",
+        cosine,
+        "higher",
+        "Σₖ aₖ / (√K ‖a‖), to the vector of ones",
+        f"{_QFFL}, appendix",
+        digits=4,
+        scale=1,
+    ),
+    Column("angle", "angle", angle, "lower", "arccos(cosine), in degrees", f"{_QFFL}, appendix", scale=1),
+    Column(
+        "entropy",
+        "entropy",
+        entropy,
+        "higher",
+        "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K",
+        f"{_QFFL}, appendix",
+        digits=4,
+        scale=1,
+    ),
+    Column(
+        "kl",
+        "KL",
+        kl_uniform,
+        "lower",
+        "ln K − entropy: the divergence from equality, in nats",
+        f"{_QFFL}, appendix",
+        digits=4,
+        scale=1,
+    ),
+    Column("gini", "Gini", gini, "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912", digits=4, scale=1),
+)
+
+
+def _entry(*keys: str) -> Callable[[Mapping[str, Any]], Any]:
+    """What stands under these keys, one inside the other."""
+
+    def compute(found: Mapping[str, Any]) -> Any:
+        value: Any = found
+        for key in keys:
+            value = value[key]
+        return value
+
+    return compute
+
+
+def _share(way: str) -> Callable[[Mapping[str, Any]], float | None]:
+    """Bytes that go one way, in percent of the whole model."""
+
+    def compute(found: Mapping[str, Any]) -> float | None:
+        sent = found["bytes"] or {}
+        return 100 * sent[way] / sent["full"] if sent.get("full") else None
+
+    return compute
+
+
+# Of `History.summary()["collaboration"]` with `contribution` and `reward`, the accuracy in [0, 1] that each client reaches alone and
+# that of the model it owns in the end [N]: a number, or None where it is not defined.
+COLLABORATION: Final = (
+    Column(
+        "fairness",
+        "fairness",
+        _entry("fairness"),
+        "higher",
+        "100 · Pearson correlation over the clients of cₖ and θₖ, from −100 to 100",
+        _SAC,
+        narrow="fair-\nness",
+        rewards=True,
+    ),
+    Column(
+        "spearman",
+        "Spearman",
+        _entry("spearman"),
+        "higher",
+        "100 · Pearson correlation of the ranks of cₖ and θₖ",
+        "Spearman 1904",
+        narrow="Spear-\nman",
+        tested=False,
+        rewards=True,
+    ),
+    Column("max", "max", _entry("max"), "higher"),
+    Column("mean", "mean", _entry("mean"), "higher"),
+    Column("min", "min", _entry("min"), "higher", tested=False),
+    Column(
+        "gain",
+        "gain",
+        _entry("gain", "mean"),
+        "higher",
+        "Σₖ (θₖ − cₖ) / K",
+        "CYCle: mean collaboration gain",
+        tested=False,
+    ),
+    Column(
+        "worse_off",
+        "worse off",
+        _entry("gain", "worse_off"),
+        "lower",
+        "number of clients with θₖ < cₖ",
+        digits=1,
+        narrow="worse\noff",
+        tested=False,
+    ),
+    Column(
+        "bcf",
+        "BCF",
+        # Where fairness is not defined, neither are bounds on it.
+        lambda found: None if found["fairness"] is None else found["bcf"]["rate"],
+        "higher",
+        "share of the clients with cₖ < θₖ < (cₖ + maxⱼ θⱼ) / 2; the upper bound is not asked of the best",
+        f"{_SAC}, Definition 1",
+        digits=1,
+        tested=False,
+    ),
+    Column(
+        "down",
+        "down",
+        _share("down"),
+        formula="bytes a client receives in a round, in percent of the whole model",
+        digits=1,
+        tested=False,
+    ),
+    Column(
+        "up",
+        "up",
+        _share("up"),
+        formula="bytes a client sends in a round, in percent of the whole model",
+        digits=1,
+        tested=False,
+    ),
+    Column("fairness_mean", "mean fairness", _entry("fairness_mean"), place=None, tested=False),
+    Column("fairness_oracle", "best fairness", _entry("fairness_oracle"), place=None, tested=False),
+)
+
+# Of `History.group_fairness()`: a number in points, or None where it is not defined.
+PARITY: Final = (
+    Column(
+        "accuracy_gap",
+        "accuracy gap",
+        _entry("accuracy_gap"),
+        "lower",
+        "max_g accuracy(g) − min_g accuracy(g) over the groups g",
+        narrow="accuracy\ngap",
+    ),
+    Column(
+        "equal_opportunity",
+        "equal opportunity",
+        _entry("equal_opportunity"),
+        "lower",
+        "max_g TPR(g) − min_g TPR(g) with TPR(g) = P(ŷ = 1 | y = 1, g); of several classes, the largest of any class "
+        "against all others",
+        _HARDT,
+        narrow="equal\nopportunity",
+    ),
+    Column(
+        "equalised_odds",
+        "equalised odds",
+        _entry("equalised_odds"),
+        "lower",
+        "the larger of max_g TPR(g) − min_g TPR(g) and max_g FPR(g) − min_g FPR(g) with FPR(g) = P(ŷ = 1 | y = 0, g)",
+        _HARDT,
+        narrow="equalised\nodds",
+    ),
+    Column(
+        "demographic_parity",
+        "demographic parity",
+        _entry("demographic_parity"),
+        "lower",
+        "max_g P(ŷ = 1 | g) − min_g P(ŷ = 1 | g): people of every group are chosen as often, whatever is true of them",
+        "Dwork et al., ITCS 2012",
+        narrow="demographic\nparity",
+    ),
+)
+
+
+def placed(columns: Sequence[Column]) -> list[Column]:
+    """The columns that tables show, from left to right.
+
+    Parameters
+    ----------
+    columns
+        One of the lists, or some of its entries.
+    """
+    return sorted((c for c in columns if c.place is not None), key=lambda c: c.place or 0)
+
+
+def spread(accuracies: ArrayLike) -> dict[str, Value]:
+    """Every measure of the spread over clients, in the unit it is usually reported in.
+
+    Percent: `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, `max`, `gap`.  Percent^2: `variance`.  Degrees:
+    `angle`.  Nats: `entropy`, `kl`.  No unit: `cov`, `jain`, `cosine`, `gini`.
+
+    Parameters
+    ----------
+    accuracies
+        One accuracy per client, in [0, 1]; shape [K].
+    """
+    return {
+        column.key: Value(column.scale * value, defined)
+        for column in INDICES
+        for value, defined in (column.compute(accuracies),)
+    }

@@ -1,0 +1,202 @@
+"""What all figures share: size, colours, marks, axes, legends, and how they are written to files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Vector = NDArray[np.float64]
+
+WIDTH: Final = 3.4  # inches: one column of a two-column paper
+INK: Final = "#222222"
+FAINT: Final = "#dddddd"
+# Okabe and Ito (2008), without yellow and black: distinct for colour-blind readers, on white and on dark grey.
+PALETTE: Final = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
+DASHES: Final = ("-", "--", ":", "-.")
+
+
+def save(
+    figures: Mapping[str, Figure], directory: str | os.PathLike[str], formats: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
+    """Write figures by name, fit for a paper and the same bytes every time; return the paths.
+
+    Parameters
+    ----------
+    figures
+        By the name of their files.
+    directory, formats
+        As in `save_all`.
+    """
+    import matplotlib
+
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "equipoise"}):
+        for name, figure in figures.items():
+            for ending in formats:
+                path = directory / f"{name}.{ending}"
+                date = {"pdf": "CreationDate", "svg": "Date"}.get(ending)
+                figure.savefig(path, dpi=300, metadata={date: None} if date else None)
+                paths.append(path)
+    return paths
+
+
+def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
+    """A method's mean over its seeds, with crosses of one std (ddof 1) if there are several.
+
+    Parameters
+    ----------
+    axes
+        Where to draw.
+    x, y
+        One value per seed; shape [S].
+    label, i
+        Of the method, and which it is.
+    """
+    several = len(x) > 1
+    axes.errorbar(
+        x.mean(),
+        y.mean(),
+        xerr=x.std(ddof=1) if several else None,
+        yerr=y.std(ddof=1) if several else None,
+        color=color(i),
+        linestyle="",
+        marker=MARKERS[i % len(MARKERS)],
+        markersize=5,
+        elinewidth=0.8,
+        fillstyle="none" if i // len(PALETTE) % 2 else "full",
+        label=plain(label),
+    )
+
+
+def title(axes: Axes, label: str, right: str = "") -> None:
+    """What a panel shows.
+
+    Parameters
+    ----------
+    axes
+        The panel.
+    label, right
+        What stands on the left and on the right above it.
+    """
+    axes.set_title(plain(label), size=8, color=INK, loc="left")
+    axes.set_title(right, size=8, color=INK, loc="right")
+
+
+def panels(
+    n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure of one column's width with panels; those side by side have one scale.
+
+    Parameters
+    ----------
+    n
+        How many panels.
+    height
+        Of a panel, in inches.
+    columns
+        How many stand side by side.
+    sharex, sharey
+        Whether all have the same scale.
+    """
+    from matplotlib.figure import Figure
+
+    rows = -(-n // columns)
+    figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey or columns > 1)
+    for axes in grid.flat[n:]:
+        axes.remove()
+    shown = list(grid.flat[:n])
+    for axes in shown:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
+        axes.tick_params(labelsize=7, width=0.6, length=2.5, color=INK, labelcolor=INK)
+        axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        axes.set_axisbelow(True)
+    return figure, shown
+
+
+def whole_numbers(axes: Axes) -> None:
+    """Ticks of the axis below at whole numbers only.
+
+    Parameters
+    ----------
+    axes
+        The panel.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
+
+
+def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
+    """One legend above all panels, in as many columns as fit the width; none for a single name.
+
+    Parameters
+    ----------
+    figure, axes
+        The figure, and the panel that has all that is to be explained.
+    labels
+        The names.
+    """
+    if len(labels) < 2:
+        return
+    handles, names = axes.get_legend_handles_labels()
+    fit = int((WIDTH - 0.1) / (0.45 + 0.062 * max(map(len, labels))))
+    columns = max(1, min(len(names), fit))
+    figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(names) // columns))
+    figure.legend(
+        handles,
+        names,
+        loc="outside upper center",
+        ncols=columns,
+        fontsize=7.5,
+        frameon=False,
+        labelcolor=INK,
+        handlelength=1.4,
+        columnspacing=1.2,
+    )
+
+
+def plain(text: str) -> str:
+    """A name as plain text: matplotlib reads dollars as mathematics and hides labels that start with an underscore.
+
+    Parameters
+    ----------
+    text
+        The name.
+    """
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+def color(i: int) -> str:
+    """Colour of the i-th method, from 0; the palette repeats.
+
+    Parameters
+    ----------
+    i
+        Which method, >= 0.
+    """
+    return PALETTE[i % len(PALETTE)]
+
+
+def dash(i: int) -> str:
+    """Line style of the i-th method, from 0: another when the palette repeats.
+
+    Parameters
+    ----------
+    i
+        Which method, >= 0.
+    """
+    return DASHES[i // len(PALETTE) % len(DASHES)]

@@ -1,0 +1,80 @@
+"""Numbers as text: digits, signs, p-values, bytes."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+UNDEFINED: Final = "–"
+PERCENT: Final = "\u00a0%"  # not to be torn from its number
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
+    """A number with a real minus sign and never `-0.00`; a dash where it is not defined.
+
+    Parameters
+    ----------
+    value
+        The number; None or NaN where it is not defined.
+    digits
+        Behind the point.
+    sign
+        Whether a positive number has its sign, too.
+    """
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    return f"{round(value, digits) + 0.0:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+
+
+def p_value(p: float) -> str:
+    """A p-value with three digits, `.031`, or `< .001`.
+
+    Parameters
+    ----------
+    p
+        In [0, 1].
+    """
+    return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1.000"
+
+
+def difference(found: Mapping[str, float | None], corrected: float | None = None) -> str:
+    """A paired difference in words: `+2.10 ±0.80, p=.031`, or nothing when it rests on fewer than two seeds.
+
+    Parameters
+    ----------
+    found
+        One entry of `versus`: `{"difference", "ci95", "p"}`.
+    corrected
+        The p-value to quote instead, corrected for the number of methods by Holm.
+    """
+    if found["difference"] is None or found["ci95"] is None or found["p"] is None:
+        return ""
+    quoted = found["p"] if corrected is None else corrected
+    p = "p<.001" if quoted < 0.001 else f"p={quoted:.3f}".replace("=0", "=")
+    p = p if corrected is None else f"Holm {p}"
+    return f"{found['difference']:+.2f} ±{found['ci95']:.2f}, {p}".replace("-", "−")
+
+
+def size(n: float) -> str:
+    """A number of bytes with three digits and its unit, `93.5 MB`.
+
+    Parameters
+    ----------
+    n
+        Bytes, at least 0.
+    """
+    power = min(len(_UNITS) - 1, max(0, math.floor(math.log10(n) / 3 + 1e-12))) if n >= 1 else 0
+    scaled = n / 1000**power
+    digits = 0 if power == 0 else max(0, 2 - math.floor(math.log10(scaled)))
+    return f"{scaled:.{digits}f}\u00a0{_UNITS[power]}"
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`.
+
+    Parameters
+    ----------
+    n, noun
+        How many of what; the plural ends in s.
+    """
+    return f"{n} {noun}{'s' * (n != 1)}"

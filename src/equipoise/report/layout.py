@@ -1,0 +1,500 @@
+"""Tables laid out for reading: which columns and rows, and every number as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from equipoise.metrics.columns import COLLABORATION, INDICES, PARITY, Column, placed, spread
+from equipoise.metrics.communication import full_model, overhead, traffic
+from equipoise.metrics.performance import last_rounds
+from equipoise.metrics.statistics import holm
+from equipoise.report import sentences
+from equipoise.report.formatting import UNDEFINED, difference, number, p_value, size
+from equipoise.report.statistics import Comparison, OverSeeds, columns_of, over_seeds, tables
+
+if TYPE_CHECKING:
+    from equipoise.federation.history import History
+
+Numbers = Mapping[str, Any]
+
+MANY: Final = 100  # clients: more are in the figure only
+
+
+class Cell(NamedTuple):
+    """One entry of a table: mean and std over seeds, the difference to the first method, whether it is the best."""
+
+    mean: str
+    std: str = ""
+    difference: str = ""
+    best: bool = False
+
+    @property
+    def text(self) -> str:
+        """Mean and std in one line."""
+        return f"{self.mean} ±{self.std}" if self.std else self.mean
+
+
+class Grid(NamedTuple):
+    """Titles of the columns, and name and cells of every row."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table with all that is said about it.
+
+    Parameters
+    ----------
+    name
+        Of its file, and of its place on a page.
+    heading
+        On a page.
+    caption
+        What the numbers are, in a sentence.
+    grid
+        The table.
+    explanations
+        Sentences about the columns.
+    notes
+        Sentences about these runs.
+    test
+        What the differences are, if any is shown.
+    differences
+        To the first method, a sentence per method.
+    totals
+        How many of the last columns sum up the others.
+    narrow
+        Whether it takes all of a terminal.
+    head
+        What the names of the rows are.
+    narrow_titles
+        In a narrow terminal, by title.
+    """
+
+    name: str
+    heading: str
+    caption: str
+    grid: Grid
+    explanations: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    test: Sequence[str] = ()
+    differences: Sequence[str] = ()
+    totals: int = 0
+    narrow: bool = False
+    head: str = "Method"
+    narrow_titles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What stands below the table."""
+        return [*self.explanations, *self.notes]
+
+
+class PairedTest(NamedTuple):
+    """A paired difference to the first method as text: its mean, the 95 % interval, p-value, and that by Holm."""
+
+    difference: str
+    interval: str
+    p: str
+    holm: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        corrected = f", Holm {self.holm}" if self.holm else ""
+        return f"{self.difference} {self.interval}, p {self.p}{corrected}"
+
+
+class PairedTests(NamedTuple):
+    """Paired tests of one table against the first method: titles of its columns, and a test per cell."""
+
+    name: str
+    heading: str
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[PairedTest | None, ...]], ...]
+
+    @property
+    def corrected(self) -> bool:
+        """Whether any p-value is corrected for the number of methods."""
+        return any(test.holm for _, cells in self.rows for test in cells if test)
+
+
+def sheets(comparison: Numbers) -> list[Sheet]:
+    """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned.
+    """
+    shown = [_of_measure(found) for found in tables(comparison)]
+    if found := comparison["collaboration"]:
+        grid = lay_out(found["methods"], placed(COLLABORATION))
+        where = grid.titles.index("BCF")
+        rows = [
+            (name, (*cells[:where], cells[where]._replace(mean="yes", std=""), *cells[where + 1 :]))
+            if method["satisfied"]
+            else (name, cells)
+            for method, (name, cells) in zip(found["methods"], grid.rows, strict=True)
+        ]
+        shown.append(
+            _sheet(
+                found["methods"],
+                placed(COLLABORATION),
+                name="collaboration",
+                heading="Collaborative fairness",
+                caption=sentences.collaboration_caption(comparison),
+                grid=Grid(grid.titles, tuple(rows)),
+                explanations=sentences.collaboration_legend(comparison),
+                notes=found["notes"],
+                narrow=True,
+            )
+        )
+    if found := comparison["group_fairness"]:
+        shown.append(
+            _sheet(
+                found["methods"],
+                placed(PARITY),
+                name="group-fairness",
+                heading="Group fairness",
+                caption=sentences.parity_caption(comparison),
+                grid=lay_out(found["methods"], placed(PARITY)),
+                explanations=sentences.parity_legend(comparison),
+                narrow=True,
+            )
+        )
+    return shown
+
+
+def group_fairness(histories: Sequence[History], last: int = 5) -> dict[str, Any] | None:
+    """The table of how differently the groups are treated, or `None` when no run recorded `"rates"`.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario.
+    last
+        How many of the last evaluated rounds to average, at least 1.
+
+    Returns
+    -------
+    `caption`, a sentence; `grid`, a `Grid`; `legend`, sentences about the columns.
+    """
+    found = Comparison.of(histories, last)
+    if not found["group_fairness"]:
+        return None
+    sheet = sheets(found)[-1]
+    return {"caption": sheet.caption, "grid": sheet.grid, "legend": list(sheet.explanations)}
+
+
+def over_groups(histories: Sequence[History] | Comparison, last: int = 5) -> list[Sheet]:
+    """Every index of spread over the groups, of the global model; empty unless there are several.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario, or a comparison of them.
+    last
+        How many of the last evaluated rounds to average.
+    """
+    found = Comparison.of(histories, last)
+    if max(len(history.groups) for history in found.histories) < 2:
+        return []
+    methods = [
+        _indices(label, [last_rounds(run.groups["accuracy"][1], found.last) for run in seeds.values()])
+        for label, seeds in found.runs.items()
+    ]
+    # The STD over groups has ddof 1 and stands in the table of the measure.
+    columns = [c for c in INDICES if c.block == "evenness" or (c.block == "distance" and c.key != "std")]
+    text = (
+        "Accuracy of the global model, every group counting the same whatever its size. In percent; the variance in "
+        "percent², the angle in degrees, entropy and KL in nats."
+    )
+    return [_block("groups", "Evenness over the groups", lay_out(methods, placed(columns)), text)]
+
+
+def over_clients(histories: Sequence[History] | Comparison, last: int = 5) -> list[Sheet]:
+    """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario, or a comparison of them.
+    last
+        How many of the last evaluated rounds to average.
+    """
+    found = Comparison.of(histories, last)
+    methods = [
+        _indices(label, [last_rounds(run.clients[1], found.last) for run in seeds.values()])
+        for label, seeds in found.runs.items()
+        if any(run.clients[1].size for run in seeds.values())
+    ]
+    if not methods:
+        return []
+    level, distance, evenness = (
+        placed([column for column in INDICES if column.block == block]) for block in ("level", "distance", "evenness")
+    )
+    return [
+        _block(
+            "clients-level",
+            "Level and distance over the clients",
+            lay_out(methods, [*level, *distance]),
+            "Every client is tested with the model it predicts with, on the test set of its own group; clients of one group "
+            "share it. In percent; the variance in percent².",
+        ),
+        _block(
+            "clients-evenness",
+            "Evenness over the clients",
+            lay_out(methods, evenness),
+            "Relative to the mean, so that a method is not even because it is bad everywhere. The angle in degrees, entropy "
+            "and KL in nats.",
+        ),
+    ]
+
+
+def every_client(histories: Sequence[History] | Comparison, last: int = 5) -> Sheet | None:
+    """The accuracy of every client with every method, or `None` for very many clients, and when none was evaluated.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario, or a comparison of them.
+    last
+        How many of the last evaluated rounds to average.
+    """
+    found = Comparison.of(histories, last)
+    runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in found.runs.items()}
+    runs = {label: seeds for label, seeds in runs.items() if seeds}
+    sizes = {run.clients[1].shape[1] for seeds in runs.values() for run in seeds}
+    if len(sizes) != 1 or max(sizes) > MANY:
+        return None
+    columns = []
+    for seeds in runs.values():
+        of_seeds = 100 * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
+        columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
+    first = next(iter(runs.values()))[0].history
+    rows = []
+    for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
+        called = f"{name} ({group})" if group and group not in name else name
+        rows.append((called, tuple(_cell(column[m]) for column in columns)))
+    text = "Accuracy in percent of the model that each client predicts with, on the test set of its group."
+    return _block("every-client", "Every client", Grid(tuple(runs), tuple(rows)), text, head="Client")
+
+
+def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
+    """Bytes that travel: per client and round, per round, in the whole run, and against the first method.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario, or a comparison of them; those that did not record bytes are left out.
+    """
+    runs = {
+        label: [run.history for run in seeds.values() if any(_sent(record) for record in run.history.records)]
+        for label, seeds in Comparison.of(histories).runs.items()
+    }
+    runs = {label: seeds for label, seeds in runs.items() if seeds}
+    if not runs:
+        return None
+    first = next(iter(runs))
+    totals = {label: float(np.mean([_bytes(run)[1] for run in seeds])) for label, seeds in runs.items()}
+    rows = []
+    for label, seeds in runs.items():
+        down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
+        per_round = float(np.mean([_bytes(run)[0] for run in seeds]))
+        times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
+        cells = [Cell(size(x)) for x in (down, up, per_round, totals[label])]
+        rows.append((label, (*cells, Cell(times))))
+    full = full_model(runs[first][0].records)
+    whole = f" The whole model takes {size(full.value)}." if full.defined else ""
+    text = (
+        f"Mean over clients, rounds and seeds; kB are 1000 bytes.{whole} Counted from the tensors that a client gets and "
+        "sends: its part of the model without what is private, and the method's messages and reports. What a network adds "
+        "(headers, encryption) or saves (compression) is not in it, nor are the clients' measurements for this report."
+    )
+    titles = ("to a client, per round", "from a client, per round", "all, per round", "whole run", f"times {first}")
+    return _block("communication", "Communication", Grid(titles, tuple(rows)), text)
+
+
+def paired_tests(comparison: Numbers) -> list[PairedTests]:
+    """Paired tests against the first method, a table per measure, with p-values corrected for the number of methods.
+
+    Parameters
+    ----------
+    comparison
+        What `comparison` returned.
+    """
+    found = [
+        _paired_tests(f"tests-{one['measure'].replace('_', '-')}", one["title"], one["methods"], columns_of(one))
+        for one in tables(comparison)
+    ]
+    if together := comparison["collaboration"]:
+        columns = placed(COLLABORATION)
+        found.append(_paired_tests("tests-collaboration", "Collaborative fairness", together["methods"], columns))
+    if between := comparison["group_fairness"]:
+        found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], placed(PARITY)))
+    return [one for one in found if one.rows]
+
+
+def tested(tests: PairedTests, first: str) -> Sheet:
+    """Paired tests as a table of text, for LaTeX.
+
+    Parameters
+    ----------
+    tests
+        Of one table.
+    first
+        The method that the others are compared with.
+    """
+    rows = [(name, tuple(Cell(test.text if test else UNDEFINED) for test in cells)) for name, cells in tests.rows]
+    return Sheet(
+        tests.name,
+        tests.heading,
+        f"{tests.heading}: differences to {first}, paired by seed.",
+        Grid(tests.titles, tuple(rows)),
+        [f"Mean, 95 % interval, p-value of the paired t-test{', and that by Holm' * tests.corrected}."],
+    )
+
+
+def lay_out(
+    methods: Sequence[Numbers], columns: Sequence[Column], groups: Sequence[str] = (), root: str | None = None
+) -> Grid:
+    """Numbers over seeds as a table, a row per method.
+
+    Parameters
+    ----------
+    methods
+        With their `method`, and under the key of each column `{"mean", "std"}`.
+    columns
+        What to show.
+    groups
+        Whose values stand left of the columns.
+    root
+        Where the numbers are inside of a method, if not in itself.
+    """
+    numbers = [method if root is None else method[root] for method in methods]
+    found = [(group, list(_cells(methods, [of["groups"][group] for of in numbers], _GROUP))) for group in groups]
+    found += [(column.title, list(_cells(methods, [of[column.key] for of in numbers], column))) for column in columns]
+    rows = zip(*(cells for _, cells in found), strict=True) if found else [()] * len(methods)
+    return Grid(
+        tuple(title for title, _ in found),
+        tuple((method["method"], tuple(cells)) for method, cells in zip(methods, rows, strict=True)),
+    )
+
+
+_GROUP: Final = Column("", "", float, "higher", tested=False)  # the value of one group
+
+
+def _cells(methods: Sequence[Numbers], numbers: Sequence[OverSeeds], column: Column) -> Iterator[Cell]:
+    means = [number(of["mean"], column.digits) for of in numbers]
+    judged = [
+        bool(column.better) and mean != UNDEFINED and not (column.rewards and method["alone"])
+        for method, mean in zip(methods, means, strict=True)
+    ]
+    known = {mean: float(mean.replace("−", "-")) for mean, counts in zip(means, judged, strict=True) if counts}
+    top = (max if column.better == "higher" else min)(known.values(), default=math.nan)
+    for method, mean, of, counts in zip(methods, means, numbers, judged, strict=True):
+        against = (method.get("versus") or {}).get(column.key) if column.tested else None
+        yield Cell(
+            mean,
+            "" if of["std"] is None else number(of["std"], column.digits),
+            difference(against) if against else "",
+            counts and len(known) > 1 and known[mean] == top,
+        )
+
+
+def _cell(found: OverSeeds) -> Cell:
+    return Cell(number(found["mean"]), "" if found["std"] is None else number(found["std"]))
+
+
+def _of_measure(found: Numbers) -> Sheet:
+    """Values of every group and the statistics over them.
+
+    Of the accuracy: mean and std over seeds. Of another measure: FedISM+'s mean and std over rounds and seeds.
+    """
+    columns, methods = columns_of(found), found["methods"]
+    root = None if found["measure"] == "accuracy" else "pooled"
+    return _sheet(
+        methods,
+        columns,
+        name=found["measure"].replace("_", "-"),
+        heading=f"{found['title']} on every group",
+        caption=sentences.caption(found),
+        grid=lay_out(methods, columns, list(methods[0]["groups"]), root),
+        explanations=sentences.legend(found),
+        notes=found["notes"],
+        totals=len(columns),
+    )
+
+
+def _sheet(methods: Sequence[Numbers], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:
+    """A table, and its differences to the first method."""
+    titles = [column.title for column in columns if column.tested]
+    lines = []
+    for name, cells in grid.rows:
+        against = {title: cell.difference for title, cell in zip(grid.titles, cells, strict=True)}
+        if any(against[title] for title in titles):
+            lines.append(f"{name}: {'; '.join(f'{t} {against[t]}' for t in titles if against[t])}.")
+    test = (
+        f"Differences are to {methods[0]['method']}, paired by seed: mean, ± half of the 95 % "
+        "confidence interval, p-value of the paired t-test (not corrected for the number of methods)."
+    )
+    narrow = {column.title: column.narrow for column in columns if column.narrow}
+    return Sheet(grid=grid, test=[test] if lines else [], differences=lines, narrow_titles=narrow, **said)
+
+
+def _block(name: str, heading: str, grid: Grid, text: str, head: str = "Method") -> Sheet:
+    return Sheet(name, heading, f"{heading}.", grid, [text], head=head)
+
+
+def _indices(label: str, seeds: Sequence[np.typing.NDArray[np.float64]]) -> Numbers:
+    """Every index over one vector of accuracies per seed."""
+    found = [spread(accuracies) for accuracies in seeds if accuracies.size]
+    return {"method": label} | {
+        column.key: over_seeds([of[column.key].value if of[column.key].defined else None for of in found])
+        for column in INDICES
+    }
+
+
+def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: Sequence[Column]) -> PairedTests:
+    others = [method for method in methods if method["versus"]]
+    cells: list[list[PairedTest | None]] = [[] for _ in others]
+    columns = [column for column in columns if column.tested]
+    for column in columns:
+        found = [method["versus"][column.key] for method in others]
+        corrected = holm([math.nan if one["p"] is None else one["p"] for one in found])
+        family = int(np.isfinite(corrected).sum())
+        for row, one, q in zip(cells, found, corrected.tolist(), strict=True):
+            row.append(_paired_test(one, q if family > 1 else math.nan))
+    rows = tuple((method["method"], tuple(row)) for method, row in zip(others, cells, strict=True) if any(row))
+    return PairedTests(name, heading, tuple(column.title for column in columns), rows)
+
+
+def _paired_test(found: OverSeeds, corrected: float) -> PairedTest | None:
+    mean, half, p = found["difference"], found["ci95"], found["p"]
+    if mean is None or half is None or p is None:
+        return None
+    low, high = (_signed(end) for end in (mean - half, mean + half))
+    holm_p = p_value(corrected) if math.isfinite(corrected) else ""
+    return PairedTest(_signed(mean), f"[{low}, {high}]", p_value(p), holm_p)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _sent(record: Mapping[str, Any]) -> bool:
+    return bool(record.get("bytes", {}).get("down"))
+
+
+def _bytes(run: History) -> tuple[float, float]:
+    """Mean bytes of a round, all clients and both ways, and those of the whole run."""
+    rounds = [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")]
+    return sum(rounds) / len(rounds), sum(rounds)

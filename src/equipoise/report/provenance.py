@@ -1,0 +1,215 @@
+"""Where runs come from: machines, versions, data, settings, and what to type to make them again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from equipoise.system.environment import kind
+
+if TYPE_CHECKING:
+    from equipoise.federation.history import History
+
+_READ: Final = ("true", "false", "none", "inf")  # as something else than a word
+_DEFAULTS: Final = {  # what the command line need not say
+    "optimizer": "sgd",
+    "engine": "auto",
+    "precision": "full",
+    "quorum": 0.5,
+    "threads": 1,
+    "device": "cpu",
+}
+_PROTOCOL: Final = (
+    "rounds",
+    "epochs",
+    "steps",
+    "batch_size",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "participation",
+    "clip",
+    "chunk",
+)
+
+
+def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
+    """What the runs were made with: packages, machine, source, data; differing values side by side.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario.
+    """
+    found: dict[str, dict[str, None]] = {}
+
+    def note(name: str, text: object) -> None:
+        if text:
+            found.setdefault(name, {})[str(text)] = None
+
+    for run in histories:
+        for package, version in (run.meta.get("versions") or {}).items():
+            note(str(package), version)
+        for machine in run.meta.get("machines") or ():
+            note("system", f"{machine['system']} {machine['architecture']}")
+            note("computed with", f"{kind(machine)} · {machine['threads']} threads")
+        note("git commit", str(run.meta.get("git") or "")[:12])
+        if digest := data_digest(run):
+            note(f"data, seed {run.seed}: SHA-256", digest)
+    return [(name, ", ".join(texts)) for name, texts in found.items()]
+
+
+def commands(histories: Sequence[History]) -> list[str]:
+    """What to type to make these runs again: one `compare` where that does it, else a `run` each; none if not known.
+
+    Parameters
+    ----------
+    histories
+        Runs of one scenario, made from the command line.
+    """
+    configs = [run.meta.get("config") or {} for run in histories]
+    if not all({"method", "scenario", "rounds"} <= config.keys() for config in configs):
+        return []
+    methods = list(dict.fromkeys(config["method"] for config in configs))
+    seeds = sorted({config.get("seed", 0) for config in configs})
+    same = {_options(config) for config in configs}
+    if len(methods) * len(seeds) == len(configs) > 1 and seeds == list(range(len(seeds))) and len(same) == 1:
+        several = f" --seeds {len(seeds)}" if len(seeds) > 1 else ""
+        return [f"equipoise compare {shlex.join(methods)}{same.pop()}{several}"]
+    return [
+        f"equipoise run --method {shlex.quote(config['method'])}{_options(config)} --seed {config.get('seed', 0)}"
+        for config in configs
+    ]
+
+
+def data_digest(run: History) -> str:
+    """SHA-256 of the samples of a run; empty where it is not known.
+
+    Parameters
+    ----------
+    run
+        The run.
+    """
+    return str((run.meta.get("data") or {}).get("sha256") or "")
+
+
+def _options(config: dict[str, Any]) -> str:
+    """All options but the method and the seed, each with a blank before it."""
+    words = ["--scenario", _called(config["scenario"], config.get("scenario_options") or {})]
+    words += ["--data", str(config["data"])] if config.get("data") else []
+    if config.get("network"):
+        words += ["--network", _called(config["network"], config.get("network_options") or {})]
+    for name in (*_PROTOCOL, *_DEFAULTS):
+        value = config.get(name)
+        replaced = name == "epochs" and config.get("steps") is not None
+        if value is not None and value != _DEFAULTS.get(name) and not replaced:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return f" {shlex.join(words)}"
+
+
+def _called(name: str, options: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={_value(value)}' for key, value in options.items())})" if options else name
+
+
+def _value(value: Any) -> str:
+    """A value as the command line reads it back."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value) and value.lower() not in _READ
+    return value if plain else repr(value)
+
+
+def quarantined(histories: Sequence[History]) -> Iterator[tuple[str, int, str, str, str]]:
+    """Label, seed, client, reason and rounds of everything the guard kept out.
+
+    Parameters
+    ----------
+    histories
+        The runs.
+    """
+    for run in histories:
+        rounds: dict[tuple[str, str], list[int]] = {}
+        for record in run.records:
+            for entry in record.get("quarantined", ()):
+                name = str(entry.get("name") or entry.get("client", "?"))
+                rounds.setdefault((name, str(entry.get("reason", "no reason was recorded"))), []).append(
+                    record["round"]
+                )
+        for (name, reason), when in rounds.items():
+            yield run.label, run.seed, name, reason, _spans(when)
+
+
+def _spans(rounds: Sequence[int]) -> str:
+    """`[3, 4, 5, 9]` as `3–5, 9`."""
+    spans = [[t for _, t in run] for _, run in groupby(enumerate(rounds), key=lambda pair: pair[1] - pair[0])]
+    return ", ".join(str(span[0]) if len(span) == 1 else f"{span[0]}–{span[-1]}" for span in spans)
+
+
+def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
+    """The header lines of the runs, those of several runs once: which runs, and the lines.
+
+    Parameters
+    ----------
+    histories
+        The runs.
+    """
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for run in histories:
+        if lines := tuple(str(line) for line in run.meta.get("header") or ()):
+            runs.setdefault(lines, []).append(run.label)
+    everyone = len(runs) == 1
+    return [("" if everyone else ", ".join(dict.fromkeys(labels)), list(lines)) for lines, labels in runs.items()]
+
+
+def settings(
+    histories: Mapping[str, Sequence[History]],
+) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
+    """Settings that all runs share, and those that differ: name, and one text per method.
+
+    Parameters
+    ----------
+    histories
+        By method.
+    """
+    runs = {label: [dict(_flat(run.meta.get("config") or {})) for run in of] for label, of in histories.items()}
+    common, differing = [], []
+    for name in dict.fromkeys(name for configs in runs.values() for config in configs for name in config):
+        texts = [", ".join(dict.fromkeys(config.get(name, "–") for config in configs)) for configs in runs.values()]
+        if len(set(texts)) == 1:
+            common.append((name, texts[0]))
+        else:
+            differing.append((name, texts))
+    return common, differing
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def versions(histories: Sequence[History]) -> list[tuple[str, str]]:
+    """Versions the runs recorded; where none did, those installed now.
+
+    Parameters
+    ----------
+    histories
+        The runs.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for run in histories:
+        for package, version in (run.meta.get("versions") or {}).items():
+            found.setdefault(str(package), {})[str(version)] = None
+    if not found:
+        for package in ("equipoise", "torch", "numpy"):
+            try:
+                found[package] = {metadata.version(package): None}
+            except metadata.PackageNotFoundError:
+                continue
+    return [(package, ", ".join(of)) for package, of in found.items()]
