@@ -22,7 +22,6 @@ from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
 from equipoise.federation.round import Experiment, begin
 from equipoise.flower import in_process
-from equipoise.flower.server.sites import Consortium
 
 N_INPUTS, N_CLASSES = 6, 3
 UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest
@@ -95,7 +94,7 @@ def federation(
 
 def consortium(
     method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
-) -> Consortium:
+) -> eq.Federation:
     """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
     given = {"epochs": 2, "batch_size": 8, "participation": 0.7, "seed": 3, "validation": samples(70, 2)} | settings
     data = given.pop("data", None) or clients(sizes)

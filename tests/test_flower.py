@@ -26,7 +26,9 @@ from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.server.sites import Sites, SitesError, description, natural
+from equipoise.flower.server.consortium import Consortium, description
+from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.server.roster import Roster, SitesError, natural
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.runs import directory as runs
@@ -203,7 +205,7 @@ def test_a_run_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
     machines = Machines(tmp_path / "parts", quorum=1.0)
 
     def fails_once(kind: str, site: str, reply: Message) -> Message:
-        if kind == "train" and Parcel.of(reply.content).told.get("receipt", [0])[0] == 2 and site == "south":
+        if kind == "train" and Parcel.of(reply.content).fields.get("receipt", [0])[0] == 2 and site == "south":
             return instead(reply, Error(5, "Node Unavailable"))
         return reply
 
@@ -352,7 +354,7 @@ def tampered(change: Callable[[Parcel], Parcel]) -> Callable[[str, str, Message]
 
 
 def with_tensor(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Parcel], Parcel]:
-    return lambda p: Parcel(p.told, {**p.tensors, name: make(p.tensors[name])})
+    return lambda p: Parcel(p.fields, {**p.tensors, name: make(p.tensors[name])})
 
 
 TAMPERED: dict[str, tuple[Callable[[Parcel], Parcel], str]] = {
@@ -360,21 +362,24 @@ TAMPERED: dict[str, tuple[Callable[[Parcel], Parcel], str]] = {
     "infinity": (with_tensor("model/values", lambda x: x / 0), "the update holds infinity"),
     "short": (with_tensor("model/values", lambda x: x[:-1]), "a vector of 73 numbers was expected; found 72"),
     "type": (with_tensor("model/values", lambda x: x.float()), "a vector of torch.float64 was expected"),
-    "nothing": (lambda p: Parcel(p.told), "none is there"),
-    "no receipt": (lambda p: Parcel({**p.told, "receipt": None}, p.tensors), "there is no receipt"),
-    "old receipt": (lambda p: Parcel({**p.told, "receipt": [7, "00" * 32]}, p.tensors), "there is no receipt"),
+    "nothing": (lambda p: Parcel(p.fields), "none is there"),
+    "no receipt": (lambda p: Parcel({**p.fields, "receipt": None}, p.tensors), "there is no receipt"),
+    "old receipt": (lambda p: Parcel({**p.fields, "receipt": [7, "00" * 32]}, p.tensors), "there is no receipt"),
     "report nan": (with_tensor("reports/0/dc", lambda x: x * float("nan")), "the report 'dc' holds NaN"),
     "report shape": (with_tensor("reports/0/dc", lambda x: x[:-1]), "another shape than those of other clients"),
-    "no names": (lambda p: Parcel({**p.told, "cut": [1]}, p.tensors), "it does not say what was cut out"),
+    "no names": (lambda p: Parcel({**p.fields, "cut": [1]}, p.tensors), "it does not say what was cut out"),
     "strange rule": (
-        lambda p: Parcel(p.told, {**p.tensors, "reports/\u00b2/x": torch.zeros(1)}),
+        lambda p: Parcel(p.fields, {**p.tensors, "reports/\u00b2/x": torch.zeros(1)}),
         "the method has 1 rules",
     ),
     "endless receipt": (
-        lambda p: Parcel({**p.told, "receipt": [float("inf"), "00" * 32]}, p.tensors),
+        lambda p: Parcel({**p.fields, "receipt": [float("inf"), "00" * 32]}, p.tensors),
         "there is no receipt",
     ),
-    "unknown rule": (lambda p: Parcel(p.told, {**p.tensors, "reports/7/x": torch.zeros(1)}), "the method has 1 rules"),
+    "unknown rule": (
+        lambda p: Parcel(p.fields, {**p.tensors, "reports/7/x": torch.zeros(1)}),
+        "the method has 1 rules",
+    ),
 }
 
 
@@ -392,7 +397,7 @@ def test_an_answer_that_is_no_message_of_ours_is_quarantined(tmp_path: Path) -> 
     machines = Machines(tmp_path, rounds=1)
 
     def other(kind: str, site: str, reply: Message) -> Message:
-        records = RecordDict({"told": ConfigRecord({"json": "{"}), "tensors": ArrayRecord()})
+        records = RecordDict({"fields": ConfigRecord({"json": "{"}), "tensors": ArrayRecord()})
         return instead(reply, records) if kind == "train" and site == "south" else reply
 
     history = machines.serve(Changed(machines, other))
@@ -401,8 +406,8 @@ def test_an_answer_that_is_no_message_of_ours_is_quarantined(tmp_path: Path) -> 
 
 def test_another_version_is_told(tmp_path: Path) -> None:
     records = Parcel({"a": 1}).records()
-    told = json.loads(str(records.config_records["told"]["json"]))
-    records.config_records["told"]["json"] = json.dumps({**told, "version": VERSION + 1})
+    told = json.loads(str(records.config_records["fields"]["json"]))
+    records.config_records["fields"]["json"] = json.dumps({**told, "version": VERSION + 1})
     with pytest.raises(CodecError, match="install the same Equipoise everywhere"):
         Parcel.of(records)
 
@@ -415,8 +420,8 @@ def test_the_state_of_a_client_whose_answer_was_not_used_does_not_move(tmp_path:
     def loses(kind: str, site: str, reply: Message) -> Message:
         if kind == "train" and site == "south":
             parcel = Parcel.of(reply.content)
-            seen.append(parcel.told["receipt"][0])
-            if parcel.told["receipt"][0] == 1:
+            seen.append(parcel.fields["receipt"][0])
+            if parcel.fields["receipt"][0] == 1:
                 return instead(reply, Error(8, "gone"))
         return reply
 
@@ -485,7 +490,7 @@ def test_no_words_of_a_site_reach_the_server(tmp_path: Path, caplog: pytest.LogC
 
     def keeps(kind: str, site: str, reply: Message) -> Message:
         replies.append(
-            str(reply.content.config_records["told"]["json"]).encode()
+            str(reply.content.config_records["fields"]["json"]).encode()
             if reply.has_content()
             else repr(reply.error).encode()
         )
@@ -603,7 +608,7 @@ def test_a_change_that_does_not_fit_is_refused(parts: dict[str, torch.Tensor]) -
 )
 def test_tensors_of_any_kind_travel(x: torch.Tensor) -> None:
     back = Parcel.of(Parcel({"é": [1.5, None]}, {"a/b": x}).records())
-    assert back.told == {"é": [1.5, None]}
+    assert back.fields == {"é": [1.5, None]}
     assert torch.equal(back.tensors["a/b"], x)
     assert back.tensors["a/b"].dtype == x.dtype
 
@@ -791,7 +796,7 @@ def test_sites_that_share_a_test_set_may_find_a_measure_undefined(tmp_path: Path
 
     def keeps(kind: str, site: str, reply: Message) -> Message:
         if kind == "evaluate":
-            found[site] = Parcel.of(reply.content).told["scores"]["ward"]
+            found[site] = Parcel.of(reply.content).fields["scores"]["ward"]
         return reply
 
     machines = Machines(tmp_path, shared, rounds=1)
@@ -805,7 +810,7 @@ def test_a_site_that_describes_itself_as_no_site_could_stays_outside(tmp_path: P
     machines = Machines(tmp_path, **{"min-sites": 2, "rounds": 1})
 
     def boasts(kind: str, site: str, reply: Message) -> Message:
-        told = {**Parcel.of(reply.content).told, "size": float("inf")}
+        told = {**Parcel.of(reply.content).fields, "size": float("inf")}
         return instead(reply, Parcel(told).records()) if kind == "query.describe" and site == "north" else reply
 
     assert machines.serve(Changed(machines, boasts)).meta["client_names"] == ["east", "south"]
@@ -828,7 +833,9 @@ def test_the_first_report_does_not_decide_what_a_report_is(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_a_server_killed_before_it_saves_finds_the_states_of_its_checkpoint(every: int, tmp_path: Path) -> None:
+def test_a_server_killed_before_it_saves_finds_the_states_of_its_checkpoint(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has let the sites train and evaluate, for which they make their own models, and has not written that down."""
 
     def make() -> Any:
@@ -837,21 +844,27 @@ def test_a_server_killed_before_it_saves_finds_the_states_of_its_checkpoint(ever
     whole = consortium("ditto-personal", states=tmp_path / "whole", tests={"t": samples(30, 8)}, participation=1.0)
     whole.fit(6, directory=tmp_path / "one", progress=False)
     fed = make()
-    examined = fed._examined
+    test = Consortium.test
 
-    def killed(now: Any, rounds: int) -> Any:
-        examined(now, rounds)
+    def killed(consortium: Consortium, e: Any, tests: Any, now: Any, rounds: int) -> Any:
+        test(consortium, e, tests, now, rounds)
         if now.t == 5:
             raise KeyboardInterrupt
-        return examined(now, rounds)
+        return test(consortium, e, tests, now, rounds)
 
-    fed._examined = killed
-    with pytest.raises(KeyboardInterrupt):
-        fed.fit(6, directory=tmp_path / "run", progress=False, checkpoint_every=every)
+    with monkeypatch.context() as patched:
+        patched.setattr(Consortium, "test", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fed.fit(6, directory=tmp_path / "run", progress=False, checkpoint_every=every)
     again = make()
     again.fit(again.resume(tmp_path / "run"), directory=tmp_path / "run", progress=False)
     one, two = ([{k: v for k, v in r.items() if k != "sent"} for r in told(f)] for f in (whole, again))
     assert one == two
+
+
+def grid_of(fed: eq.Federation) -> Any:
+    assert isinstance(fed.population, Consortium)
+    return fed.population.sites.exchange.grid
 
 
 def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path) -> None:
@@ -860,7 +873,7 @@ def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path
     fed = consortium(
         "scaffold+fedbn", kind="batchnorm", states=tmp_path, tests={"t": samples(30, 8)}, collaborative=True
     )
-    answered = fed.sites.grid._answered  # type: ignore[attr-defined]
+    answered = grid_of(fed)._answered
 
     def keeps(message: Message) -> Message:
         reply: Message = answered(message)
@@ -868,7 +881,7 @@ def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path
             sent.append(Parcel.of(reply.content))
         return reply
 
-    fed.sites.grid._answered = keeps  # type: ignore[attr-defined]
+    grid_of(fed)._answered = keeps
     alone = fed.standalone(1)
     assert len(sent) == len(UNEQUAL)
     assert not any(parcel.tensors for parcel in sent)
@@ -880,10 +893,8 @@ def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path
 
 def test_an_accuracy_that_is_none_is_told_by_its_site(tmp_path: Path) -> None:
     fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, validation=None)
-    answered = fed.sites.grid._answered  # type: ignore[attr-defined]
-    fed.sites.grid._answered = lambda message: instead(  # type: ignore[attr-defined]
-        answered(message), Parcel({"accuracy": float("nan")}).records()
-    )
+    answered = grid_of(fed)._answered
+    grid_of(fed)._answered = lambda message: instead(answered(message), Parcel({"accuracy": float("nan")}).records())
     with pytest.raises(SitesError, match=r"client-0 reaches alone is not known: .*no accuracy in \[0, 1\]"):
         fed.standalone(1)
 
@@ -898,8 +909,8 @@ def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
     def sleep(seconds: float) -> None:
         clock[0] += max(seconds, 1e-3)
 
-    monkeypatch.setattr("equipoise.flower.server.sites.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("equipoise.flower.server.sites.time.sleep", sleep)
+    monkeypatch.setattr("equipoise.flower.server.exchange.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("equipoise.flower.server.exchange.time.sleep", sleep)
     asked: list[float] = []
 
     def hangs(kind: str, site: str, reply: Message) -> Message:
@@ -908,13 +919,11 @@ def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
             return lost(reply)
         return reply
 
-    fed = Sites(
-        Changed(machines, hangs), description(Method.of("fedavg"), eq.SGD(), eq.Settings(batch_size=8), (), "x")
-    )
-    fed.deadline = 0.01
-    fed.gather(2, (), 1.0)
+    told = description(Method.of("fedavg"), eq.SGD(), eq.Settings(batch_size=8), (), "x")
+    roster = Roster(Exchange(Changed(machines, hangs), told, deadline=0.01))
+    roster.gather(2, (), 1.0)
     while clock[0] < 3600:
-        fed._meet()
+        roster.meet()
         clock[0] += 10
     gaps = [round(b - a) for a, b in itertools.pairwise(asked)]
     assert 60 <= gaps[0] < gaps[1] < gaps[2]

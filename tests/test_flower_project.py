@@ -59,7 +59,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def wrong(findings: list[checks.Finding]) -> dict[str, str]:
+def wrong(findings: list[checks.CheckResult]) -> dict[str, str]:
     return {each.what: each.text for each in findings if not each.ok}
 
 
@@ -378,7 +378,7 @@ def test_nodes_that_cannot_start_are_told(tmp_path: Path) -> None:
     found = wrong(checks.check(node_configs=told))
     assert "does not exist" in found["a: data-path"]
     assert "must be a whole path" in found["a: state-dir"]
-    assert "cannot be told to a node" in found["a: list"]
+    assert "cannot be in a node config" in found["a: list"]
     assert "is missing" in found["b: state-dir"]
     (tmp_path / "file").write_text("")
     assert (
@@ -540,7 +540,7 @@ def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: Path, monkeyp
 @pytest.fixture
 def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing an app takes seconds; what it finds is tested above."""
-    monkeypatch.setattr(checks, "_imports", lambda app, names: checks.Finding("apps", True, ""))
+    monkeypatch.setattr(checks, "_imports", lambda app, names: checks.CheckResult("apps", True, ""))
 
 
 @pytest.mark.usefixtures("swift")
@@ -650,8 +650,8 @@ def test_a_run_that_failed_is_an_error() -> None:
 
 def test_the_end_of_a_log_is_told_from_where_flower_gives_up() -> None:
     log = "one\n\n\x1b[92mINFO\x1b[0m two\nERROR : Exit Code: 305\nFailed to activate.\nthree\n"
-    assert superlink.last_words(log).splitlines() == ["ERROR : Exit Code: 305", "Failed to activate.", "three"]
-    assert superlink.last_words("one\n\n\x1b[92mINFO\x1b[0m two\n", 1) == "INFO two"
+    assert superlink.last_lines(log).splitlines() == ["ERROR : Exit Code: 305", "Failed to activate.", "three"]
+    assert superlink.last_lines("one\n\n\x1b[92mINFO\x1b[0m two\n", 1) == "INFO two"
 
 
 def test_templates_hold_no_paths_of_a_machine() -> None:

@@ -158,7 +158,9 @@ def test_a_drop_out_after_masking_aborts() -> None:
     keys, sums = secure.agree(ids), SecureSum(ids, "round 7, phase 2")
     sent = {k: sums.masked(k, normal(4, seed=k), keys[k]) for k in ids}
     del sent[5]
-    with pytest.raises(DropOutError, match=r"round 7, phase 2: no summand of client 5, so the masks do not cancel"):
+    with pytest.raises(
+        DropOutError, match=r"round 7, phase 2: no masked vector of client 5, so the masks do not cancel"
+    ):
         sums.total(sent)
     again = replace(sums, ids=(3, 8), label="round 7, phase 2, again")
     total = again.total({k: again.masked(k, normal(4, seed=k), keys[k]) for k in (3, 8)})
@@ -255,7 +257,7 @@ def test_both_ends_of_the_range_fit() -> None:
 @pytest.mark.parametrize("wrong", [1e7, -1e7, float("nan"), float("inf")])
 def test_a_value_out_of_range_is_refused(wrong: float) -> None:
     keys, sums = secure.agree((0, 1)), SecureSum((0, 1), "x")
-    with pytest.raises(ValueError, match=r"Client 1: summand 2 is .*, outside the declared range \[-1\.04858e\+06, "):
+    with pytest.raises(ValueError, match=r"Client 1: number 2 is .*, outside the declared range \[-1\.04858e\+06, "):
         sums.masked(1, tensor([0.0, 1.0, wrong]), keys[1])
 
 

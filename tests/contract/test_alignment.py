@@ -148,7 +148,7 @@ def test_nor_on_where_arrays_out_of_messages_and_files_begin(
     def of(records: Any) -> Parcel:
         parcel = read(records)
         moved.append(len(parcel.tensors))
-        return Parcel(parcel.told, tree_map(displaced, parcel.tensors))
+        return Parcel(parcel.fields, tree_map(displaced, parcel.tensors))
 
     monkeypatch.setattr(Parcel, "of", staticmethod(of))
     monkeypatch.setattr(Store, "recall", lambda *args: tree_map(displaced, recall(*args)))

@@ -14,13 +14,24 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.federation.round import one_round
-from equipoise.flower.server.sites import Consortium
 from equipoise.flower.site.store import Receipt, Store
 from helpers import consortium, told
 
 CASES = [
     (name, kind) for name, kind in EVERY if name not in SUMS
 ]  # those of one site's side with another's server side
+FAST = {  # for each thing that travels or is kept at a site, a method that needs it; the others wait for `make test-all`
+    *(
+        (name, "mlp")
+        for name in ("fedavg", "scaffold", "moon", "feddyn", "ditto-personal", "fedproto", "afl", "fedheal")
+    ),
+    *((name, "mlp") for name in ("fedce", "fedga", "fedism+", "fedsac", "cgsv", "fedave", "cffl", "dp", "finetune")),
+    *((name, "mlp") for name in ("scaffold+fedsac(beta=3)", "fedproto+margin+fedheal", "fael-exact")),
+    *(
+        (name, "batchnorm")
+        for name in ("scaffold", "fedbn", "fedpac+fedbn", "fedsac", "moon+fedave", "ditto+dp+fedheal")
+    ),
+}
 STOPPED = [
     "scaffold",
     "moon",
@@ -49,7 +60,7 @@ def server_side(fed: eq.Federation) -> dict[str, Tensor]:
     }
 
 
-def at_home(fed: Consortium, states: Path, m: int) -> dict[str, Tensor] | None:
+def at_home(fed: eq.Federation, states: Path, m: int) -> dict[str, Tensor] | None:
     """What client ``m`` keeps in its files."""
     receipt = Receipt.of({key: x[m] for key, x in fed.progress.clients[0].items()})
     return Store.at(states, "run", fed.experiment.names[m]).recall(receipt)
@@ -69,7 +80,7 @@ def records(fed: eq.Federation) -> list[dict[str, Any]]:
     return [{key: x for key, x in record.items() if key not in left_out} for record in told(fed)]
 
 
-def same(simulated: eq.Federation, sites: Consortium, states: Path) -> None:
+def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
     one, two = server_side(simulated), server_side(sites)
     assert one.keys() == two.keys()
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
@@ -82,25 +93,38 @@ def same(simulated: eq.Federation, sites: Consortium, states: Path) -> None:
     assert records(simulated) == records(sites)
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{n}-{k}" for n, k in CASES])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [pytest.param(n, k, id=f"{n}-{k}", marks=[pytest.mark.slow] * ((n, k) not in FAST)) for n, k in CASES],
+)
 def test_sites_give_the_same_bits(name: str, kind: str, tmp_path: Path) -> None:
     sites = consortium(name, kind=kind, sizes=SIZES[kind], tests=TESTS, states=tmp_path)
     sites.fit(ROUNDS, progress=False)
     same(run(name, kind), sites, tmp_path)
 
 
+def test_representatives_are_cases() -> None:
+    assert set(CASES) >= FAST
+
+
 def test_clients_keep_something() -> None:
     """Otherwise the comparison of what they keep would say nothing."""
-    kept = [len(remembered(run(name, kind), 0)) for name, kind in CASES]
+    kept = [len(remembered(run(name, kind), 0)) for name, kind in sorted(FAST)]
     assert sum(count > 0 for count in kept) > len(kept) / 4
 
 
-@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("scaffold", "fedbn", "fedsac", "cgsv")))
+        for name in STOPPED
+    ],
+)
 def test_a_stopped_run_goes_on_with_the_states_of_the_sites(name: str, tmp_path: Path) -> None:
     """The server stops after it has told the sites to train, and before it has written down what they answered."""
     kind = "batchnorm" if name == "fedbn" else "mlp"
 
-    def make() -> Consortium:
+    def make() -> eq.Federation:
         return consortium(name, kind=kind, sizes=SIZES[kind], tests=TESTS, states=tmp_path / "states")
 
     broken = make()
@@ -111,13 +135,13 @@ def test_a_stopped_run_goes_on_with_the_states_of_the_sites(name: str, tmp_path:
 
     with pytest.raises(KilledError):
         broken.fit(ROUNDS, directory=tmp_path / "run", progress=False, on_round=stop)
-    list(broken.sites(_next_job(broken)))  # the sites have trained on; nobody will hear of it
+    list(broken.population.sites(_next_job(broken)))  # the sites have trained on; nobody will hear of it
     again = make()
     again.fit(again.resume(tmp_path / "run"), directory=tmp_path / "run", progress=False)
     same(run(name, kind), again, tmp_path / "states")
 
 
-def _next_job(fed: Consortium) -> Any:
+def _next_job(fed: eq.Federation) -> Any:
     """The job that the server would give out next."""
     jobs: list[Any] = []
 

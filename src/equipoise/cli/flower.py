@@ -18,7 +18,7 @@ from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from equipoise.flower.deploy.checks import Finding
+    from equipoise.flower.deploy.checks import CheckResult
     from equipoise.flower.deploy.superlink import Outcome
 
 app = typer.Typer(
@@ -97,7 +97,7 @@ def up(
         nodes = _nodes(node_config, several=True)
         names = [f"site-{k}" for k in range(sites or 3)] if sites or not nodes else list(nodes)
         if strangers := sorted(nodes.keys() - set(names)):
-            raise ValueError(f"{node_config} tells of {', '.join(strangers)}; the sites are {', '.join(names)}.")
+            raise ValueError(f"{node_config} has settings of {', '.join(strangers)}; the sites are {', '.join(names)}.")
         changes = {"min-sites": len(names)} | changes
         changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
         base = directory / "local"
@@ -250,7 +250,7 @@ def ray(
         names = [f"site-{k}" for k in range(clients or 10)] if clients or not nodes else list(nodes)
         if strangers := sorted(nodes.keys() - set(names)):
             raise ValueError(
-                f"{node_config} tells of {', '.join(strangers)}; the clients are {names[0]} to {names[-1]}."
+                f"{node_config} has settings of {', '.join(strangers)}; the clients are {names[0]} to {names[-1]}."
             )
         where = cluster.Cluster(address, cpus, gpus, memory)
         sites = {name: nodes.get(name, {}) for name in names}
@@ -291,27 +291,27 @@ def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]
     return nodes if tables else {str(nodes.get("site", path.stem)): nodes}
 
 
-def _show(findings: list[Finding], json_: bool) -> None:
+def _show(results: list[CheckResult], json_: bool) -> None:
     """Print what was found, and end: with status 1 if something is wrong."""
-    wrong = [each for each in findings if not each.ok]
+    wrong = [each for each in results if not each.ok]
     if json_:
-        listed = [{"what": each.what, "ok": each.ok, "text": each.text} for each in findings]
+        listed = [{"what": each.what, "ok": each.ok, "text": each.text} for each in results]
         print_json({"ok": not wrong, "findings": listed})
     else:
         table = plain_table()
         table.add_column("")
         table.add_column("what", no_wrap=True)
         table.add_column("found", overflow="fold")
-        for each in findings:
+        for each in results:
             table.add_row("[green]ok[/]" if each.ok else "[bold red]wrong[/]", escape(each.what), escape(each.text))
         out.print(table)
-        out.print(f"{len(wrong)} of {len(findings)} are wrong." if wrong else "All is well.", highlight=False)
+        out.print(f"{len(wrong)} of {len(results)} are wrong." if wrong else "All is well.", highlight=False)
     raise typer.Exit(1 if wrong else 0)
 
 
 @contextmanager
 def stopping(left: str) -> Iterator[None]:
-    """What is said to a user who stops the command here."""
+    """Add to a stop of the command here what it leaves running."""
     try:
         yield
     except BaseException as stop:

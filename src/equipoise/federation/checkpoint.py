@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from equipoise.core.client_rows import Copy, Rows
+from equipoise.system import tensor_files
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import sweep, write_atomically
 
@@ -40,13 +39,12 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
     """
     directory.mkdir(parents=True, exist_ok=True)
     rows = {name: x for name, x in tensors.items() if isinstance(x, Rows)}
-    whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items() if not isinstance(t, Rows)}
+    whole = {name: t for name, t in tensors.items() if not isinstance(t, Rows)}
     pointer = dict(meta)
     if rows:
         pointer["rows"], where = _write_rows(directory, rows, int(meta["t"]))
         whole |= where
-    content = save(whole)
-    digest = hashlib.sha256(content).hexdigest()
+    content, digest = tensor_files.packed(whole)
     name = f"state-{meta['t']:06d}.safetensors"
     if (directory / name).exists() and hashlib.sha256((directory / name).read_bytes()).hexdigest() != digest:
         name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the checkpoint before may need the other
@@ -70,8 +68,7 @@ def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict
         for name, m in piece:
             ids.setdefault(name, []).append(m)
         values = {name: rows[name][own].cpu() for name, own in ids.items()}
-        content = save(values | {f"{name}:ids": torch.tensor(own) for name, own in ids.items()})
-        digest = hashlib.sha256(content).hexdigest()
+        content, digest = tensor_files.packed(values | {f"{name}:ids": torch.tensor(own) for name, own in ids.items()})
         file = f"rows-{t:06d}-{digest[:16]}.safetensors"  # never the name of a file with other content
         write_atomically(directory / file, content)
         nbytes = sum(x.nbytes for x in values.values())
@@ -209,14 +206,8 @@ def _missing(directory: Path, file: str) -> CheckpointError:
 def _load(directory: Path, file: str, digest: str) -> dict[str, Tensor]:
     path = directory / file
     try:
-        content = path.read_bytes()
+        return tensor_files.read(path, digest)
     except FileNotFoundError:
         raise _missing(directory, file) from None
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise CheckpointError(
-            f"{path} is damaged: its content is not what was written. Delete {directory} to start the run again."
-        )
-    try:
-        return load(content)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged ({error}). Delete {directory} to start the run again.") from None
+    except tensor_files.DamagedError as error:
+        raise CheckpointError(f"{path} is damaged{error}. Delete {directory} to start the run again.") from None

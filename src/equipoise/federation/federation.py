@@ -32,6 +32,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame
 from equipoise.federation.method import Method
+from equipoise.federation.population import Population
 from equipoise.federation.records import line
 from equipoise.federation.round import Experiment, Progression, Record, begin, looking, one_round, submodels
 from equipoise.metrics.classification import chosen
@@ -76,6 +77,7 @@ class Federation:
         default: they are found. See the page on hidden units.
     workers : clients visited at a time, each on one core; the result does not depend on it. Default: as many as
         ``torch.get_num_threads()``.
+    population : who reaches the clients, where that is not this process (:class:`Population`); ``engine`` asks them then.
     changes : single settings by name, such as ``epochs=2``, which win over ``settings``.
 
     Raises
@@ -103,6 +105,7 @@ class Federation:
         collaborative: bool = False,
         neurons: Groups | None = None,
         workers: int | None = None,
+        population: Population | None = None,
         **changes: Unpack[Keywords],
     ) -> None:
         settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
@@ -135,7 +138,7 @@ class Federation:
                 "Give validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
             )
         if contribution is None and needs & CONTRIBUTIONS:
-            lacking = held_out is None if "contribution" in needs else not self._can_test(sets)
+            lacking = held_out is None if "contribution" in needs else not (sets or (population and population.tested))
             if lacking:
                 what = "validation=(x, y) of the server's own" if "contribution" in needs else "tests={...}"
                 raise ValueError(
@@ -146,7 +149,8 @@ class Federation:
         self.transform = transform
         self.workers = workers or torch.get_num_threads()
         here = [d for d in (known.first, *data) if not isinstance(d, Absent)]
-        self.engine_choice = _engine(settings.engine, model, here, asked)
+        self.population = population
+        self.engine_choice = _engine(settings.engine, model, here, asked) if population is None else population.choice
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         self.experiment = Experiment(
             model=model,
@@ -176,6 +180,7 @@ class Federation:
             oracle=None if held_out is None else _judge(known.bound, held_out, self.solver),
             neurons=hidden,
             workers=self.workers,
+            away=population is not None,
         )
         self.collaborative = collaborative or bool(needs & CONTRIBUTIONS)
         self.alone = None if contribution is None else _told(contribution, len(data))
@@ -284,20 +289,16 @@ class Federation:
 
     def _round(self, rounds: int) -> Record:
         began = time.perf_counter()
-        following, record = one_round(self.experiment, self.progress, rounds)
-        record |= self._examined(following, rounds)
+        e, now, clients = self.experiment, self.progress, self.population
+        following, record = one_round(e, now, rounds) if clients is None else clients.train(e, now, rounds)
+        if clients is not None:
+            record |= clients.test(e, self.tests, following, rounds)
+        elif self.tests.sets:
+            record |= self.tests.record(e, following, rounds)
         record["seconds"] = round(time.perf_counter() - began, 4)
         self.records.append(record)
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
-
-    def _can_test(self, sets: Mapping[str, Samples | Stream]) -> bool:
-        """Whether somebody has test sets, of which ``sets`` are the server's."""
-        return bool(sets)
-
-    def _examined(self, now: Progression, rounds: int) -> Record:
-        """How well the models of a round do."""
-        return self.tests.record(self.experiment, now, rounds) if self.tests.sets else {}
 
     def prepare(self, rounds: int, *, progress: bool = True) -> None:
         """Find out what each client reaches alone in ``rounds`` rounds, if the method or ``collaborative`` asks for it.
@@ -326,6 +327,8 @@ class Federation:
         client and on the server's validation data; None where there are no such data.
         """
         e = self.experiment
+        if self.population is not None:
+            return self.population.standalone(e, self.tests, rounds)
         method = Method.of("standalone")
         everybody = replace(e.settings, participation=1.0, quorum=0.0)
         e = replace(e, method=method, private=method.private(e.model), settings=everybody, neurons=None)
@@ -432,7 +435,8 @@ class Federation:
             return evaluation.published(self.experiment, self.progress)
         if client not in range(len(self.experiment.data)):
             raise ValueError(f"client must be in 0..{len(self.experiment.data) - 1}; found {client!r}.")
-        return evaluation.deployed(self.experiment, self.progress, client)
+        deployed = evaluation.deployed if self.population is None else self.population.deployed
+        return deployed(self.experiment, self.progress, client)
 
     def state_dict(self, *, client: int | None = None) -> dict[str, Tensor]:
         """State dictionary of the global model, or of a client's, for your own network's ``load_state_dict``."""
@@ -469,6 +473,8 @@ class Federation:
         meta = {"t": t, "rounds": rounds or t, "fingerprint": fingerprint(self.experiment), "alone": self.alone}
         meta["machines"] = self.machines
         checkpoint.write(Path(directory) / "checkpoint", self.progress.tensors(), meta)
+        if self.population is not None:
+            self.population.saved(self.progress)
 
     def resume(self, directory: str | Path) -> int:
         """Go back to the checkpoint in a directory; returns the rounds still planned.
@@ -494,6 +500,8 @@ class Federation:
         self.alone = self.alone or meta.get("alone")
         self.records = trim(path / "metrics.jsonl", self.progress.t)
         self.machines = list(meta.get("machines", []))
+        if self.population is not None:
+            self.population.saved(self.progress)
         return int(meta["rounds"]) - self.progress.t
 
 

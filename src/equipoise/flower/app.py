@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import tomli_w
 import torch
@@ -28,15 +28,19 @@ from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.data.samples import Transform
 from equipoise.federation import checkpoint
+from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.secagg.server import require
-from equipoise.flower.server.sites import Consortium, Known, Sites, SitesError, description
+from equipoise.flower.server.consortium import Consortium, description, federation
+from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.server.roster import Known, SitesError
+from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
-from equipoise.flower.site.site import KINDS, Site, SiteError, harmless
+from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.system.environment import environment
@@ -67,17 +71,17 @@ def make_client_app(
     given = None if method is None else Method.of(method)
 
     def site(asked: Parcel, context: Context) -> Site:
-        told, name = asked.told.pop("experiment"), _name(context)
+        fields, name = asked.fields.pop("experiment"), _name(context)
         device = str(context.node_config.get("device", "cpu"))
-        key = json.dumps([name, told, device], sort_keys=True)
+        key = json.dumps([name, fields, device], sort_keys=True)
         if key not in opened:
             base = _state_directory(context)
-            store = Store.at(base, str(told["name"]), name)
+            store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(context.node_config.get("threads", 0)) or torch.get_num_threads())
-            opened[key] = Site.open(
+            opened[key] = open_site(
                 name,
                 task(context.node_config, context.run_config),
-                {**told, "device": device},
+                {**fields, "device": device},
                 store,
                 given,
                 simulated=simulated,
@@ -92,7 +96,7 @@ def make_client_app(
         try:
             asked = Parcel.of(message.content)
             reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
-            reply.told["name"] = name
+            reply.fields["name"] = name
         except (SiteError, StoreError, CodecError) as error:
             log.error("%s, %s: %s", name, kind, error)
             reply = Parcel({"error": str(error), **who})
@@ -114,9 +118,9 @@ def _name(context: Context) -> str:
 
 
 def _state_directory(context: Context) -> Path:
-    told = context.node_config.get("state-dir") or context.run_config.get("state-dir")
+    directory = context.node_config.get("state-dir") or context.run_config.get("state-dir")
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(str(told)).expanduser() if told else Path(home) / "equipoise"
+    return Path(str(directory)).expanduser() if directory else Path(home) / "equipoise"
 
 
 def make_server_app(task: TaskFunction, method: str | Rule | Method | None = None) -> ServerApp:
@@ -169,16 +173,16 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
     sweep(directory)
     made = Method.of(method if method is not None else settings.method)
     name, known = _settle(directory, settings, made)
-    told = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
-    sites = Sites(grid, told, settings.deadline, settings.poll)
+    fields = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
+    sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
     log.info("%s: waiting for sites", directory)
     if settings.secure:
         require(made)
-    sites.gather(settings.min_sites, settings.names, settings.wait, known)
+    sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
     write_atomically(
         directory / "sites.json", json.dumps({"experiment": name, "sites": [asdict(s) for s in sites.known]})
     )
-    fed = Consortium(task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings)
+    fed = federation(task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings)
     rest = settings.rounds
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)
@@ -188,16 +192,16 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
     meta = {**environment(), **fed.history.meta, "rounds": settings.rounds}
     write_atomically(directory / "manifest.json", json.dumps(meta, indent=1))
     if rest > 0:
-        fed.fit(rest, directory=directory, progress=False, on_round=lambda record: log.info("%s", told_of(record)))
+        fed.fit(rest, directory=directory, progress=False, on_round=lambda record: log.info("%s", log_line(record)))
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
     history.report(directory / "report.html")
-    fed.finish()
+    cast(Consortium, fed.population).finish(fed.experiment, fed.progress)
     log.info("done: %s", directory / "report.html")
     return history
 
 
-def told_of(record: Mapping[str, Any]) -> str:
+def log_line(record: Mapping[str, Any]) -> str:
     """One line of a round, for a log."""
     scores = " ".join(f"{name} {100 * score['accuracy']:.1f}%" for name, score in record.get("groups", {}).items())
     lost = ", ".join(f"{q['name']} {q['reason']}" for q in record.get("quarantined", []))
@@ -225,8 +229,8 @@ def _settle(directory: Path, settings: AppSettings, method: Method) -> tuple[str
             f"{config.get(key)!r} here. Choose another run-dir, or delete it."
         )
     if begun and (directory / "sites.json").exists():
-        told = json.loads((directory / "sites.json").read_bytes())
-        return str(told["experiment"]), [Known.of(site) for site in told["sites"]]
+        fields = json.loads((directory / "sites.json").read_bytes())
+        return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]]
     return f"{directory.name}-{secrets.token_hex(4)}", []
 
 
@@ -264,7 +268,7 @@ def in_process(
     workers: int | None = None,
     secure: bool = False,
     **changes: Unpack[Keywords],
-) -> Consortium:
+) -> Federation:
     """A federation whose clients are asked through Flower's messages in this process: what sites would do, and compute.
 
     Parameters are those of :class:`equipoise.Federation`; ``states`` is where the sites keep their states (default: a
@@ -284,10 +288,10 @@ def in_process(
     home = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
     nodes = [{"site": name, "state-dir": str(home), "device": settings.device} for name in known]
     client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
-    told = description(made, optimiser, settings, measures, "run")
-    sites = Sites(InProcessGrid(client, nodes, {}), told, deadline=1e9)
-    sites.gather(len(known), known, 0.0)
-    fed = Consortium(
+    fields = description(made, optimiser, settings, measures, "run")
+    sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
+    sites.roster.gather(len(known), known, 0.0)
+    fed = federation(
         server,
         sites,
         made,

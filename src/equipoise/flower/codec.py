@@ -1,4 +1,4 @@
-"""What travels between the server and a site: a few words as JSON, and tensors by name."""
+"""What travels between the server and a site: fields as JSON, and tensors by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from equipoise.core.rule import State
 
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
-VERSION = 1  # of these messages: both ends must have the same
+VERSION = 2  # of these messages: both ends must have the same
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
 
@@ -26,9 +26,9 @@ class CodecError(ValueError):
 
 @dataclass(frozen=True)
 class Parcel:
-    """The content of a message: ``told`` is anything JSON can say, ``tensors`` have names."""
+    """The content of a message: ``fields`` are anything that JSON can hold, ``tensors`` have names."""
 
-    told: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -44,8 +44,8 @@ class Parcel:
     def records(self) -> RecordDict:
         """The message as Flower sends it."""
         arrays = {key: Array(x.detach().cpu().contiguous().numpy()) for key, x in self.tensors.items()}
-        told = json.dumps({"version": VERSION, **self.told}, allow_nan=True)
-        return RecordDict({"told": ConfigRecord({"json": told}), "tensors": ArrayRecord(arrays)})
+        fields = json.dumps({"version": VERSION, **self.fields}, allow_nan=True)
+        return RecordDict({"fields": ConfigRecord({"json": fields}), "tensors": ArrayRecord(arrays)})
 
     @staticmethod
     def of(records: RecordDict) -> Parcel:
@@ -56,16 +56,16 @@ class Parcel:
         CodecError : it was not made by :meth:`records`, or by another version of it.
         """
         try:
-            told = json.loads(str(records.config_records["told"]["json"]))
+            fields = json.loads(str(records.config_records["fields"]["json"]))
             tensors = {key: torch.from_numpy(array.numpy()) for key, array in records.array_records["tensors"].items()}
-            version = told.pop("version")
+            version = fields.pop("version")
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
         if version != VERSION:
             raise CodecError(
                 f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
             )
-        return Parcel(told, tensors)
+        return Parcel(fields, tensors)
 
 
 # trees of tensors, of which what is private stays where it is
@@ -90,7 +90,7 @@ def unpacked(parcel: Parcel, name: str, n_rules: int, hide: Hide) -> list[State]
     CodecError : it does not fit.
     """
     states: list[State] = [{} for _ in range(n_rules)]
-    cut = parcel.told.get("cut", {})
+    cut = parcel.fields.get("cut", {})
     if not isinstance(cut, dict):
         raise CodecError("it does not say what was cut out.")
     for key, x in parcel.part(name).items():

@@ -216,7 +216,7 @@ def _server(base: Path, hosts: Sequence[str], days: int) -> list[Path]:
     else:
         ca = ec.generate_private_key(ec.SECP384R1())
         public = ca.public_key()
-        name = f"Equipoise federation {x509.random_serial_number():x}"[:36]  # two authorities can be told apart
+        name = f"Equipoise federation {x509.random_serial_number():x}"[:36]  # two authorities differ in it
         authority = (
             _builder(name, name, public, CA_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -20,7 +20,7 @@ from equipoise.flower.deploy.certificates import CertificateError, inspect, key_
 from equipoise.flower.deploy.local import healthy
 from equipoise.flower.deploy.project import problems as misfits
 from equipoise.flower.deploy.project import settings
-from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_words
+from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
 
 SOON = 30  # days before its end at which a certificate is worth a word
 PACKAGES = ("equipoise", "torch", "cryptography")
@@ -35,7 +35,7 @@ for name in sys.argv[1:]:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """Something that was looked at: ``what`` it is, whether it is ``ok``, and in ``text`` what was found or what to do."""
 
     what: str
@@ -54,7 +54,7 @@ def check(
     ports: Sequence[int] = (),
     config: Mapping[str, Any] | None = None,
     present: Sequence[str] = (),
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Look at everything that was given; nothing is changed.
 
     Parameters
@@ -72,8 +72,8 @@ def check(
     found = [*_versions()]
     if app is not None:
         found += _project(Path(app), config or {}, present)
-    for name, told in (node_configs or {}).items():
-        found += _node(name, told)
+    for name, node_config in (node_configs or {}).items():
+        found += _node(name, node_config)
     if certificates is not None:
         found += _certificates(Path(certificates), hosts)
     found += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
@@ -83,73 +83,75 @@ def check(
     return found
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[CheckResult]:
     for name in PACKAGES:
         try:
-            yield Finding(name, True, version(name))
+            yield CheckResult(name, True, version(name))
         except PackageNotFoundError:
-            yield Finding(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
+            yield CheckResult(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
     fits = f"Install one from {FLWR[0]} on and before {FLWR[1]}: pip install 'equipoise[flower]'."
     try:
         flower = version("flwr")
     except PackageNotFoundError:
-        yield Finding("flwr", False, f"is not installed. {fits}")
+        yield CheckResult("flwr", False, f"is not installed. {fits}")
         return
     numbers = tuple(int(part) for part in re.findall(r"\d+", flower)[:2])
     low, high = (tuple(map(int, text.split("."))) for text in FLWR)
     ok = low <= numbers < high
-    yield Finding("flwr", ok, flower if ok else f"{flower} was not tested with this Equipoise. {fits}")
+    yield CheckResult("flwr", ok, flower if ok else f"{flower} was not tested with this Equipoise. {fits}")
 
 
-def _project(app: Path, config: Mapping[str, Any], present: Sequence[str]) -> Iterator[Finding]:
+def _project(app: Path, config: Mapping[str, Any], present: Sequence[str]) -> Iterator[CheckResult]:
     try:
         known = {**settings(app), **config}
         about = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
     except FlowerError as error:
-        yield Finding("app", False, str(error))
+        yield CheckResult("app", False, str(error))
         return
     yield _joined("settings", misfits(known, present), f"{known.get('method')}, {known.get('rounds')} rounds")
     yield _bundle(app)
     parts = about["tool"]["flwr"]["app"].get("components", {})
     names = [parts.get("serverapp"), parts.get("clientapp")]
     if not all(isinstance(name, str) for name in names):
-        yield Finding("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
+        yield CheckResult("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
         return
     yield _imports(app, names)
 
 
-def _imports(app: Path, names: Sequence[str]) -> Finding:
+def _imports(app: Path, names: Sequence[str]) -> CheckResult:
     """Whether the app's two halves can be imported here, in a process of their own."""
     command = [sys.executable, "-c", IMPORT, *names]
     done = subprocess.run(command, cwd=app, env=environment(), capture_output=True, text=True, check=False)
     ok = done.returncode == 0
-    return Finding("apps", ok, " and ".join(names) if ok else last_words(done.stderr, 3))
+    return CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
 
 
-def _bundle(app: Path) -> Finding:
+def _bundle(app: Path) -> CheckResult:
     """Whether Flower would take the app, and how much of the folder it would send to every site."""
     try:
         from flwr.cli.build import build_fab_from_disk
         from flwr.cli.config_utils import load_and_validate
     except ImportError:
-        return Finding("bundle", False, "Flower is not installed. Install it: pip install 'equipoise[flower]'.")
+        return CheckResult("bundle", False, "Flower is not installed. Install it: pip install 'equipoise[flower]'.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Flower, about what Flower uses
             load_and_validate(app / "pyproject.toml")
             size = len(build_fab_from_disk(app))
     except Exception as error:  # Flower's own words, of whatever kind
-        return Finding("bundle", False, str(error))
-    return Finding("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
+        return CheckResult("bundle", False, str(error))
+    return CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
 
 
-def _node(name: str, told: Mapping[str, Any]) -> Iterator[Finding]:
-    for key, value in told.items():
+def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
+    for key, value in node_config.items():
         if not isinstance(value, bool | int | float | str):
-            yield Finding(f"{name}: {key}", False, f"{value!r} cannot be told to a node: use text, a number, or true.")
-    if "state-dir" not in told:
-        yield Finding(f"{name}: state-dir", False, 'is missing: add state-dir = "/a/directory/that/is/kept".')
-    for key, value in told.items():
+            yield CheckResult(
+                f"{name}: {key}", False, f"{value!r} cannot be in a node config: use text, a number, or true."
+            )
+    if "state-dir" not in node_config:
+        yield CheckResult(f"{name}: state-dir", False, 'is missing: add state-dir = "/a/directory/that/is/kept".')
+    for key, value in node_config.items():
         if not isinstance(value, str):
             continue
         if key == "state-dir":
@@ -158,23 +160,27 @@ def _node(name: str, told: Mapping[str, Any]) -> Iterator[Finding]:
             path = Path(value)
             ok = path.exists() and os.access(path, os.R_OK)
             why = "does not exist" if not path.exists() else "cannot be read by this user"
-            yield Finding(f"{name}: {key}", ok, f"{path}" if ok else f"{path} {why}. Mend the path in its node config.")
+            yield CheckResult(
+                f"{name}: {key}", ok, f"{path}" if ok else f"{path} {why}. Mend the path in its node config."
+            )
 
 
-def _writable(what: str, path: Path) -> Finding:
+def _writable(what: str, path: Path) -> CheckResult:
     if not path.is_absolute():
-        return Finding(what, False, f"{path} must be a whole path, from / on: Flower starts apps in other directories.")
+        return CheckResult(
+            what, False, f"{path} must be a whole path, from / on: Flower starts apps in other directories."
+        )
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     ok = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    return Finding(
+    return CheckResult(
         what, ok, str(path) if ok else f"{there} cannot be written by this user. Choose another, or chown it."
     )
 
 
-def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[Finding]:
+def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     server, ca = base / "server.pem", base / "ca.crt"
     if not ca.exists():
-        yield Finding(
+        yield CheckResult(
             "certificates", False, f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}."
         )
         return
@@ -184,56 +190,60 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[Finding]:
         wrong = [text for host in hosts for text in problems(server, ca, host)] if one == server else []
         left = min(inspect(path).days_left() for path in {one, ca})
     except CertificateError as error:
-        yield Finding("certificates", False, str(error))
+        yield CheckResult("certificates", False, str(error))
         return
     soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""
     until = f"{one.name} until {seen.ends:%Y-%m-%d}, for {', '.join(seen.hosts) or 'no host'}.{soon}"
     yield _joined("certificates", dict.fromkeys(wrong), until)
     if (base / "server.key").exists() and os.name == "posix" and (base / "server.key").stat().st_mode & 0o077:
-        yield Finding("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
+        yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
     for public in sorted(base.glob("*.pub")):
         private = public.with_suffix("")
         if private.exists():
             yield _joined(f"key {private.name}", key_problems(private), "ECDSA, readable by its owner only")
 
 
-def _port(port: int) -> Finding:
+def _port(port: int) -> CheckResult:
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind(("", port))
         except OSError as error:
-            return Finding(f"port {port}", False, f"{error.strerror}. Stop what listens there, or choose another port.")
-    return Finding(f"port {port}", True, "free")
+            return CheckResult(
+                f"port {port}", False, f"{error.strerror}. Stop what listens there, or choose another port."
+            )
+    return CheckResult(f"port {port}", True, "free")
 
 
-def reach(name: str) -> Iterator[Finding]:
+def reach(name: str) -> Iterator[CheckResult]:
     """Whether the SuperLink of a connection of Flower's ``config.toml`` is there, and proves who it is."""
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     path, what = home / "config.toml", f"connection {name}"
     try:
         known = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
     except (OSError, tomllib.TOMLDecodeError) as error:
-        yield Finding(what, False, f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.")
+        yield CheckResult(what, False, f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.")
         return
-    told = known.get(name)
-    address = told.get("address") if isinstance(told, dict) else None
-    if not isinstance(told, dict) or not isinstance(address, str):
+    entry = known.get(name)
+    address = entry.get("address") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(address, str):
         names = ", ".join(key for key, value in known.items() if isinstance(value, dict)) or "none"
-        yield Finding(what, False, f"{path} has no [superlink.{name}] with an address. Known: {names}.")
+        yield CheckResult(what, False, f"{path} has no [superlink.{name}] with an address. Known: {names}.")
         return
-    insecure, ca = bool(told.get("insecure")), told.get("root-certificates")
+    insecure, ca = bool(entry.get("insecure")), entry.get("root-certificates")
     ca = path.parent / Path(ca).expanduser() if ca else None
     if ca is not None and not ca.is_file():
-        yield Finding(what, False, f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt.")
+        yield CheckResult(
+            what, False, f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt."
+        )
         return
     if not insecure and (why := _handshake(address, ca)):
-        yield Finding(what, False, why)
+        yield CheckResult(what, False, why)
         return
     ok = healthy(address, ca, secure=not insecure)
     how = "without encryption" if insecure else "over TLS"
     lost = f"No SuperLink answers at {address} {how}. Is it running, and is the port open from here?"
-    yield Finding(what, ok, f"a SuperLink answers at {address}, {how}" if ok else lost)
+    yield CheckResult(what, ok, f"a SuperLink answers at {address}, {how}" if ok else lost)
 
 
 def _handshake(address: str, ca: Path | None) -> str:
@@ -252,6 +262,6 @@ def _handshake(address: str, ca: Path | None) -> str:
         return f"Nothing answers at {address}: {error}. Is the SuperLink running, and is the port open from here?"
 
 
-def _joined(what: str, wrong: Iterable[str], right: str) -> Finding:
+def _joined(what: str, wrong: Iterable[str], right: str) -> CheckResult:
     texts = list(wrong)
-    return Finding(what, not texts, " ".join(texts) or right)
+    return CheckResult(what, not texts, " ".join(texts) or right)

@@ -125,12 +125,12 @@ def _loaded(reference: Reference) -> Any:
 
 @dataclass(frozen=True)
 class Virtual:
-    """A client app whose nodes are told more than the number that Flower's simulation tells them."""
+    """A client app whose nodes have settings beside the number that Flower's simulation gives them."""
 
     app: ClientApp | Reference
     run_config: dict[str, Any]
     node_config: dict[str, Any]
-    sites: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name, in their order, what each is told
+    sites: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name, in their order, the settings of each
     states: Path | None = None
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -163,10 +163,10 @@ def simulate(
     Parameters
     ----------
     server, client : Flower's, unchanged.
-    clients : how many; the k-th is told ``partition-id`` k, ``num-partitions``, ``threads`` and ``device``, and its name
+    clients : how many; the node config of the k-th has ``partition-id`` k, ``num-partitions``, ``threads`` and ``device``, and its name
         ``site``: ``site-k``, or the k-th of ``sites``.
     run_config : as in the app's ``pyproject.toml``.
-    sites : what each client is told besides, by its name, in their order.
+    sites : more of the node config of each client, by its name, in their order.
     states : where each client has a folder for what it remembers; every machine of the cluster must see it at this place.
     cluster : where, and what a client takes.
 
@@ -181,7 +181,7 @@ def simulate(
         raise FlowerError(MISSING)
     cluster, config = cluster or Cluster(), dict(run_config or {})
     node = {"threads": max(1, int(cluster.cpus)), "device": "cuda" if cluster.gpus else "cpu"}
-    virtual = Virtual(client, config, node, {name: dict(told) for name, told in (sites or {}).items()}, states)
+    virtual = Virtual(client, config, node, {name: dict(own) for name, own in (sites or {}).items()}, states)
     over, ended = threading.Event(), threading.Event()
     failures: list[Exception] = []
     app = ServerApp()
@@ -274,7 +274,7 @@ def _ray(cluster: Cluster) -> Iterator[None]:
     from flwr.supercore import telemetry
 
     flower = logging.getLogger("flwr")
-    level, told = flower.level, telemetry.FLWR_TELEMETRY_ENABLED
+    level, telemetric = flower.level, telemetry.FLWR_TELEMETRY_ENABLED
     flower.setLevel(logging.ERROR)
     telemetry.FLWR_TELEMETRY_ENABLED = "0"
     try:
@@ -285,7 +285,7 @@ def _ray(cluster: Cluster) -> Iterator[None]:
         if ray.is_initialized():
             ray.shutdown()
         flower.setLevel(level)
-        telemetry.FLWR_TELEMETRY_ENABLED = told
+        telemetry.FLWR_TELEMETRY_ENABLED = telemetric
 
 
 def _start(cluster: Cluster) -> None:

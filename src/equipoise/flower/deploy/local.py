@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import ssl
-import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +15,8 @@ from typing import Any
 import tomli_w
 
 from equipoise.flower.deploy.certificates import key_problems, make_certificates, problems, site_names
-from equipoise.flower.deploy.superlink import FlowerError, Outcome, SuperLink, environment, last_words, program
+from equipoise.flower.deploy.processes import Processes
+from equipoise.flower.deploy.superlink import FlowerError, Outcome, SuperLink, environment
 from equipoise.system.files import locked
 
 HOST = "127.0.0.1"
@@ -29,6 +27,8 @@ ONLINE = "SuperNode ID"  # what a SuperNode prints once the SuperLink knows it
 class LocalFederation:
     """A SuperLink and SuperNodes as processes of this machine, as long as a ``with`` block lasts.
 
+    One class of more than 150 lines, as all of it needs the ports, keys and connection that ``start`` makes.
+
     Everything they write goes to ``directory``: logs, Flower's home and database, certificates, and under ``sites/`` what
     each site remembers. Nothing outside this machine can reach them, and no other SuperLink is touched.
 
@@ -38,7 +38,7 @@ class LocalFederation:
     app : the folder of the Flower app.
     sites : names of the sites; a number n is for ``site-0`` ... ``site-<n-1>``.
     tls : encrypt, and let in only sites whose keys are registered; certificates are made where missing.
-    node_config : by site, what its ``task`` is told besides ``site``, ``state-dir``, ``partition-id`` and
+    node_config : by site, its node config besides ``site``, ``state-dir``, ``partition-id`` and
         ``num-partitions``.
     patience : seconds for a process to be ready.
     variables : more environment variables of all processes.
@@ -63,12 +63,11 @@ class LocalFederation:
         self.app = Path(app).resolve()
         self.sites = site_names(sites)
         self.tls = tls
-        self.patience = patience
         self._node_config = node_config or {}
         home = {"FLWR_HOME": str(self.directory / "home")}
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # the sites share this machine's cores
         self.superlink = SuperLink(CONNECTION, environment(**threads, **(variables or {}), **home))
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes = Processes(self.directory, self.superlink.variables, patience)
         self._ports: list[int] = []
         self._lock = ExitStack()
 
@@ -103,7 +102,7 @@ class LocalFederation:
             raise FlowerError(f"Process {error} runs a federation in {self.directory}. Stop it first.") from None
         self._ports = free_ports(1 + len(self.sites))
         if self.tls:
-            self._certify()
+            certify(self.certificates, self.sites)
         connection: dict[str, Any] = {"address": self.address}
         connection |= {"root-certificates": str(self.certificates / "ca.crt")} if self.tls else {"insecure": True}
         settings = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
@@ -120,63 +119,59 @@ class LocalFederation:
 
     def start_server(self) -> None:
         """Start the SuperLink, also again: it keeps its port, and what it knows is in its database."""
-        words = ["--host", HOST, "--port", str(self._ports[0]), "--database", str(self.directory / "superlink.db")]
-        words.append("--disable-runtime-dependency-installation")
+        arguments = ["--host", HOST, "--port", str(self._ports[0]), "--database", str(self.directory / "superlink.db")]
+        arguments.append("--disable-runtime-dependency-installation")
         if self.tls:
             files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
-            words += [word for flag, name in files.items() for word in (flag, str(self.certificates / name))]
-            words.append("--enable-supernode-auth")
+            arguments += [word for flag, name in files.items() for word in (flag, str(self.certificates / name))]
+            arguments.append("--enable-supernode-auth")
         else:
-            words.append("--insecure")
-        self._spawn("superlink", "flower-superlink", words)
-        self._wait("superlink", lambda: healthy(self.address, self.certificates / "ca.crt" if self.tls else None))
+            arguments.append("--insecure")
+        self._processes.start("superlink", "flower-superlink", arguments)
+        self._processes.wait(
+            "superlink", lambda: healthy(self.address, self.certificates / "ca.crt" if self.tls else None)
+        )
 
     def start_site(self, site: str, *, key: str | Path | None = None, wait: bool = True) -> None:
         """Start a site's SuperNode, also again; ``key`` is the private key it logs in with (default: its own)."""
         number = self.sites.index(site)
         state = self.directory / "sites" / site
         state.mkdir(parents=True, exist_ok=True)
-        told: dict[str, Any] = {"site": site, "partition-id": number, "num-partitions": len(self.sites)}
-        told |= {"state-dir": str(state), **self._node_config.get(site, {})}
+        node_config: dict[str, Any] = {"site": site, "partition-id": number, "num-partitions": len(self.sites)}
+        node_config |= {"state-dir": str(state), **self._node_config.get(site, {})}
         settings = self.directory / f"{site}.toml"
-        settings.write_text(tomli_w.dumps(told))
-        words = ["--superlink", self.address, "--port", str(self._ports[1 + number]), "--node-config", str(settings)]
+        settings.write_text(tomli_w.dumps(node_config))
+        arguments = [
+            "--superlink",
+            self.address,
+            "--port",
+            str(self._ports[1 + number]),
+            "--node-config",
+            str(settings),
+        ]
         if self.tls:
-            words += ["--root-certificates", str(self.certificates / "ca.crt")]
-            words += ["--auth-supernode-private-key", str(key or self.certificates / site)]
+            arguments += ["--root-certificates", str(self.certificates / "ca.crt")]
+            arguments += ["--auth-supernode-private-key", str(key or self.certificates / site)]
         else:
-            words.append("--insecure")
-        self._spawn(site, "flower-supernode", words)
+            arguments.append("--insecure")
+        self._processes.start(site, "flower-supernode", arguments)
         if wait:
             self._wait_for_site(site)
 
     def kill(self, name: str) -> None:
         """End a process (``"superlink"`` or a site) at once, and all that it started, as a power cut would."""
-        process = self._running.pop(name)
-        started = descendants(process.pid)
-        process.kill()
-        end(started)
-        process.wait()
+        self._processes.kill(name)
 
     def stop(self) -> None:
-        """Stop all processes, the sites first: politely, then at once."""
-        names = sorted(self._running, key=lambda name: name == "superlink")
-        started = [each for name in names for each in descendants(self._running[name].pid)]
+        """Stop all processes, the sites first, as those that lose their SuperLink would only try again."""
         try:
-            for group in (names[:-1], names[-1:]):  # sites that lose their SuperLink would only try again
-                for name in group:
-                    self._running[name].terminate()
-                limit = time.monotonic() + 10
-                for name in group:
-                    with suppress(subprocess.TimeoutExpired):
-                        self._running[name].wait(max(0.1, limit - time.monotonic()))
+            self._processes.stop(last="superlink")
         finally:
-            for name in names:
-                process = self._running.pop(name)
-                process.kill()
-                process.wait()
-            end(started)
             self._lock.close()
+
+    def log(self, name: str) -> str:
+        """What a process (``"superlink"``, a site, or ``"run"``: the app on the server) has printed so far."""
+        return self._processes.log(name)
 
     # runs
     def run(
@@ -201,68 +196,42 @@ class LocalFederation:
         run = self.superlink.submit(self.app, config)
 
         def look() -> None:
-            self._check("superlink")
+            self._processes.check("superlink")
             if watch is not None:
                 watch()
 
         try:
             return self.superlink.follow(run, self.directory / "run.log", limit=limit, watch=look)
         except FlowerError:
-            self._check("superlink")
+            self._processes.check("superlink")
             raise
 
-    def log(self, name: str) -> str:
-        """What a process (``"superlink"``, a site, or ``"run"``: the app on the server) has printed so far."""
-        path = self.directory / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
     # parts
-    def _certify(self) -> None:
-        missing = [site for site in self.sites if not (self.certificates / site).exists()]
-        server = self.certificates / "server.pem"
-        hosts = () if server.exists() else ("localhost", HOST)
-        if missing or hosts:
-            make_certificates(self.certificates, hosts, missing, days=365)
-        wrong = problems(server, self.certificates / "ca.crt", HOST)
-        wrong += [text for site in self.sites for text in key_problems(self.certificates / site)]
-        if wrong:
-            raise FlowerError(f"{' '.join(wrong)} Or delete {self.certificates}, and all is made anew.")
-
     def _register(self) -> None:
         for site in self.sites:
             key = str(self.certificates / f"{site}.pub")
             self.superlink.call("supernode", "register", key, CONNECTION, "--name", site)
 
-    def _spawn(self, name: str, what: str, words: Iterable[str]) -> None:
-        with (self.directory / f"{name}.log").open("wb") as file:
-            self._running[name] = subprocess.Popen(
-                [program(what), *words],
-                env=self.superlink.variables,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-                start_new_session=True,  # Ctrl-C is for this program, which then stops them in order
-            )
-
     def _wait_for_site(self, site: str) -> None:
-        self._wait(site, lambda: ONLINE in self.log(site))
+        self._processes.wait(site, lambda: ONLINE in self.log(site))
 
-    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
-        limit = time.monotonic() + self.patience
-        while not ready():
-            self._check(name)
-            if time.monotonic() > limit:
-                raise FlowerError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
-            time.sleep(0.1)
 
-    def _check(self, name: str) -> None:
-        """Complain if a process has ended."""
-        if name in self._running and self._running[name].poll() is not None:
-            raise FlowerError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
+def certify(certificates: Path, sites: Sequence[str]) -> None:
+    """Make the certificates and keys that are missing, and check all.
 
-    def _end_of(self, name: str) -> str:
-        return f"The end of {self.directory / f'{name}.log'}:\n{last_words(self.log(name))}"
+    Raises
+    ------
+    FlowerError : one that is there cannot be used.
+    """
+    missing = [site for site in sites if not (certificates / site).exists()]
+    server = certificates / "server.pem"
+    hosts = () if server.exists() else ("localhost", HOST)
+    if missing or hosts:
+        make_certificates(certificates, hosts, missing, days=365)
+    wrong = problems(server, certificates / "ca.crt", HOST)
+    wrong += [text for site in sites for text in key_problems(certificates / site)]
+    if wrong:
+        raise FlowerError(f"{' '.join(wrong)} Or delete {certificates}, and all is made anew.")
 
 
 def free_ports(n: int) -> list[int]:
@@ -284,44 +253,3 @@ def healthy(address: str, ca: Path | None = None, *, secure: bool | None = None,
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def descendants(pid: int) -> list[tuple[int, str]]:
-    """A process and all that it started, the youngest first, each with the moment it began, as far as the system tells.
-
-    Flower starts each app in a session of its own, which a signal to a process group does not reach.
-    """
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        if fields := _stat(int(entry.name)):
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = [pid]
-    for each in found:
-        found += parents.get(each, [])
-    return [(each, _began(each)) for each in found[::-1]]
-
-
-def end(processes: Sequence[tuple[int, str]], patience: float = 5.0) -> None:
-    """Kill processes that :func:`descendants` found, but none that has its number from one of them, and see them gone."""
-    limit = time.monotonic() + patience
-    while left := [pid for pid, began in processes if began and _began(pid) == began]:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > limit:
-            break
-        time.sleep(0.02)
-
-
-def _stat(pid: int) -> list[str]:
-    """What Linux tells of a process after its name; empty where it has ended, or on another system."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-    return [] if fields[0] == "Z" else fields
-
-
-def _began(pid: int) -> str:
-    fields = _stat(pid)
-    return fields[19] if len(fields) > 19 else ""

@@ -108,10 +108,10 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
     are the names of all sites there will be, if that is known.
     """
     try:
-        told = AppSettings.of(config)
-        method = Method.of(told.method)
-        method.check(told.solver)
-        if told.secure:
+        run = AppSettings.of(config)
+        method = Method.of(run.method)
+        method.check(run.solver)
+        if run.secure:
             from equipoise.flower.secagg.server import (
                 require,  # Flower is not there yet where a project is only written
             )
@@ -123,12 +123,12 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
     for key, default in AppSettings().table().items():
         if key in config and type(config[key]) is not type(default):
             found.append(f"{key} = {config[key]!r} must be {KINDS[type(default)]}, such as {default!r}.")
-    if told.names and len(told.names) < told.min_sites:
-        found.append(f"sites names {len(told.names)} of them, and min-sites is {told.min_sites}.")
-    if present and (strangers := [name for name in told.names if name not in present]):
+    if run.names and len(run.names) < run.min_sites:
+        found.append(f"sites names {len(run.names)} of them, and min-sites is {run.min_sites}.")
+    if present and (strangers := [name for name in run.names if name not in present]):
         found.append(f"sites names {', '.join(strangers)}; there will be {_some(present)} only.")
-    if present and told.min_sites > len(present):
-        found.append(f"min-sites is {told.min_sites}, and there will be {len(present)} sites only: {_some(present)}.")
+    if present and run.min_sites > len(present):
+        found.append(f"min-sites is {run.min_sites}, and there will be {len(present)} sites only: {_some(present)}.")
     return found
 
 

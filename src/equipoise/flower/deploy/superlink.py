@@ -76,27 +76,29 @@ class SuperLink:
     connection: str
     variables: Mapping[str, str]
 
-    def call(self, *words: str, patience: float = PATIENCE) -> dict[str, Any]:
+    def call(self, *arguments: str, patience: float = PATIENCE) -> dict[str, Any]:
         """What ``flwr`` answers as JSON.
 
         Raises
         ------
         FlowerError : with Flower's own words, or because no answer came in ``patience`` seconds.
         """
-        command = [program("flwr"), *words, "--format", "json"]
+        command = [program("flwr"), *arguments, "--format", "json"]
         try:
             done = subprocess.run(
                 command, env=self.variables, capture_output=True, text=True, timeout=patience, check=False
             )
         except subprocess.TimeoutExpired:
-            raise FlowerError(f"flwr {words[0]} gave no answer in {patience:g} s. Is the SuperLink there?") from None
+            raise FlowerError(
+                f"flwr {arguments[0]} gave no answer in {patience:g} s. Is the SuperLink there?"
+            ) from None
         try:
             answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
             answer = {}
         if not answer or answer.get("success") is False:
-            said = answer.get("error-message") or last_words(done.stdout + done.stderr)
-            raise FlowerError(f"flwr {' '.join(words[:2])} failed: {str(said).strip()}")
+            said = answer.get("error-message") or last_lines(done.stdout + done.stderr)
+            raise FlowerError(f"flwr {' '.join(arguments[:2])} failed: {str(said).strip()}")
         return answer
 
     def submit(self, app: Path, config: Mapping[str, Any] | None = None) -> int:
@@ -140,8 +142,8 @@ class SuperLink:
         began = time.monotonic()
         # One program that prints until the run ends: asking again and again would start a program each time.
         with log.open("wb") as file:
-            words = [program("flwr"), "log", str(run), self.connection, "--stream"]
-            stream = subprocess.Popen(words, env=self.variables, stdout=file, stderr=subprocess.STDOUT)
+            arguments = [program("flwr"), "log", str(run), self.connection, "--stream"]
+            stream = subprocess.Popen(arguments, env=self.variables, stdout=file, stderr=subprocess.STDOUT)
             try:
                 while True:
                     if watch is not None:
@@ -159,7 +161,7 @@ class SuperLink:
                 stream.wait()
 
 
-def last_words(text: str, lines: int = 12) -> str:
+def last_lines(text: str, lines: int = 12) -> str:
     """What a log says at its end, or from where Flower gives up, without the colours of a terminal and empty lines."""
     said = [line.rstrip() for line in plain(text).splitlines() if line.strip()]
     gave_up = [k for k, line in enumerate(said) if "Exit Code:" in line]
@@ -172,7 +174,7 @@ def plain(text: str) -> str:
 
 
 def ours(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of a run's log that Flower did not write, up to an error, which the run's outcome tells better."""
+    """The lines of a run's log that Flower did not write, up to an error, which the run's outcome says better."""
     flowers = re.compile(r"(INFO|DEBUG) +:|Using SuperLink: |Successfully installed ")
     for line in map(plain, lines):
         if re.match(r"ERROR +:", line):

@@ -1,13 +1,13 @@
 r"""SAGA's weights from sums that nobody can take apart.
 
 A server that averages models with the weights of :class:`~equipoise.methods.saga.SAGA` in clear text sees every model and
-every client's value. Where clients send only summands of a secure sum, the weight must be applied by the client. With
+every client's value. Where clients send only their masked parts of a secure sum, the weight must be applied by the client. With
 :math:`a_k = (v_k / v_{ref})^q` (:func:`scalar`), :math:`u_k` the weight a client last used and :math:`\theta_k` its model,
 three protocols give the clear-text model (Wu et al., arXiv 2503.09587, Section IV-D6, completed):
 
 =====  ============================================================  ==========================================
 P0     one phase, no moving average: ``weighted(a_k, theta_k)``      ``mean``
-P2     phase 1: ``[a_k, u_k]``; the server tells both sums; the      ``mean``
+P2     phase 1: ``[a_k, u_k]``; the server sends both sums; the      ``mean``
        client's ``weight`` gives w_k; phase 2:
        ``weighted(w_k, theta_k)``. Recommended
 P1     one phase: ``doubled(a_k, u_k, theta_k)``; the sums of a and  ``smoothed``
@@ -67,7 +67,7 @@ def weight(a: float, sum_a: float, last: float = 0.0, sum_last: float = 0.0, bet
 
 
 def weighted(w: float, theta: Tensor) -> Tensor:
-    """The content ``[w; w theta]`` [1 + G] of a summand, float64."""
+    """The content ``[w; w theta]`` [1 + G] that a client masks, float64."""
     return torch.cat([theta.new_tensor([w], dtype=torch.float64), w * theta.double()])
 
 
@@ -88,7 +88,7 @@ def mean(total: Tensor) -> tuple[float, Tensor]:
 
 
 def smoothed(total: Tensor, beta: float = 0.5) -> tuple[float, float, Tensor]:
-    """From the sum of :func:`doubled` [2 + 2G], the sums A and U (to be told with the next model), and that model [G]."""
+    """From the sum of :func:`doubled` [2 + 2G], the sums A and U (to be sent with the next model), and that model [G]."""
     _require_positive(float(total[0]))
     fresh, last = total[2:].chunk(2)
     new = fresh / total[0]
@@ -110,7 +110,7 @@ def _require_positive(total: float) -> None:
 
 # the sum
 class DropOutError(RuntimeError):
-    """A client vanished after the others had masked their summands for it."""
+    """A client vanished after the others had masked their vectors for it."""
 
 
 def agree(ids: Sequence[int]) -> dict[int, dict[int, bytes]]:
@@ -144,7 +144,7 @@ class SecureSum:
     ----------
     ids : the clients of this sum, at least two.
     label : a name that no other sum under the same secrets has, such as ``"round 3, phase 2"``.
-    limit : declared range: summands lie in [-limit, limit].
+    limit : declared range: numbers lie in [-limit, limit].
     bits : fractional bits, >= 24; numbers are rounded to multiples of 2^-bits.
 
     Raises
@@ -169,7 +169,7 @@ class SecureSum:
 
     # on the client
     def masked(self, client: int, values: Tensor, shared: Mapping[int, bytes], stream: Keystream = shake) -> Tensor:
-        """The client's summand [n] as the server sees it: 64-bit integers.
+        """The client's masked vector [n], which is all that the server sees: 64-bit integers.
 
         ``values`` [n] are the numbers to add, ``shared`` the client's secrets with the others (:func:`agree`); all
         clients make their masks by the same ``stream``.
@@ -182,7 +182,7 @@ class SecureSum:
         if not bool((x.abs() <= self.limit).all()):
             at = int((~(x.abs() <= self.limit)).nonzero()[0])
             raise ValueError(
-                f"Client {client}: summand {at} is {float(x[at]):g}, outside the declared range "
+                f"Client {client}: number {at} is {float(x[at]):g}, outside the declared range "
                 f"[-{self.limit:g}, {self.limit:g}]. Declare a larger limit for all clients, with fewer bits if need be."
             )
         y = (x * 2.0**self.bits).round().long()
@@ -194,16 +194,16 @@ class SecureSum:
 
     # on the server
     def total(self, received: Mapping[int, Tensor]) -> Tensor:
-        """The sum [n], float64, of all clients' masked summands.
+        """The sum [n], float64, of all clients' masked vectors.
 
         Raises
         ------
-        DropOutError : a summand is missing. Without it the masks do not cancel.
-        ValueError : a summand of a client that is not part of this sum.
+        DropOutError : a masked vector is missing. Without it the masks do not cancel.
+        ValueError : a masked vector of a client that is not part of this sum.
         """
         if missing := sorted(set(self.ids) - received.keys()):
             raise DropOutError(
-                f"{self.label}: no summand of {', '.join(f'client {m}' for m in missing)}, so the masks do not cancel. "
+                f"{self.label}: no masked vector of {', '.join(f'client {m}' for m in missing)}, so the masks do not cancel. "
                 "Ask the others again for a sum without them, under a new label."
             )
         if extra := sorted(received.keys() - set(self.ids)):

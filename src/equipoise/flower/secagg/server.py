@@ -1,4 +1,4 @@
-"""The server's part in masked rounds: an engine that is sent summands, and answers with their sum in every client's place."""
+"""The server's part in masked rounds: an engine that is sent masked vectors, and answers with their mean in every client's place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import Cohort, Power, Rule, State
-from equipoise.engines.job import Answer, Job
+from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.round import Experiment, Record
 from equipoise.flower.codec import UNFIT, Parcel
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 LIMIT = 2.0**20  # of weighted updates
 FINEST = 2.0**-16  # the least sum of the numbers that give the weights; where it is less, it is measured again
 TRIES = 20
-Told = Callable[[Sequence[int]], Mapping[str, Any]]  # what the clients of a sum are told to make their summands
+Inputs = Callable[[Sequence[int]], Mapping[str, Any]]  # what the clients of a sum need to make their vectors
 
 
 class ClosedError(RuntimeError):
-    """A sum that cannot be read, so that the round is lost."""
+    """A sum that cannot be unmasked, so that the round is lost."""
 
 
 def require(method: Method) -> Power | None:
@@ -106,68 +106,48 @@ def weights(
 
 @dataclass
 class MaskedSites:
-    """An engine of :class:`equipoise.Federation`, in place of the ``sites`` that it asks.
+    """What the server remembers of masked sums from one round to the next.
 
-    The server is never sent a model, an update or a number of a site, but summands that only their sum makes readable. It
-    answers the round with the weighted mean of all in every client's place: a step that is a weighted sum comes out the same.
+    The server is never sent a model, an update or a number of a site, but masked vectors, of which only the sum can be read. Its
+    engine answers a round with the weighted mean of all in every client's place: a step that is a weighted sum comes out the same.
 
     Parameters
     ----------
     sites : who is asked.
-    look : the experiment and the server's state now, from which the weights follow.
     number : of the last sum; every sum has its own.
     reference : a typical value of the numbers that give the weights, if any do; 0 before the first round.
     """
 
     sites: Sites
-    look: Callable[[], tuple[Experiment, Sequence[State]]]
     number: int = 0
     reference: float = 0.0
     keys: dict[str, str] = field(default_factory=dict)  # the sites' public ones
     opened: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)  # whose sums were, by round and phase
 
-    __name__ = "flower, masked"
+    def engine(self, e: Experiment, server: Sequence[State]) -> Engine:
+        """The engine of one round, in place of the sites; ``server`` is the server's state, from which the weights follow."""
+        return lambda job: answers(Round(self, job, e, server))
 
-    def __call__(self, job: Job) -> Iterator[Answer]:
-        """Let the sites of a job train."""
-        this = Round(self, job)
-        rows = {m: row for row, m in enumerate(job.ids)}
-        ids: list[int] = []
-        try:
-            ids, mean = this.mean(self.introduced(this))
-        except (ClosedError, MaskError) as error:
-            this.lost |= {m: str(error) for m in job.ids if m not in this.lost}
-        for m, why in this.lost.items():
-            yield Answer((rows[m],), torch.empty(0), [], [], why)
-        for m in ids:
-            received = job.received[rows[m]]
-            change = mean.to(received)
-            if job.private is not None:
-                change = torch.zeros_like(received).masked_scatter(~job.private, change)
-            reports = [{} if r.power is None else {r.power.report: received.new_ones(1)} for r in job.rules]
-            state = {key: x[None].to(received.device) for key, x in this.receipts[m].tensors().items()}
-            yield Answer((rows[m],), (received + change)[None], reports, [state])
-
-    def check(self, collaborative: bool) -> None:
+    def check(self, e: Experiment, server: Sequence[State], collaborative: bool) -> None:
         """Refuse what cannot be done with sums alone, before anything is asked.
 
         Raises
         ------
         MethodError, ValueError : naming it.
         """
-        e, server = self.look()
         if require(e.method) is None:
             weights(e, server, range(e.setup.n_clients), e.setup.initial)
         if collaborative:
             raise ValueError("secure=true: what each site reaches alone is not found out. Set collaborative=False.")
 
-    def amend(self, record: Record) -> None:
-        """Put into the record of a round what the server knows of it, and take out what it does not."""
-        record["secure"] = True
-        training = [sent for kind, sent in record.get("sent", {}).items() if kind.startswith("train.")]
-        record["bytes"]["up"] = [sum(sent["up"][m] for sent in training) for m in record["ids"]]
-        if require(self.look()[0].method) is not None:
-            del record["weights"]  # each site knows its own, and nobody all
+    def recorded(self, e: Experiment, record: Record) -> Record:
+        """The record of a round with what the server knows of it, and without what it does not."""
+        training = [counts for kind, counts in self.sites.traffic.items() if kind.startswith("train.")]
+        up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
+        known = {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
+        if require(e.method) is not None:
+            del known["weights"]  # each site knows its own, and nobody all
+        return known
 
     def introduced(self, this: Round) -> list[int]:
         """The clients of a round whose keys are known; all are asked once, also for the last sum that each took part in."""
@@ -184,10 +164,10 @@ class MaskedSites:
 
     def _learn(self, name: str, got: Parcel) -> bool:
         """Take what a site says of itself; False if it does not."""
-        told = got.told
+        fields = got.fields
         try:
-            opened = {(int(t), str(phase)): tuple(map(str, sites)) for phase, (t, sites) in told["opened"].items()}
-            key, number = str(told["key"]), int(told["number"])
+            opened = {(int(t), str(phase)): tuple(map(str, sites)) for phase, (t, sites) in fields["opened"].items()}
+            key, number = str(fields["key"]), int(fields["number"])
         except UNFIT:
             return False
         if not re.fullmatch("[0-9a-f]{64}", key) or not 0 <= number < 2**53:
@@ -196,12 +176,12 @@ class MaskedSites:
         self.opened |= opened
         return True
 
-    def next(self, job: Job, phase: str, ids: Sequence[int], told: Mapping[str, Any]) -> Sum:
+    def next(self, job: Job, phase: str, ids: Sequence[int], inputs: Mapping[str, Any]) -> Sum:
         """A sum that was never asked for."""
         self.number += 1
         names = tuple(sorted(self.sites.known[m].name for m in ids))
         limit = LIMIT if phase == MODEL else CEILING * len(ids)
-        return Sum(self.sites.told["name"], self.number, job.t, phase, names, limit, told)
+        return Sum(self.sites.exchange.experiment["name"], self.number, job.t, phase, names, limit, inputs)
 
 
 @dataclass
@@ -210,6 +190,8 @@ class Round:
 
     server: MaskedSites
     job: Job
+    experiment: Experiment
+    state: Sequence[State]  # the server's, when the round begins
     lost: dict[int, str] = field(default_factory=dict)
     receipts: dict[int, Receipt] = field(default_factory=dict)
 
@@ -220,8 +202,7 @@ class Round:
         ------
         ClosedError, MaskError : there is none.
         """
-        job, server = self.job, self.server
-        e, state = server.look()
+        job, server, e, state = self.job, self.server, self.experiment, self.state
         power = require(e.method)
         n = len(job.received[0]) - (0 if job.private is None else int(job.private.sum()))
         if power is None:
@@ -231,8 +212,8 @@ class Round:
                 return {"weights": {server.sites.known[m].name: x for m, x in zip(ids, w, strict=True)}}
 
             return self.total(MODEL, ids, n, known, train=True)
-        ids, told = self._weigh(ids, power)
-        ids, total = self.total(MODEL, ids, n + 1, partial(_given, told))
+        ids, inputs = self._weigh(ids, power)
+        ids, total = self.total(MODEL, ids, n + 1, partial(_given, inputs))
         return ids, secure.mean(total)[1]
 
     def _weigh(self, ids: list[int], power: Power) -> tuple[list[int], dict[str, float]]:
@@ -240,8 +221,8 @@ class Round:
         server = self.server
         reference = server.reference or power.typical
         for attempt in range(TRIES):
-            told = {"reference": reference}
-            ids, total = self.total(VALUES, ids, 2, partial(_given, told), train=attempt == 0)
+            inputs = {"reference": reference}
+            ids, total = self.total(VALUES, ids, 2, partial(_given, inputs), train=attempt == 0)
             A, U = total.tolist()
             if not (A >= 0 and -1e-6 <= U <= len(ids)):
                 raise ClosedError("was left out, because the sum is not one of weights: masks do not fit each other")
@@ -250,58 +231,58 @@ class Round:
             reference = max(measured if A > 0 else lower, power.floor)
             if FINEST <= A < CEILING * len(ids):  # nobody was clipped, and nobody who counts was lost to rounding
                 server.reference = reference
-                return ids, {**told, "sum": A, "sum_last": U}
+                return ids, {**inputs, "sum": A, "sum_last": U}
         raise ClosedError("was left out, because the numbers that give the weights are too far apart")
 
     def total(
-        self, phase: str, ids: list[int], n: int, content: Told, *, train: bool = False
+        self, phase: str, ids: list[int], n: int, content: Inputs, *, train: bool = False
     ) -> tuple[list[int], Tensor]:
         """The sum [n] over those who give their part; without those who drop out, it is asked for again.
 
         Parameters
         ----------
-        content : gives what the clients of a sum are told to make their summands.
+        content : gives what the clients of a sum need to make their vectors.
         train : the clients have yet to train.
 
         Raises
         ------
-        ClosedError : too few are left, or one has dropped out between its summand and its opening.
+        ClosedError : too few are left, or one has dropped out between its masked vector and its seed.
         """
         known, job = self.server.sites.known, self.job
         if before := self.server.opened.get((job.t, phase)):  # when the round was done the last time
             others = [m for m in ids if known[m].name not in before]
-            self.lost |= dict.fromkeys(others, "was not there when a sum of this round was opened")
+            self.lost |= dict.fromkeys(others, "was not there when a sum of this round was unmasked")
             ids = [m for m in ids if m not in others]
         least = max(2.0, job.settings.quorum * len(job.ids))
         while len(ids) >= least:
             if len(ids) == 2:
                 log.warning("a masked sum over two sites hides neither from the other: each can subtract itself")
             asked = self.server.next(job, phase, ids, content(ids))
-            summands = self._summands(asked, ids, n, train)
-            ids = [m for m in ids if known[m].name in summands]
+            vectors = self._masked_vectors(asked, ids, n, train)
+            ids = [m for m in ids if known[m].name in vectors]
             if len(ids) == len(asked.sites):
-                total = masked.total(asked, summands, self._seeds(asked, ids))
+                total = masked.total(asked, vectors, self._seeds(asked, ids))
                 if n and float(total.abs().max()) > asked.limit * len(ids):
                     raise ClosedError("was left out, because the sum is out of range: masks do not fit each other")
                 return ids, total
             train = False
         raise ClosedError(f"was left out, because {len(ids)} sites are left for a masked sum, and it takes {least:g}")
 
-    def _summands(self, asked: Sum, ids: Sequence[int], n: int, train: bool) -> dict[str, Tensor]:
+    def _masked_vectors(self, asked: Sum, ids: Sequence[int], n: int, train: bool) -> dict[str, Tensor]:
         """What the sites send for a sum, by name."""
         sites, kind = self.server.sites, "train.masked" if train else "train.again"
         found = {}
 
         def make(m: int) -> Parcel:
-            parcel = sites._training(self.job, self.job.ids.index(m)) if train else self._reminder(m)
-            return replace(parcel, told={**parcel.told, "sum": asdict(asked), "keys": self.server.keys})
+            parcel = sites.training(self.job, self.job.ids.index(m)) if train else self._reminder(m)
+            return replace(parcel, fields={**parcel.fields, "sum": asdict(asked), "keys": self.server.keys})
 
         for m, got in sites.ask(kind, self.job.t, ids, make):
             if isinstance(got, str):
                 self.lost[m] = got
-            elif (y := got.tensors.get("summand")) is None or y.dtype != torch.int64 or y.shape != (n,):
-                self.lost[m] = "sent what cannot be used: there is no summand of the right size"
-            elif train and (receipt := Receipt.after(self.job.t, got.told)) is None:
+            elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n,):
+                self.lost[m] = "sent what cannot be used: there is no masked vector of the right size"
+            elif train and (receipt := Receipt.after(self.job.t, got.fields)) is None:
                 self.lost[m] = "sent what cannot be used: there is no receipt of its state"
             else:
                 found[sites.known[m].name] = y
@@ -312,22 +293,22 @@ class Round:
         """The state that a client's training built on."""
         row = self.job.ids.index(m)
         receipt = Receipt.of({key: x[row] for key, x in self.job.states[0].items()})
-        return Parcel({"t": self.job.t, "receipt": receipt.told})
+        return Parcel({"t": self.job.t, "receipt": receipt.fields})
 
     def _seeds(self, asked: Sum, ids: Sequence[int]) -> dict[str, bytes]:
-        """The seeds of the sites' own masks, which open the sum.
+        """The seeds of the sites' own masks, which unmask the sum.
 
         Raises
         ------
-        ClosedError : one does not come. It cannot be left out: coming late, it would open what it has sent.
+        ClosedError : one does not come. It cannot be left out: coming late, it would unmask what it has sent.
         """
         sites, seeds = self.server.sites, dict[str, bytes]()
         self.server.opened[self.job.t, asked.phase] = asked.sites
-        missing, end = dict.fromkeys(ids, ""), time.monotonic() + self.server.sites.deadline
+        missing, end = dict.fromkeys(ids, ""), time.monotonic() + self.server.sites.exchange.deadline
         parcel = Parcel({"sum": asdict(asked)})
         while missing:
-            for m, got in list(sites.ask("query.open", self.job.t, missing, lambda _: parcel)):
-                seed = None if isinstance(got, str) else got.told.get("seed")
+            for m, got in list(sites.ask("query.unmask", self.job.t, missing, lambda _: parcel)):
+                seed = None if isinstance(got, str) else got.fields.get("seed")
                 if isinstance(seed, str) and re.fullmatch("[0-9a-f]{64}", seed):
                     seeds[sites.known[m].name] = bytes.fromhex(seed)
                     del missing[m]
@@ -336,13 +317,34 @@ class Round:
             if missing and (time.monotonic() > end or any(why.startswith("refuses") for why in missing.values())):
                 gone = "; ".join(f"{sites.known[m].name} {why}" for m, why in missing.items())
                 raise ClosedError(
-                    f"gave its part of a sum that was never opened: {gone}. Run again when it is back; the round is done "
+                    f"gave its part of a sum that was never unmasked: {gone}. Run again when it is back; the round is done "
                     "again with the same sites"
                 )
-            time.sleep(sites.poll if missing else 0)
+            time.sleep(sites.exchange.poll if missing else 0)
         return seeds
 
 
-def _given(told: Mapping[str, Any], ids: Sequence[int]) -> Mapping[str, Any]:
+def answers(this: Round) -> Iterator[Answer]:
+    """Let the sites of the job train: the weighted mean of their updates in every client's place."""
+    job = this.job
+    rows = {m: row for row, m in enumerate(job.ids)}
+    ids: list[int] = []
+    try:
+        ids, mean = this.mean(this.server.introduced(this))
+    except (ClosedError, MaskError) as error:
+        this.lost |= {m: str(error) for m in job.ids if m not in this.lost}
+    for m, why in this.lost.items():
+        yield Answer((rows[m],), torch.empty(0), [], [], why)
+    for m in ids:
+        received = job.received[rows[m]]
+        change = mean.to(received)
+        if job.private is not None:
+            change = torch.zeros_like(received).masked_scatter(~job.private, change)
+        reports = [{} if r.power is None else {r.power.report: received.new_ones(1)} for r in job.rules]
+        state = {key: x[None].to(received.device) for key, x in this.receipts[m].tensors().items()}
+        yield Answer((rows[m],), (received + change)[None], reports, [state])
+
+
+def _given(inputs: Mapping[str, Any], ids: Sequence[int]) -> Mapping[str, Any]:
     """The same, whoever takes part."""
-    return told
+    return inputs

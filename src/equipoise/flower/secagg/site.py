@@ -1,4 +1,4 @@
-"""What a site does in a masked round: it trains as ever, and of that nothing leaves it but summands."""
+"""What a site does in a masked round: it trains as ever, and of that nothing leaves it but masked vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from equipoise.flower.codec import Parcel, changed
@@ -17,7 +16,7 @@ from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
 from equipoise.flower.secagg.sums import MaskError, Memory, Sum
 from equipoise.flower.site.site import Site, SiteError
-from equipoise.system.files import write_atomically
+from equipoise.system import tensor_files
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ def answer(site: Site, kind: str, asked: Parcel, node_config: Mapping[str, Any])
 
     ``node_config`` may have ``peers``, a file ``{site: public key}`` that did not come from the server; ``least-sites``,
     how many sites a sum must have for this one to take part (2); ``most-weight``, how much of the sum its update may be (0.95); and
-    ``secure``, true where nothing but summands may be sent.
+    ``secure``, true where nothing but masked vectors may be sent.
 
     Raises
     ------
@@ -55,32 +54,32 @@ def _introduce(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Par
 
 
 def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
-    """Train, keep the update here, and send a summand made of it."""
+    """Train, keep the update here, and send a masked vector made of it."""
     public = site._public(site._received(asked)[0])
     rest = {name: x for name, x in asked.tensors.items() if not name.startswith("model/")}
-    clear = site.answer("train", Parcel({**asked.told, "model": {}}, rest | {"model/values": public}))
+    clear = site.answer("train", Parcel({**asked.fields, "model": {}}, rest | {"model/values": public}))
     update = changed({name: x.cpu() for name, x in clear.part("model").items()}, public, public) - public
     kept = {"update": update, **clear.part("reports")}
-    content = save({f"{asked.told['t']}/{name}": x.cpu().contiguous() for name, x in kept.items()})
-    write_atomically(_cache(site), content, private=True)
-    return replace(_summand(site, asked, node_config, kept), told={"receipt": clear.told["receipt"]})
+    of_this_round = {f"{asked.fields['t']}/{name}": x for name, x in kept.items()}
+    tensor_files.write(_cache(site), of_this_round, private=True)
+    return replace(_masked(site, asked, node_config, kept), fields={"receipt": clear.fields["receipt"]})
 
 
 def _again(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
-    """Send a summand of the update that is here."""
+    """Send another masked vector of the update that is here."""
     try:
-        kept = load(_cache(site).read_bytes())
+        kept = tensor_files.read(_cache(site))
     except FileNotFoundError:
         kept = {}
-    start = f"{asked.told['t']}/"
+    start = f"{asked.fields['t']}/"
     found = {name.removeprefix(start): x for name, x in kept.items() if name.startswith(start)}
     if "update" not in found:
         raise SiteError("has no update of this round any more.")
-    return _summand(site, asked, node_config, found)
+    return _masked(site, asked, node_config, found)
 
 
-def _open(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
-    seed = masked.change(_path(site), lambda memory: masked.opening(memory, _sum(asked)))
+def _unmask(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+    seed = masked.change(_path(site), lambda memory: masked.own_seed(memory, _sum(asked)))
     return Parcel({"seed": seed.hex()})
 
 
@@ -88,15 +87,15 @@ KINDS: dict[str, Callable[[Site, Parcel, Mapping[str, Any]], Parcel]] = {
     "query.keys": _introduce,
     "train.masked": _train,
     "train.again": _again,
-    "query.open": _open,
+    "query.unmask": _unmask,
 }
 
 
-def _summand(site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Parcel:
+def _masked(site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Parcel:
     this, name = _sum(asked), site.experiment.names[0]
-    if this.round != asked.told["t"]:
-        raise MaskError(f"A sum of round {this.round} was asked for with the update of round {asked.told['t']}.")
-    keys, before = asked.told["keys"], asked.told["receipt"][0]  # the last round in which this site counted
+    if this.round != asked.fields["t"]:
+        raise MaskError(f"A sum of round {this.round} was asked for with the update of round {asked.fields['t']}.")
+    keys, before = asked.fields["keys"], asked.fields["receipt"][0]  # the last round in which this site counted
     peers = masked.read_peers(Path(str(node_config["peers"])).expanduser()) if "peers" in node_config else None
 
     def made(memory: Memory) -> tuple[Memory, Tensor]:
@@ -111,9 +110,9 @@ def _summand(site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Ma
             )
         old = {t: u for t, u in memory.weights.items() if int(t) == before}
         memory = replace(memory, weights={**old, str(this.round): w} if this.phase == MODEL else memory.weights)
-        return masked.summand(memory, this, name, values, int(node_config.get("least-sites", 2)))
+        return masked.masked_vector(memory, this, name, values, int(node_config.get("least-sites", 2)))
 
-    return Parcel({}, {"summand": masked.change(_path(site), made)})
+    return Parcel({}, {"masked": masked.change(_path(site), made)})
 
 
 def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float) -> tuple[float, Tensor]:
@@ -124,25 +123,25 @@ def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float) ->
     found = [(k, rule.power) for k, rule in enumerate(site.experiment.method.rules) if rule.power is not None]
     if asked.phase not in (MODEL, VALUES)[: 1 + len(found)]:
         raise MaskError(f"Something is to be summed that is not part of the method: {asked.phase!r}.")
-    told = asked.told
+    inputs = asked.inputs
     if not found:
-        weights = [float(told["weights"][name]) for name in asked.sites]
+        weights = [float(inputs["weights"][name]) for name in asked.sites]
         if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
             raise MaskError(f"The weights of the sites must be >= 0 and sum to 1; found {weights}.")
         w = weights[asked.sites.index(site.experiment.names[0])]
         return w, w * kept["update"].double()
     ((k, power),) = found
     value = float(kept[f"{k}/{power.report}"])
-    a = secure.scalar(value, power.q, told["reference"], power.floor, CEILING * len(asked.sites))
+    a = secure.scalar(value, power.q, inputs["reference"], power.floor, CEILING * len(asked.sites))
     if asked.phase == VALUES:
         return 0.0, torch.tensor([a, last], dtype=torch.float64)
-    w = secure.weight(a, told["sum"], last, told["sum_last"], power.beta)
+    w = secure.weight(a, inputs["sum"], last, inputs["sum_last"], power.beta)
     return w, secure.weighted(w, kept["update"])
 
 
 def _sum(asked: Parcel) -> Sum:
-    told = asked.told["sum"]
-    return Sum(**{**told, "sites": tuple(told["sites"])})
+    fields = asked.fields["sum"]
+    return Sum(**{**fields, "sites": tuple(fields["sites"])})
 
 
 def _path(site: Site) -> Path:

@@ -6,11 +6,11 @@ cancel in the sum, and every site adds a mask of its own. A sum takes two exchan
 .. math:: y_k = \operatorname{round}(2^{bits} x_k) + \sum_{j < k} r_{jk} - \sum_{j > k} r_{jk} + b_k \pmod{2^{64}}, \qquad
     \sum_k x_k = 2^{-bits} \Big( \sum_k y_k - \sum_k b_k \Big)
 
-1. The sites send their **summands** y_k (:func:`summand`). If one is missing, the others are asked again for a sum without it.
-2. Once all are there, the sites send the seeds of their own masks b_k, and so **open** this sum (:func:`opening`).
+1. The sites send their **masked vectors** y_k (:func:`masked_vector`). If one is missing, the others are asked again for a sum without it.
+2. Once all are there, the sites send the seeds of their own masks b_k, and so **unmask** this sum (:func:`own_seed`).
 
-Without the second step a summand that comes late, after the others were asked again, would give the server two sums whose
-difference is that site. A site opens one set of sites per round, and never twice the same number of a sum. After Bonawitz et
+Without the second step a masked vector that comes late, after the others were asked again, would give the server two sums whose
+difference is that site. A site unmasks one set of sites per round, and never twice the same number of a sum. After Bonawitz et
 al., CCS 2017, Section 4, with seeds that are sent by their owners and not recovered from the others.
 
 Nothing here asks a network: these are the functions of a site, whose memory is a file, and of the server, which has none.
@@ -52,10 +52,10 @@ class Sum:
     ----------
     experiment : id of the experiment, the same as long as its keys are.
     number : counts the sums of an experiment, >= 1; no site takes part twice under one number.
-    round, phase : what is summed; see :func:`summand` for what a site refuses.
+    round, phase : what is summed; see :func:`masked_vector` for what a site refuses.
     sites : the names of those who take part, sorted; two at least.
-    limit : summands lie in [-limit, limit].
-    told : what the sites must know to make their summands, the same for all: a server that told one of them something else,
+    limit : numbers lie in [-limit, limit].
+    inputs : what the sites must know to make their vectors, the same for all: a server that gave one of them something else,
         to have it alone in the sum, would find that the masks do not cancel.
     """
 
@@ -65,7 +65,7 @@ class Sum:
     phase: str
     sites: tuple[str, ...]
     limit: float = 2.0**20
-    told: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if list(self.sites) != sorted(set(self.sites)) or len(self.sites) < 2:
@@ -92,7 +92,7 @@ class Memory:
 
     ``key`` is its private key and ``pinned`` the others' public ones, as they were at first sight. ``number``, ``label`` and
     ``seed`` are of the last sum it took part in, ``opened`` has for each phase the round and the sites of the last sum that it
-    opened, and ``weights`` the weights by which the site has multiplied its updates, by round.
+    helped to unmask, and ``weights`` the weights by which the site has multiplied its updates, by round.
     """
 
     key: str
@@ -143,7 +143,7 @@ def fingerprint(keys: Mapping[str, str]) -> str:
 
 
 def comparison(keys: Mapping[str, str]) -> str:
-    """What the owners of the sites are told to compare."""
+    """What the owners of the sites should compare."""
     return (
         f"masked sums of {', '.join(sorted(keys))}, fingerprint {fingerprint(keys)}. It must be the same everywhere: compare it "
         "with the other sites in a way that does not lead through the server."
@@ -186,14 +186,14 @@ def pinned(memory: Memory, keys: Mapping[str, str], site: str, peers: Mapping[st
     return replace(memory, pinned={**memory.pinned, **keys})
 
 
-def summand(memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 2) -> tuple[Memory, Tensor]:
+def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 2) -> tuple[Memory, Tensor]:
     """What a site sends of its numbers ``values`` [n]: 64-bit integers [n], uniform whatever the numbers are.
 
     ``least`` is how many sites the owner of this one wants in a sum, >= 2.
 
     Raises
     ------
-    MaskError : the number of the sum was used; the round lies before one that was opened; it is one that was opened
+    MaskError : the number of the sum was used; the round lies before one that was unmasked; it is one that was unmasked
         for other sites; a site whose key is not known; too few sites; numbers out of range.
     """
     if len(asked.sites) < least:
@@ -209,7 +209,7 @@ def summand(memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 
     last, sites = memory.opened.get(asked.phase, (-1, asked.sites))
     if asked.round < last or (asked.round == last and asked.sites != sites):
         raise MaskError(
-            f"{site} was asked for round {asked.round} over {', '.join(asked.sites)}, and opened round {last} over {', '.join(sites)}: "
+            f"{site} was asked for round {asked.round} over {', '.join(asked.sites)}, and unmasked round {last} over {', '.join(sites)}: "
             "the difference of two sums could show one site. Resume with the same sites."
         )
     if not bool((values.abs() <= asked.limit).all()):
@@ -228,7 +228,7 @@ def summand(memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 
     return replace(memory, number=asked.number, label=asked.label, seed=seed.hex()), y
 
 
-def opening(memory: Memory, asked: Sum) -> tuple[Memory, bytes]:
+def own_seed(memory: Memory, asked: Sum) -> tuple[Memory, bytes]:
     """The seed of the site's own mask in the last sum that it took part in.
 
     From then on the site gives no sum over other sites for this round and phase.
@@ -238,7 +238,7 @@ def opening(memory: Memory, asked: Sum) -> tuple[Memory, bytes]:
     MaskError : it is not the last sum.
     """
     if memory.label != asked.label:
-        raise MaskError(f"Sum number {asked.number} cannot be opened: the last one here is number {memory.number}.")
+        raise MaskError(f"Sum number {asked.number} cannot be unmasked: the last one here is number {memory.number}.")
     after = replace(memory, opened={**memory.opened, asked.phase: (asked.round, asked.sites)})
     return after, bytes.fromhex(memory.seed)
 
@@ -297,15 +297,15 @@ def read_peers(path: Path) -> dict[str, str]:
 
 
 # on the server
-def total(asked: Sum, summands: Mapping[str, Tensor], seeds: Mapping[str, bytes]) -> Tensor:
-    """The sum [n], float64, from every site's summand and the seed of its own mask.
+def total(asked: Sum, vectors: Mapping[str, Tensor], seeds: Mapping[str, bytes]) -> Tensor:
+    """The sum [n], float64, from every site's masked vector and the seed of its own mask.
 
     Raises
     ------
-    DropOutError : a summand is missing.
+    DropOutError : a masked vector is missing.
     KeyError : a seed is missing.
     """
-    y = {k: summands[name] for k, name in enumerate(asked.sites) if name in summands}
+    y = {k: vectors[name] for k, name in enumerate(asked.sites) if name in vectors}
     for k in list(y)[:1]:
-        y[k] = y[k] - reduce(add, (chacha(seeds[name], asked.label, len(y[k])) for name in summands))
+        y[k] = y[k] - reduce(add, (chacha(seeds[name], asked.label, len(y[k])) for name in vectors))
     return asked.secure.total(y)

@@ -48,68 +48,6 @@ class Site:
     store: Store
     simulated: bool = False
 
-    @staticmethod
-    def open(
-        name: str,
-        task: Task,
-        told: Mapping[str, Any],
-        store: Store,
-        method: Method | None = None,
-        *,
-        simulated: bool = False,
-    ) -> Site:
-        """Read the site's data, and make its part of the experiment that the server describes.
-
-        Parameters
-        ----------
-        name : of the site; ``task`` : what it brings.
-        told : :func:`equipoise.flower.server.sites.description` of the experiment.
-        store : where its state is.
-        method : the method, where the server's text does not say it all (rules of your own), or must not decide.
-        simulated : draw the noise that protects clients from the seed, as the simulator does, so that it protects nobody.
-
-        Raises
-        ------
-        SiteError : the server's method is another one than the one given here.
-        ValueError, TypeError : the data do not fit the network.
-        """
-        if method is not None and str(method) != told["method"]:
-            raise SiteError(f"has the method {method}, and the server {told['method']}.")
-        if task.train is None:
-            raise SiteError("has no training data: its task gives train=None.")
-        method = method or Method.of(told["method"])
-        same = {key: told[key] for key in Settings().decisive if key in told}
-        settings = Settings(**same, device=told.get("device", "cpu"))
-        known = frame(
-            task.net,
-            [task.train],
-            settings,
-            [name],
-            tests=task.tests(name),
-            transform=task.transform,
-            head=task.head,
-        )
-        neurons = known.neurons(task.neurons) if "neurons" in method.needs else None
-        model, solver = known.model, _solver(told["solver"])
-        sizes = torch.tensor([d.size for d in known.data], dtype=torch.float64, device=model.initial.device)
-        head = model.head[: model.n_params]
-        setup = Setup(model.initial, model.layout, sizes, solver, known.n_classes, known.n_features, head, neurons)
-        experiment = Experiment(
-            model=model,
-            bound=known.bound,
-            method=method,
-            solver=solver,
-            engine=sequential,
-            setup=setup,
-            data=known.data,
-            names=(name,),
-            private=method.private(model),
-            settings=settings,
-            chances=chances(task.transform),
-            neurons=neurons,
-        )
-        return Site(experiment, EvaluationSets(known.tests, None, tuple(told["measures"])), store, simulated)
-
     def answer(self, kind: str, asked: Parcel) -> Parcel:
         """What the site answers to a message.
 
@@ -122,105 +60,18 @@ class Site:
         device = self.experiment.setup.initial.device
         return KINDS[kind](self, replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
 
-    def _describe(self, asked: Parcel) -> Parcel:
-        """How many samples there are, and of what shape: what the server must know before the first round."""
-        e = self.experiment
-        data = loaded(e.data[0])
-        x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
-        told = {
-            "size": data.size,
-            "shape": list(x.shape[1:]),
-            "dtype": str(x.dtype).removeprefix("torch."),
-            "tests": list(self.tests.sets),
-            "structure": structure(e.model, e.neurons),
-        }
-        return Parcel(told)
-
-    def _train(self, asked: Parcel) -> Parcel:
-        e, told = self.experiment, asked.told
-        vector, units = self._received(asked)
-        states, own = self._remembered(asked, vector)
-        self.store.settle({told["receipt"][0], told["saved"]})
-        received = vector if own is None or e.private is None else torch.where(e.private, own, vector)
-        held = None
-        if units is not None and e.neurons is not None:
-            held = e.neurons.held(units)
-            received = received.where(held, 0)
-        messages = unpacked(asked, "messages", len(e.method.rules), self._hide)
-        job = self._job(told["t"], told["rounds"], told["client"], received, states, messages, units, held)
-        answer = self._visited(job)
-        trained, update = answer.trained[0], {}
-        shown = None if e.private is None else ~e.private
-        if e.method.overriding("upload"):
-            update = change(
-                trained if shown is None else trained[shown], received if shown is None else received[shown]
-            )
-        else:
-            parts = [mask for mask in (shown, held) if mask is not None]
-            update = {"values": trained[torch.stack(parts).all(0)] if parts else trained}
-        reports, cut = packed("reports", tree_map(lambda x: x[0], answer.reports), self._hide)
-        kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
-        if e.private is not None and own is not None:
-            kept["own"] = (trained if held is None else torch.where(held, trained, own))[e.private]
-        receipt = self.store.keep(told["t"], kept)
-        back = {"receipt": receipt.told, "cut": cut}
-        return Parcel(back, {f"model/{name}": x for name, x in update.items()} | reports)
-
-    def _alone(self, asked: Parcel) -> Parcel:
-        """Train on the site's own data alone, for as many rounds; what goes wrong costs a round, and no more."""
-        if any(rule.seals for rule in self.experiment.method.rules):
-            raise SiteError("does not send a model that nothing protects")
-        if asked.told["model"] and self.experiment.private is not None and self.experiment.private.any():
-            raise SiteError("does not send a whole model, of which a part must not leave it")
-        method = Method.of("standalone")
-        e = replace(self.experiment, method=method, private=method.private(self.experiment.model), neurons=None)
-        site = replace(self, experiment=e)
-        vector, failed = self._initial(asked), ""
-        for t in range(asked.told["rounds"]):
-            job = site._job(t, asked.told["rounds"], asked.told["client"], vector, [{}], [{}], None, None)
-            try:
-                vector = site._visited(job).trained[0]
-            except SiteError as error:
-                failed = str(error)
-            except Exception as error:  # whatever a user's data or network raises
-                log.exception("round %d of training alone failed", t)
-                failed = f"failed with {harmless(error)}"
-        found: dict[str, Any] = {"failed": failed}
-        if self.tests.sets:
-            found["accuracy"] = self.tests.accuracy(e, vector, 0)
-        return Parcel(found, {"model/values": vector} if asked.told["model"] else {})
-
-    def _evaluate(self, asked: Parcel) -> Parcel:
-        """Accuracy and other measures of the global model, and of what this site predicts with, on its own test sets."""
-        e, told = self.experiment, asked.told
-        vector = self._used(asked) if told["own"] else self._received(asked)[0]
-        own = scores = self.tests.scores(e, vector, told["measures"])
-        if "global" in asked.tensors:
-            published = changed({"values": asked.tensors["global"]}, None, e.setup.initial)
-            scores = self.tests.scores(e, published, told["measures"])
-        accuracy = self.tests.average(own, tuple(self.tests.sets))
-        return Parcel(
-            {"scores": scores, "accuracy": accuracy, "sizes": {name: d.size for name, d in self.tests.sets.items()}}
-        )
-
-    def _finish(self, asked: Parcel) -> Parcel:
-        """Keep the model that this site predicts with."""
-        self.store.keep_model(self.experiment.model.state_dict(self._used(asked)))
-        self.store.settle({asked.told["receipt"][0], asked.told["saved"]})
-        return Parcel()
-
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
-        e, told = self.experiment, asked.told
+        e, fields = self.experiment, asked.fields
         vector, units = self._received(asked)
         states, own = self._remembered(asked, vector)
-        messages = unpacked(asked, "messages", len(e.method.rules), self._hide) if told["deploys"] else []
+        messages = unpacked(asked, "messages", len(e.method.rules), self._hide) if fields["deploys"] else []
         given = Handed(vector, units, messages)
         try:
-            return used(e, told["t"], told["client"], e.data[0], given, own, states)
+            return used(e, fields["t"], fields["client"], e.data[0], given, own, states)
         except LoadError:
             log.exception("the model is tested without its own training")
-            return used(e, told["t"], told["client"], e.data[0], given, own, states, deploys=False)
+            return used(e, fields["t"], fields["client"], e.data[0], given, own, states, deploys=False)
 
     def _job(
         self,
@@ -256,19 +107,6 @@ class Site:
             else secrets.token_bytes(32),  # fresh: asked again, noise must not be the same
         )
 
-    def _visited(self, job: Job) -> Answer:
-        """The answer of the visit, which is as it must be.
-
-        Raises
-        ------
-        SiteError : it is not finite, or has changed its shape. Whatever the visit raised is raised.
-        """
-        answer = visit(job, self.experiment.bound, 0)
-        before = tree_map(lambda x: x[0], job.states)
-        if problems := guard.inspect(answer, job.received[0], before):
-            raise SiteError(problems[0])
-        return answer
-
     # what came, and what is here
     def _hide(self, shape: Any) -> Tensor | None:
         return hiding(self.experiment.private, self.experiment.model.n_params)(shape)
@@ -285,23 +123,23 @@ class Site:
         vector[~private] = public
         return vector
 
-    def _base(self, told: Mapping[str, Any]) -> Tensor | None:
+    def _base(self, fields: Mapping[str, Any]) -> Tensor | None:
         """The vector that a change in a message is one of.
 
         Raises
         ------
         CodecError : it is not here. The server sends the whole model then.
         """
-        if told.get("base") is None:
+        if fields.get("base") is None:
             return None
-        found = self.store.base(told["base"])
+        found = self.store.base(fields["base"])
         if found is None:
             raise CodecError(LOST)
         return found.to(self.experiment.setup.initial.device)
 
     def _received(self, asked: Parcel) -> tuple[Tensor, Tensor | None]:
         """The model that came [G], and the hidden units of the site's submodel [K], if it has one."""
-        e, told, parts = self.experiment, asked.told["model"], asked.part("model")
+        e, fields, parts = self.experiment, asked.fields["model"], asked.part("model")
         if "units" in parts and e.neurons is not None:
             units = wire.unpack_units(parts, e.neurons.n)
             held = e.neurons.held(units)
@@ -309,9 +147,9 @@ class Site:
             if parts["values"].shape != (int(shown.sum()),):
                 raise CodecError("the submodel does not have the size of its hidden units.")
             return wire.unpack_submodel(parts, shown), units
-        public = changed(parts, self._base(told), self._public(e.setup.initial))
-        if told.get("keep") not in (None, told.get("base")):
-            self.store.keep_base(told["keep"], public)
+        public = changed(parts, self._base(fields), self._public(e.setup.initial))
+        if fields.get("keep") not in (None, fields.get("base")):
+            self.store.keep_base(fields["keep"], public)
         return self._whole(public), None
 
     def _initial(self, asked: Parcel) -> Tensor:
@@ -325,11 +163,11 @@ class Site:
 
     def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
         """What the site remembers per rule, and a vector [G] with its private coordinates; ``vector`` [G] is what came."""
-        e, told = self.experiment, asked.told
-        kept = self.store.recall(Receipt.read(told["receipt"]))
+        e, fields = self.experiment, asked.fields
+        kept = self.store.recall(Receipt.read(fields["receipt"]))
         if kept is None:
             setup = e.setup
-            if told.get("first"):
+            if fields.get("first"):
                 setup = replace(setup, initial=vector)
             elif "initial" in asked.tensors:
                 setup = replace(setup, initial=self._initial(asked))
@@ -349,19 +187,186 @@ class Site:
         return states, own
 
 
+def open_site(
+    name: str,
+    task: Task,
+    fields: Mapping[str, Any],
+    store: Store,
+    method: Method | None = None,
+    *,
+    simulated: bool = False,
+) -> Site:
+    """Read the site's data, and make its part of the experiment that the server describes.
+
+    Parameters
+    ----------
+    name : of the site; ``task`` : what it brings.
+    fields : :func:`equipoise.flower.server.consortium.description` of the experiment.
+    store : where its state is.
+    method : the method, where the server's text does not say it all (rules of your own), or must not decide.
+    simulated : draw the noise that protects clients from the seed, as the simulator does, so that it protects nobody.
+
+    Raises
+    ------
+    SiteError : the server's method is another one than the one given here.
+    ValueError, TypeError : the data do not fit the network.
+    """
+    if method is not None and str(method) != fields["method"]:
+        raise SiteError(f"has the method {method}, and the server {fields['method']}.")
+    if task.train is None:
+        raise SiteError("has no training data: its task gives train=None.")
+    method = method or Method.of(fields["method"])
+    same = {key: fields[key] for key in Settings().decisive if key in fields}
+    settings = Settings(**same, device=fields.get("device", "cpu"))
+    known = frame(
+        task.net,
+        [task.train],
+        settings,
+        [name],
+        tests=task.tests(name),
+        transform=task.transform,
+        head=task.head,
+    )
+    neurons = known.neurons(task.neurons) if "neurons" in method.needs else None
+    model, solver = known.model, _solver(fields["solver"])
+    sizes = torch.tensor([d.size for d in known.data], dtype=torch.float64, device=model.initial.device)
+    head = model.head[: model.n_params]
+    setup = Setup(model.initial, model.layout, sizes, solver, known.n_classes, known.n_features, head, neurons)
+    experiment = Experiment(
+        model=model,
+        bound=known.bound,
+        method=method,
+        solver=solver,
+        engine=sequential,
+        setup=setup,
+        data=known.data,
+        names=(name,),
+        private=method.private(model),
+        settings=settings,
+        chances=chances(task.transform),
+        neurons=neurons,
+    )
+    return Site(experiment, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, simulated)
+
+
+# what a site answers
+def _describe(site: Site, asked: Parcel) -> Parcel:
+    """How many samples there are, and of what shape: what the server must know before the first round."""
+    e = site.experiment
+    data = loaded(e.data[0])
+    x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
+    fields = {
+        "size": data.size,
+        "shape": list(x.shape[1:]),
+        "dtype": str(x.dtype).removeprefix("torch."),
+        "tests": list(site.tests.sets),
+        "structure": structure(e.model, e.neurons),
+    }
+    return Parcel(fields)
+
+
+def _train(site: Site, asked: Parcel) -> Parcel:
+    e, fields = site.experiment, asked.fields
+    vector, units = site._received(asked)
+    states, own = site._remembered(asked, vector)
+    site.store.settle({fields["receipt"][0], fields["saved"]})
+    received = vector if own is None or e.private is None else torch.where(e.private, own, vector)
+    held = None
+    if units is not None and e.neurons is not None:
+        held = e.neurons.held(units)
+        received = received.where(held, 0)
+    messages = unpacked(asked, "messages", len(e.method.rules), site._hide)
+    job = site._job(fields["t"], fields["rounds"], fields["client"], received, states, messages, units, held)
+    answer = _visited(site, job)
+    trained, update = answer.trained[0], {}
+    shown = None if e.private is None else ~e.private
+    if e.method.overriding("upload"):
+        update = change(trained if shown is None else trained[shown], received if shown is None else received[shown])
+    else:
+        parts = [mask for mask in (shown, held) if mask is not None]
+        update = {"values": trained[torch.stack(parts).all(0)] if parts else trained}
+    reports, cut = packed("reports", tree_map(lambda x: x[0], answer.reports), site._hide)
+    kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
+    if e.private is not None and own is not None:
+        kept["own"] = (trained if held is None else torch.where(held, trained, own))[e.private]
+    receipt = site.store.keep(fields["t"], kept)
+    back = {"receipt": receipt.fields, "cut": cut}
+    return Parcel(back, {f"model/{name}": x for name, x in update.items()} | reports)
+
+
+def _alone(site: Site, asked: Parcel) -> Parcel:
+    """Train on the site's own data alone, for as many rounds; what goes wrong costs a round, and no more."""
+    if any(rule.seals for rule in site.experiment.method.rules):
+        raise SiteError("does not send a model that nothing protects")
+    if asked.fields["model"] and site.experiment.private is not None and site.experiment.private.any():
+        raise SiteError("does not send a whole model, of which a part must not leave it")
+    method = Method.of("standalone")
+    e = replace(site.experiment, method=method, private=method.private(site.experiment.model), neurons=None)
+    alone = replace(site, experiment=e)
+    vector, failed = site._initial(asked), ""
+    for t in range(asked.fields["rounds"]):
+        job = alone._job(t, asked.fields["rounds"], asked.fields["client"], vector, [{}], [{}], None, None)
+        try:
+            vector = _visited(alone, job).trained[0]
+        except SiteError as error:
+            failed = str(error)
+        except Exception as error:  # whatever a user's data or network raises
+            log.exception("round %d of training alone failed", t)
+            failed = f"failed with {harmless(error)}"
+    found: dict[str, Any] = {"failed": failed}
+    if site.tests.sets:
+        found["accuracy"] = site.tests.accuracy(e, vector, 0)
+    return Parcel(found, {"model/values": vector} if asked.fields["model"] else {})
+
+
+def _evaluate(site: Site, asked: Parcel) -> Parcel:
+    """Accuracy and other measures of the global model, and of what this site predicts with, on its own test sets."""
+    e, fields = site.experiment, asked.fields
+    vector = site._used(asked) if fields["own"] else site._received(asked)[0]
+    own = scores = site.tests.scores(e, vector, fields["measures"])
+    if "global" in asked.tensors:
+        published = changed({"values": asked.tensors["global"]}, None, e.setup.initial)
+        scores = site.tests.scores(e, published, fields["measures"])
+    accuracy = site.tests.average(own, tuple(site.tests.sets))
+    return Parcel(
+        {"scores": scores, "accuracy": accuracy, "sizes": {name: d.size for name, d in site.tests.sets.items()}}
+    )
+
+
+def _finish(site: Site, asked: Parcel) -> Parcel:
+    """Keep the model that this site predicts with."""
+    site.store.keep_model(site.experiment.model.state_dict(site._used(asked)))
+    site.store.settle({asked.fields["receipt"][0], asked.fields["saved"]})
+    return Parcel()
+
+
+def _visited(site: Site, job: Job) -> Answer:
+    """The answer of the visit, which is as it must be.
+
+    Raises
+    ------
+    SiteError : it is not finite, or has changed its shape. Whatever the visit raised is raised.
+    """
+    answer = visit(job, site.experiment.bound, 0)
+    before = tree_map(lambda x: x[0], job.states)
+    if problems := guard.inspect(answer, job.received[0], before):
+        raise SiteError(problems[0])
+    return answer
+
+
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
-    "query.describe": Site._describe,
-    "train": Site._train,
-    "train.alone": Site._alone,
-    "evaluate": Site._evaluate,
-    "query.finish": Site._finish,
+    "query.describe": _describe,
+    "train": _train,
+    "train.alone": _alone,
+    "evaluate": _evaluate,
+    "query.finish": _finish,
 }
 
 
 def harmless(error: Exception) -> str:
-    """What may be told of an error: its kind, unless that is the site's own; its words may hold data or paths."""
+    """What may be sent of an error: its kind, unless that is the site's own; its words may hold data or paths."""
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
 
 
-def _solver(told: Mapping[str, Any]) -> Solver:
-    return SOLVERS[told["kind"]](**{key: value for key, value in told.items() if key != "kind"})
+def _solver(fields: Mapping[str, Any]) -> Solver:
+    return SOLVERS[fields["kind"]](**{key: value for key, value in fields.items() if key != "kind"})

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
-from equipoise.system.files import PART, write_atomically
+from equipoise.system import tensor_files
+from equipoise.system.files import PART
 
 SALT = "salt"
 NOTHING = bytes(32)  # the hash of a state in which there is nothing
@@ -50,28 +49,28 @@ class Receipt:
         return Receipt(int(state["round"]), state["sha256"].cpu().numpy().tobytes())
 
     @property
-    def told(self) -> list[Any]:
+    def fields(self) -> list[Any]:
         """As messages say it."""
         return [self.t, self.sha256.hex()]
 
     @staticmethod
-    def read(told: Any) -> Receipt:
+    def read(fields: Any) -> Receipt:
         """From a message.
 
         Raises
         ------
         ValueError : it is none.
         """
-        match told:
+        match fields:
             case [int(t), str(digest)] if re.fullmatch("[0-9a-f]{64}", digest):
                 return Receipt(t, bytes.fromhex(digest))
         raise ValueError("not a receipt")
 
     @staticmethod
-    def after(t: int, told: Mapping[str, Any]) -> Receipt | None:
+    def after(t: int, fields: Mapping[str, Any]) -> Receipt | None:
         """Of a site's state after round ``t``, by its answer; None if that does not say."""
         try:
-            receipt = Receipt.read(told.get("receipt"))
+            receipt = Receipt.read(fields.get("receipt"))
         except ValueError:
             return None
         return receipt if receipt.t == t else None
@@ -97,15 +96,15 @@ class Store:
         """
         if receipt.sha256 == NOTHING:
             return None
-        path = self._state(receipt.t)
-        content = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(content).digest() != receipt.sha256:
-            what = "damaged" if content else "missing"
+        try:
+            found = tensor_files.read(self._state(receipt.t), receipt.sha256.hex())
+        except (FileNotFoundError, tensor_files.DamagedError) as error:
+            what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
             raise StoreError(
                 f"its state of round {receipt.t} is {what}. Put the site's state directory back from a copy, "
                 "or start a new run."
-            )
-        return {name: x for name, x in load(content).items() if name != SALT}
+            ) from None
+        return {name: x for name, x in found.items() if name != SALT}
 
     def settle(self, rounds: Collection[int]) -> None:
         """Remove all states but those of some rounds, and what a killed process left half written."""
@@ -123,26 +122,28 @@ class Store:
         salt = torch.frombuffer(
             bytearray(secrets.token_bytes(32)), dtype=torch.uint8
         )  # the hash tells nothing of the state
-        content = save({SALT: salt, **{name: x.detach().cpu().contiguous().clone() for name, x in state.items()}})
-        write_atomically(self._state(t), content)
-        return Receipt(t, hashlib.sha256(content).digest())
+        return Receipt(t, bytes.fromhex(tensor_files.write(self._state(t), {SALT: salt, **_cloned(state)})))
 
     # the model that was received last, of which only changes need to be sent
     def base(self, token: str) -> Tensor | None:
         """The vector [n] that was kept under a token; None if it is not there."""
         try:
-            return load((self.directory / "base.safetensors").read_bytes()).get(token)
-        except (FileNotFoundError, SafetensorError):
+            return tensor_files.read(self.directory / "base.safetensors").get(token)
+        except (FileNotFoundError, tensor_files.DamagedError):
             return None
 
     def keep_base(self, token: str, vector: Tensor) -> None:
         """Keep a vector [n] in place of the one before."""
-        write_atomically(self.directory / "base.safetensors", save({token: vector.cpu().contiguous().clone()}))
+        tensor_files.write(self.directory / "base.safetensors", {token: vector.clone()})
 
-    def keep_model(self, state_dict: Mapping[str, Tensor]) -> Path:
+    def keep_model(self, state_dict: Mapping[str, Tensor]) -> None:
         """Write the network's state dictionary, for use."""
-        path = self.directory / "model.safetensors"
-        return write_atomically(path, save({name: x.cpu().contiguous().clone() for name, x in state_dict.items()}))
+        tensor_files.write(self.directory / "model.safetensors", _cloned(state_dict))
+
+
+def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, of which no two share memory."""
+    return {name: x.clone() for name, x in tensors.items()}
 
 
 def _plain(name: str) -> str:

@@ -1,0 +1,136 @@
+"""Programs that run in the background, each with a log of its own, and are ended with all that they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from equipoise.flower.deploy.superlink import FlowerError, last_lines, program
+
+
+class Processes:
+    """The running programs of one directory, by names that a user knows.
+
+    Parameters
+    ----------
+    directory : where they run, and where ``NAME.log`` has what each prints.
+    variables : the environment of all.
+    patience : seconds for one to be ready.
+    """
+
+    def __init__(self, directory: Path, variables: Mapping[str, str], patience: float) -> None:
+        self.directory, self.variables, self.patience = directory, variables, patience
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, what: str, arguments: Iterable[str]) -> None:
+        """Start Flower's program ``what`` under a name."""
+        with (self.directory / f"{name}.log").open("wb") as file:
+            self._running[name] = subprocess.Popen(
+                [program(what), *arguments],
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C is for this program, which then stops them in order
+            )
+
+    def wait(self, name: str, ready: Callable[[], bool]) -> None:
+        """Wait until a process is ready.
+
+        Raises
+        ------
+        FlowerError : it has ended, or takes too long; with the last lines of its log.
+        """
+        limit = time.monotonic() + self.patience
+        while not ready():
+            self.check(name)
+            if time.monotonic() > limit:
+                raise FlowerError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
+            time.sleep(0.1)
+
+    def check(self, name: str) -> None:
+        """Raise FlowerError, with the last lines of its log, if a process has ended."""
+        if name in self._running and self._running[name].poll() is not None:
+            raise FlowerError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
+
+    def log(self, name: str) -> str:
+        """What a process has printed so far."""
+        path = self.directory / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _end_of(self, name: str) -> str:
+        return f"The end of {self.directory / f'{name}.log'}:\n{last_lines(self.log(name))}"
+
+    def kill(self, name: str) -> None:
+        """End a process at once, and all that it started, as a power cut would."""
+        process = self._running.pop(name)
+        started = descendants(process.pid)
+        process.kill()
+        end(started)
+        process.wait()
+
+    def stop(self, last: str) -> None:
+        """Stop all processes, ``last`` after the others: politely, then at once."""
+        names = sorted(self._running, key=lambda name: name == last)
+        started = [each for name in names for each in descendants(self._running[name].pid)]
+        try:
+            for group in (names[:-1], names[-1:]):
+                for name in group:
+                    self._running[name].terminate()
+                limit = time.monotonic() + 10
+                for name in group:
+                    with suppress(subprocess.TimeoutExpired):
+                        self._running[name].wait(max(0.1, limit - time.monotonic()))
+        finally:
+            for name in names:
+                process = self._running.pop(name)
+                process.kill()
+                process.wait()
+            end(started)
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """A process and all that it started, the youngest first, each with the moment it began, as far as the system knows.
+
+    Flower starts each app in a session of its own, which a signal to a process group does not reach.
+    """
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        if fields := _stat(int(entry.name)):
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += parents.get(each, [])
+    return [(each, _began(each)) for each in found[::-1]]
+
+
+def end(processes: Sequence[tuple[int, str]], patience: float = 5.0) -> None:
+    """Kill processes that :func:`descendants` found, but none that has its number from one of them, and see them gone."""
+    limit = time.monotonic() + patience
+    while left := [pid for pid, began in processes if began and _began(pid) == began]:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > limit:
+            break
+        time.sleep(0.02)
+
+
+def _stat(pid: int) -> list[str]:
+    """What Linux lists of a process after its name; empty where it has ended, or on another system."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] == "Z" else fields
+
+
+def _began(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[19] if len(fields) > 19 else ""

@@ -1,0 +1,285 @@
+"""A federation whose clients are sites: how the server trains them, measures their models, and lets them keep those."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from equipoise.core.settings import Settings
+from equipoise.core.solver import SGD, Adam, Solver
+from equipoise.engines.choose import EngineChoice
+from equipoise.federation.evaluation import EvaluationSets, costly, deployed, handed, personal, published
+from equipoise.federation.federation import Alone, Federation, structure
+from equipoise.federation.method import Method
+from equipoise.federation.round import Experiment, Progression, Record, looking, one_round
+from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
+from equipoise.flower.secagg.server import MaskedSites
+from equipoise.flower.server.roster import SitesError
+from equipoise.flower.server.scores import Tested, fraction, pooled
+from equipoise.flower.server.sites import Sites
+from equipoise.flower.site.store import Receipt
+from equipoise.flower.site.task import Task
+
+log = logging.getLogger(__name__)
+
+
+def description(
+    method: Method,
+    solver: Solver,
+    settings: Settings,
+    measures: Iterable[str],
+    name: str,
+) -> dict[str, Any]:
+    """What every message says of the experiment ``name``, so that a site's process can begin anywhere.
+
+    Raises
+    ------
+    ValueError : a solver that a message cannot describe.
+    """
+    if not isinstance(solver, SGD | Adam):
+        raise ValueError(f"Sites can train with SGD or Adam; found {type(solver).__name__}.")
+    return {
+        "name": name,
+        "method": str(method),
+        "solver": {"kind": type(solver).__name__, **asdict(solver)},
+        **settings.decisive,
+        "measures": list(measures),
+    }
+
+
+def federation(
+    task: Task,
+    sites: Sites,
+    method: Any,
+    solver: Solver,
+    *,
+    settings: Settings,
+    secure: bool = False,
+    **more: Any,
+) -> Federation:
+    """A federation whose clients are sites, which keep their data, states, private coordinates and test sets.
+
+    Parameters
+    ----------
+    task : the server's own.
+    sites : that have been gathered.
+    secure : the server sees sums of updates only, see :class:`equipoise.flower.secagg.server.MaskedSites`.
+    settings : what governs training; its ``engine`` is the sites.
+    more : ``contribution``, ``collaborative`` and ``workers``, as for :class:`equipoise.Federation`.
+
+    Raises
+    ------
+    SitesError : a site has another network than the server.
+    ValueError, TypeError : as in a simulation; or what is asked for cannot be done with sums alone.
+    """
+    own = task.tests("server")
+    tested = [set(site.tests) for site in sites.known]
+    one_each = all(len(names) == 1 and names <= own.keys() for names in tested)
+    groups = [next(iter(names)) for names in tested] if own and one_each else None
+    complete = bool(own) and (groups is not None or all(names == set(own) for names in tested))
+    consortium = Consortium(sites, complete, MaskedSites(sites) if secure else None)
+    fed = Federation(
+        task.net,
+        [site.data for site in sites.known],
+        method,
+        solver,
+        tests=own,
+        validation=task.validation,
+        transform=task.transform,
+        head=task.head,
+        neurons=task.neurons,
+        measures=task.measures,
+        names=[site.name for site in sites.known],
+        groups=groups,
+        settings=replace(settings, engine=sites),
+        memory=0,  # nobody reads these samples
+        population=consortium,
+        **more,
+    )
+    sites.roster.check(structure(fed.model, fed.experiment.neurons))
+    if consortium.masked is not None:
+        consortium.masked.check(fed.experiment, fed.progress.server, fed.collaborative)
+    return fed
+
+
+@dataclass(frozen=True)
+class Consortium:
+    """The sites as a federation sees them, a :class:`equipoise.federation.population.Population`.
+
+    Parameters
+    ----------
+    sites : who is asked.
+    complete : the server has all the test sets that the sites name.
+    masked : by which only sums of the sites' updates reach the server; None where it sees each.
+    """
+
+    sites: Sites
+    complete: bool
+    masked: MaskedSites | None = None
+
+    choice = EngineChoice("flower", "every client is a site that is asked by messages")
+
+    @property
+    def tested(self) -> bool:
+        """Whether every site has test sets."""
+        return all(site.tests for site in self.sites.known)
+
+    def train(self, e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:
+        """Let the sites of a round train, and the server answer."""
+        if self.masked is None:
+            return one_round(e, now, rounds)
+        following, record = one_round(replace(e, engine=self.masked.engine(e, now.server)), now, rounds)
+        return following, self.masked.recorded(e, record)
+
+    def saved(self, now: Progression) -> None:
+        """Tell the sites with the next message to keep their states of this checkpoint."""
+        self.sites.saved = now.clients[0]["round"].tolist()
+
+    def deployed(self, e: Experiment, now: Progression, m: int) -> Tensor:
+        """The model that site ``m`` predicts with, where the server has it.
+
+        Raises
+        ------
+        ValueError : it is made at the site.
+        """
+        if personal(e, now):
+            raise ValueError(
+                f"The model that {self.sites.known[m].name} predicts with is made at the site, and kept there as "
+                "model.safetensors in its state directory. Leave client out for the global model."
+            )
+        return deployed(e, now, m)
+
+    def test(self, e: Experiment, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
+        """Scores of the global model by test set, and the accuracy of what each site predicts with, found by the sites.
+
+        Where nothing is private and the server has all test sets, it tests the global model itself. Where something is, there
+        is no global model to test: what stands for it are the sites' own models. Sets that several sites have count by samples.
+        """
+        sites, counts, hides, own_models = self.sites, costly(now.t, rounds), _hides(e), personal(e, now)
+        measures = list(tests.measures) if counts else []
+        if self.complete and not own_models:
+            return {**tests.record(e, now, rounds), **_sent(sites)}
+        asked, C = [m for m, site in enumerate(sites.known) if site.tests], e.setup.n_classes
+        here = bool(tests.sets) and not (hides and asked)
+        vector = published(e, now)
+        record: Record = {"groups": tests.scores(e, vector, measures)} if here else {}
+        own = own_models and (counts or hides)
+        if not asked or (here and not own):
+            return {**record, **_sent(sites)}
+
+        def make(m: int) -> Parcel:
+            fields: dict[str, Any] = {"measures": measures, "own": own}
+            if not own:
+                tensors = sites.model(m, vector, None, None, None, fields)
+                return Parcel(fields, tensors)
+            handed_out, tensors = _handed(sites, e, now, m)
+            both = not here and not hides
+            return Parcel(fields | handed_out, tensors | ({"global": vector} if both else {}))
+
+        found: dict[int, Tested] = {}
+        for m, answer in sites.ask("evaluate", now.t, asked, make):
+            tested = answer if isinstance(answer, str) else Tested.of(answer.fields, sites.known[m].tests, measures, C)
+            if isinstance(tested, Tested):
+                found[m] = tested
+            else:
+                log.warning("%s is not evaluated after round %d: it %s", sites.known[m].name, now.t, tested)
+        if not here:
+            record["groups"] = pooled([found[m] for m in sorted(found)])
+        if counts or not own_models:
+            accuracy = [found[m].accuracy if m in found else None for m in range(len(sites.known))]
+            record["clients"] = {"accuracy": accuracy}
+        return {**record, **_sent(sites)}
+
+    def standalone(self, e: Experiment, tests: EvaluationSets, rounds: int) -> Alone:
+        """What each site reaches when it trains on its own data alone: every site finds out for itself.
+
+        Where the server has validation data, it is sent the models and measures on them, too.
+
+        Raises
+        ------
+        SitesError : a site does not answer; or it keeps a part of every model to itself, which then cannot be measured here.
+        """
+        sites = self.sites
+        N = len(sites.known)
+        judged = e.oracle is not None and not _hides(e)
+        if _hides(e) and "contribution" in e.method.needs:
+            raise SitesError(
+                f"{e.method} measures what each site reaches alone on the server's validation data, and keeps a part of "
+                "every model at its site, so that the server has no model to measure. Leave one of the two out of method."
+            )
+
+        def make(m: int) -> Parcel:
+            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": e.setup.initial})
+
+        tested: list[float | None] = [None] * N
+        scores: list[float] = [0.0] * N
+        for m, answer in sites.ask("train.alone", 0, range(N), make, sites.exchange.deadline * rounds):
+            name = sites.known[m].name
+            if isinstance(answer, str):
+                raise SitesError(f"What {name} reaches alone is not known: it {answer}.")
+            if failed := answer.fields.get("failed"):
+                log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
+            try:
+                tested[m] = fraction(answer.fields["accuracy"]) if sites.known[m].tests else None
+                vector = changed(answer.part("model"), None, e.setup.initial.cpu()) if judged else e.setup.initial
+                if not vector.isfinite().all():
+                    raise CodecError("its model is not finite.")
+            except (CodecError, *UNFIT) as error:
+                why = str(error) if isinstance(error, CodecError) else "there is no accuracy in [0, 1]."
+                raise SitesError(
+                    f"What {name} reaches alone is not known: it sent what cannot be used: {why}"
+                ) from None
+            if judged and e.oracle is not None:
+                vector = vector.to(e.setup.initial.device)
+                with looking(e, 0):
+                    scores[m] = float(e.oracle.score(vector)[0])
+        complete = tested if all(x is not None for x in tested) else None
+        return {"standalone_test": complete, "standalone_val": scores if judged else None, "rounds": rounds}
+
+    def finish(self, e: Experiment, now: Progression) -> list[str]:
+        """Let every site keep the model that it predicts with; the names of those that could not be reached."""
+        sites, lost = self.sites, []
+
+        def make(m: int) -> Parcel:
+            fields, tensors = _handed(sites, e, now, m)
+            return Parcel({**fields, "saved": sites.saved[m] if sites.saved else -1}, tensors)
+
+        for m, answer in sites.ask("query.finish", now.t, range(len(sites.known)), make):
+            if isinstance(answer, str):
+                log.warning("%s did not get its model: it %s", sites.known[m].name, answer)
+                lost.append(sites.known[m].name)
+        return lost
+
+
+def _sent(sites: Sites) -> Record:
+    """Bytes of the tensors that each site was sent, and sent, in this round: by kind of message, counted in the messages."""
+    N = range(len(sites.known))
+    sent = {
+        kind: {way: [counts.get(m, [0, 0])[k] for m in N] for k, way in enumerate(("down", "up"))}
+        for kind, counts in sites.traffic.items()
+    }
+    sites.traffic.clear()
+    return {"sent": sent}
+
+
+def _handed(sites: Sites, e: Experiment, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What client ``m`` needs to make the model that it predicts with."""
+    given = handed(e, now, m)
+    receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
+    fields: dict[str, Any] = {"client": m, "t": now.t, "receipt": receipt.fields}
+    messages, fields["cut"] = packed("messages", given.messages, hiding(e.private, e.model.n_params))
+    fields["deploys"] = bool(given.messages)
+    held = None if given.units is None or e.neurons is None else e.neurons.held(given.units)
+    model = sites.model(m, given.vector, e.private, given.units, held, fields)
+    if receipt.t < 0:
+        messages["initial"] = e.setup.initial
+    return fields, model | messages
+
+
+def _hides(e: Experiment) -> bool:
+    """Whether sites keep a part of every model to themselves."""
+    return e.private is not None and bool(e.private.any())

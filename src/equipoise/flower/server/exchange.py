@@ -1,0 +1,89 @@
+"""Asking nodes through a Flower grid: a parcel for each, and its answer or the reason why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from equipoise.flower.codec import CodecError, Parcel
+
+CODES = {
+    1: "cannot load its app; the site's log says why",
+    2: "failed; the site's log says why",
+    5: "is not reachable any more",
+    8: "stopped in the middle of its work",
+}
+
+
+@dataclass
+class Exchange:
+    """The messages of one experiment.
+
+    Parameters
+    ----------
+    grid : Flower's.
+    experiment : :func:`equipoise.flower.server.consortium.description` of it, which every message holds.
+    deadline : seconds a site has for an answer, > 0.
+    poll : seconds between looks for answers, > 0.
+    """
+
+    grid: Grid
+    experiment: dict[str, Any]
+    deadline: float = 600.0
+    poll: float = 0.3
+
+    def ask(
+        self, kind: str, nodes: Iterable[int], make: Callable[[int], Parcel], deadline: float, group: str
+    ) -> Iterator[tuple[int, Parcel | str]]:
+        """Send each node a parcel; give the answers as they come, or why there is none.
+
+        Messages are made and sent one by one: together they may not fit into memory.
+
+        Parameters
+        ----------
+        kind : of the message.
+        make : gives the parcel of a node.
+        deadline : seconds, > 0.
+        group : Flower's group of the messages.
+        """
+        waiting: dict[str, int] = {}
+        for node in nodes:
+            parcel = make(node)
+            content = replace(parcel, fields={**parcel.fields, "experiment": self.experiment}).records()
+            message = Message(content, node, kind, ttl=deadline, group_id=group)
+            number = next(iter(self.grid.push_messages([message])), None)
+            if number:
+                waiting[number] = node
+            else:
+                yield node, "could not be sent its part"
+        end = time.monotonic() + deadline
+        while waiting:
+            replies = list(self.grid.pull_messages(list(waiting)))
+            for reply in replies:
+                number = reply.metadata.reply_to_message_id
+                if number in waiting:
+                    yield waiting.pop(number), _read(reply)
+            if waiting and not replies:
+                if time.monotonic() > end:
+                    break
+                time.sleep(min(self.poll, max(0.0, end - time.monotonic())))
+        yield from ((node, f"did not answer within {deadline:g} s") for node in waiting.values())
+
+
+def _read(reply: Message) -> Parcel | str:
+    """The content of a reply, or why there is none; what Flower says of an error may hold a site's own words, and stays out."""
+    if reply.has_error():
+        return CODES.get(reply.error.code, f"failed (Flower's error {reply.error.code}); the site's log says why")
+    try:
+        parcel = Parcel.of(reply.content)
+    except CodecError as error:
+        return f"sent what cannot be used: {error}"
+    if "error" not in parcel.fields:
+        return parcel
+    who = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
+    return " ".join(f"{who}{parcel.fields['error']}".split())[:500]

@@ -1,0 +1,204 @@
+"""Who the sites are: those that are connected, and whether they can take part."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from equipoise.flower.codec import UNFIT, Parcel
+from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.site.task import Blank
+
+log = logging.getLogger(__name__)
+
+DESCRIBE = 120.0  # seconds a site may take to say what it is, where the deadline is longer
+AGAIN = 60.0, 600.0  # seconds until a node that could not say is asked again: at first, and at most
+
+
+class SitesError(RuntimeError):
+    """Sites that are missing, or that do not fit together."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server knows of a site: its name, its samples, and the names of its test sets."""
+
+    name: str
+    size: int
+    shape: tuple[int, ...]
+    dtype: str
+    tests: tuple[str, ...]
+    structure: dict[str, Any]
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> Known:
+        """From what a site said, or a run directory has.
+
+        Raises
+        ------
+        AttributeError, KeyError, OverflowError, TypeError, ValueError : it says something else.
+        """
+        shape, tests = tuple(int(n) for n in fields["shape"]), tuple(str(test) for test in fields["tests"])
+        known = Known(
+            str(fields["name"]), int(fields["size"]), shape, str(fields["dtype"]), tests, dict(fields["structure"])
+        )
+        if (
+            known.size < 1
+            or min(shape, default=0) < 0
+            or not isinstance(getattr(torch, known.dtype, None), torch.dtype)
+        ):
+            raise ValueError(known.dtype)
+        return known
+
+    @property
+    def data(self) -> Blank:
+        """Stands for the site's samples."""
+        return Blank(self.size, self.shape, getattr(torch, self.dtype))
+
+
+@dataclass
+class Roster:
+    """The sites of one experiment, and at which node each of them is now.
+
+    Parameters
+    ----------
+    exchange : by which they are asked who they are.
+    """
+
+    exchange: Exchange
+    known: list[Known] = field(default_factory=list)
+    nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
+    structure: dict[str, Any] | None = None  # of the server's network
+    _seen: dict[int, str] = field(default_factory=dict)  # what each node turned out to be
+    _refused: dict[int, str] = field(default_factory=dict)  # why a node that is connected does not take part
+    _failed: dict[int, tuple[float, float]] = field(default_factory=dict)  # when a node is asked again, and then waits
+
+    def gather(self, least: int, names: Sequence[str], wait: float, known: Sequence[Known] = ()) -> list[Known]:
+        """Wait for the sites: all of ``names`` if there are any, else at least ``least``, in the natural order of names.
+
+        Where a run goes on, ``known`` are its sites, of which at least ``least`` must be there.
+
+        Raises
+        ------
+        SitesError : they did not come in ``wait`` seconds, or do not agree.
+        """
+        end = time.monotonic() + wait
+        self.known = list(known)
+        names = [] if known else names
+        found: dict[str, Known] = {}
+        while True:
+            found |= {site.name: site for site in self.meet(names)}
+            present = {name: site for name, site in found.items() if name in self.nodes}
+            if len(present) >= least and set(names) <= present.keys():
+                break
+            if time.monotonic() > end:
+                here = ", ".join(sorted(present, key=natural)) or "none"
+                wanted = f"all of {', '.join(names)}" if names else f"at least {least} sites"
+                why = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
+                raise SitesError(
+                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}.{why} Start the missing "
+                    "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
+                )
+            time.sleep(self.exchange.poll)
+        if not known:
+            self.known = [present[name] for name in list(names) or sorted(present, key=natural)]
+        for site in self.known[1:]:
+            if (site.shape, site.dtype) != (self.known[0].shape, self.known[0].dtype):
+                raise SitesError(
+                    f"{site.name} has samples of shape {list(site.shape)} and type {site.dtype}, {self.known[0].name} of shape "
+                    f"{list(self.known[0].shape)} and type {self.known[0].dtype}. All must agree: mend the task of one."
+                )
+        return self.known
+
+    def meet(self, names: Sequence[str] = ()) -> list[Known]:
+        """Ask nodes that are new who they are, and forget those that are gone."""
+        online = {node.node_id: node.name for node in self.exchange.grid.get_nodes()}
+        self.nodes = {name: node for name, node in self.nodes.items() if node in online}
+        self._seen = {node: name for node, name in self._seen.items() if node in online}
+        self._failed = {node: again for node, again in self._failed.items() if node in online}
+        resting = {node for node, (until, _) in self._failed.items() if time.monotonic() < until}
+        self._refused = {node: why for node, why in self._refused.items() if node in online}
+        met = []
+        for node, answer in self._describe([node for node in online if node not in self._seen.keys() | resting]):
+            site = None if isinstance(answer, str) else _known(answer, online[node])
+            if site is None:
+                said = answer if isinstance(answer, str) else "does not describe itself as a site"
+                self._refused[node] = f"{online[node] or f'node {node}'} {said}"
+                log.warning("%s", self._refused[node])
+                _, rest = self._failed.get(node, (0.0, AGAIN[0]))  # the longer the more often: all wait for it
+                self._failed[node] = time.monotonic() + rest, min(2 * rest, AGAIN[1])
+                continue
+            self._seen[node] = site.name
+            if (other := self.nodes.get(site.name)) is not None and self._answers(other):
+                twice = (
+                    f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by "
+                    "site=... in --node-config or by registering it with --name."
+                )
+                if not self.structure:  # the run has not begun
+                    raise SitesError(twice)
+                log.warning("%s The first goes on taking part.", twice)
+                continue
+            if problem := self._misfit(site, names):
+                self._refused[node] = f"{site.name} {problem}"
+                log.warning("%s cannot take part: it %s", site.name, problem)
+                continue
+            self._refused.pop(node, None)
+            self.nodes[site.name] = node
+            met.append(site)
+        return met
+
+    def _describe(self, nodes: Sequence[int]) -> Iterator[tuple[int, Parcel | str]]:
+        deadline = min(self.exchange.deadline, DESCRIBE)
+        yield from self.exchange.ask("query.describe", nodes, lambda _: Parcel(), deadline, "describe")
+
+    def _answers(self, node: int) -> bool:
+        """Whether there is somebody at a node: one that was killed is counted as connected for another minute."""
+        return any(isinstance(answer, Parcel) for _, answer in self._describe([node]))
+
+    def _misfit(self, site: Known, names: Sequence[str]) -> str:
+        """Why a site cannot take part in what is going on; empty if it can."""
+        if problem := _unlike(site, self.structure):
+            return problem
+        if names and site.name not in names:
+            return f"is not one of the sites {', '.join(names)}"
+        if self.known and site not in self.known:
+            same = [old for old in self.known if old.name == site.name]
+            return "has other data than when the run began" if same else "came after the run began, with others"
+        return ""
+
+    def check(self, structure: dict[str, Any]) -> None:
+        """Require that every site has the server's network, now and when others come.
+
+        Raises
+        ------
+        SitesError : naming the first that has another.
+        """
+        self.structure = structure
+        for site in self.known:
+            if problem := _unlike(site, structure):
+                raise SitesError(f"{site.name} {problem}")
+
+
+def natural(name: str) -> list[Any]:
+    """Sorts ``site-2`` before ``site-10``."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _known(answer: Parcel, registered: str | None) -> Known | None:
+    """What a site said of itself; the name it is registered under, if it is, counts more than what it says."""
+    try:
+        return Known.of({**answer.fields, "name": registered or answer.fields["name"]})
+    except UNFIT:
+        return None
+
+
+def _unlike(site: Known, structure: dict[str, Any] | None) -> str:
+    """What a site's network differs in; empty if in nothing."""
+    other = [what for what, ours in (structure or {}).items() if site.structure.get(what) != ours]
+    return f"has a network with other {other[0]} than the server's. Give the same network everywhere." if other else ""

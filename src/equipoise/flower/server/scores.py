@@ -1,0 +1,96 @@
+"""What sites found on their test sets: whether it can be used, and what it says together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from equipoise.flower.codec import UNFIT
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.groups import rates_of
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a site found on its test sets: scores, samples, and the accuracy over all samples of the model it predicts with."""
+
+    scores: dict[str, dict[str, Any]]
+    sizes: dict[str, int]
+    accuracy: float
+
+    @staticmethod
+    def of(fields: Mapping[str, Any], tests: Iterable[str], measures: Iterable[str], n_classes: int) -> Tested | str:
+        """From what a site with these ``tests`` said when it was asked for ``measures``; why it cannot be used, if it cannot."""
+        try:
+            scores = {name: _score(fields["scores"][name], measures, n_classes) for name in tests}
+            sizes = {name: int(fields["sizes"][name]) for name in scores}
+            if not all(0 < n < 2**53 for n in sizes.values()):
+                raise ValueError("sizes")
+            return Tested(scores, sizes, fraction(fields["accuracy"]))
+        except UNFIT:
+            return "sent scores that cannot be used"
+
+
+def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -> dict[str, Any]:
+    """What a site said of one of its test sets; a measure other than accuracy may be NaN, where it is not defined."""
+    score: dict[str, Any] = {"accuracy": fraction(fields["accuracy"]), "loss": float(fields["loss"])}
+    score |= {name: fraction(fields[name], nan=True) for name in measures if name not in score and name != RATES}
+    if RATES in measures:
+        score[RATES] = _counts(fields[RATES], n_classes)
+    missing = [int(c) for c in fields.get("missing", ())]
+    return {**score, "missing": missing} if missing else dict(score)
+
+
+def _counts(fields: Any, n_classes: int) -> dict[str, list[int]] | float:
+    """Counts per class that fit together; or NaN, where the model gave no number.
+
+    Raises
+    ------
+    AttributeError, KeyError, TypeError, ValueError, OverflowError : they are none.
+    """
+    if isinstance(fields, float) and math.isnan(fields):
+        return fields
+    counts = {name: [int(count) for count in fields[name]] for name in ("right", "true", "chosen")}
+    if len(counts["true"]) != (n_classes or len(counts["true"])) or not 0 < sum(counts["true"]) < 2**53:
+        raise ValueError("counts")
+    rates_of(counts)
+    return counts
+
+
+def fraction(fields: Any, *, nan: bool = False) -> float:
+    """A number in [0, 1].
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError : it is none.
+    """
+    if not (0 <= (x := float(fields)) <= 1 or (nan and math.isnan(x))):
+        raise ValueError(fields)
+    return x
+
+
+def pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
+    """Scores by test set; those of sets of one name, which several sites have, are averaged by samples."""
+    groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for tested in found:
+        for name, score in tested.scores.items():
+            groups.setdefault(name, []).append((tested.sizes[name], score))
+    return {name: dict(parts[0][1]) if len(parts) == 1 else _averaged(parts) for name, parts in groups.items()}
+
+
+def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Means by samples; of a measure, over the sites where it is defined."""
+
+    def mean(key: str) -> float:
+        known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]
+        return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
+
+    means: dict[str, Any] = {key: mean(key) for key in parts[0][1] if key not in ("missing", RATES)}
+    if known := [score[RATES] for _, score in parts if isinstance(score.get(RATES), dict)]:
+        means[RATES] = {name: np.sum([counts[name] for counts in known], axis=0).tolist() for name in known[0]}
+    missing = sorted({x for _, score in parts for x in score.get("missing", [])})
+    return {**means, "missing": missing} if missing else dict(means)
