@@ -49,7 +49,8 @@ def run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Say how much memory, disk and time the run would take; train and write nothing."
+            "--dry-run",
+            help="Say how much memory, disk and time the run would take, after one round that is thrown away.",
         ),
     ] = False,
     json_: Json = False,

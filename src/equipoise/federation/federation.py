@@ -326,12 +326,9 @@ class Federation:
         ``{"standalone_test": [N], "standalone_val": [N], "rounds": rounds}``, accuracies in [0, 1] on the test sets of each
         client and on the server's validation data; None where there are no such data.
         """
-        e = self.experiment
         if self.population is not None:
-            return self.population.standalone(e, self.tests, rounds)
-        method = Method.of("standalone")
-        everybody = replace(e.settings, participation=1.0, quorum=0.0)
-        e = replace(e, method=method, private=method.private(e.model), settings=everybody, neurons=None)
+            return self.population.standalone(self.experiment, self.tests, rounds)
+        e = alone(self.experiment)
         now = self._solo if self._solo is not None and self._solo.t <= rounds else begin(e)
         failed: dict[str, str] = {}
         with _bar(progress) as bar:
@@ -503,6 +500,12 @@ class Federation:
         if self.population is not None:
             self.population.saved(self.progress)
         return int(meta["rounds"]) - self.progress.t
+
+
+def alone(e: Experiment) -> Experiment:
+    """The same clients, all of them in every round, who train for themselves only."""
+    method, everybody = Method.of("standalone"), replace(e.settings, participation=1.0, quorum=0.0)
+    return replace(e, method=method, private=method.private(e.model), settings=everybody, neurons=None)
 
 
 def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
