@@ -81,8 +81,7 @@ class History:
 
     Raises
     ------
-    ValueError
-        A record or the meta data does not follow this form.
+    ValueError : a record or the meta data does not follow this form.
     """
 
     records: tuple[Record, ...]
@@ -107,13 +106,11 @@ class History:
 
         Parameters
         ----------
-        path
-            The run directory.
+        path : the run directory.
 
         Raises
         ------
-        ValueError
-            There is no run there, or a file in it cannot be understood.
+        ValueError : there is no run there, or a file in it cannot be understood.
         """
         records, meta = _read_run(Path(path))
         try:
@@ -126,8 +123,7 @@ class History:
 
         Parameters
         ----------
-        path
-            The file to write, replaced if it exists.
+        path : the file to write, replaced if it exists.
         """
         return write_atomically(path, "".join(line(record) for record in self.records))
 
@@ -191,8 +187,7 @@ class History:
 
         Parameters
         ----------
-        measure
-            A name of `equipoise.metrics.MEASURES`; some are evaluated in some rounds only.
+        measure : a name of `equipoise.metrics.MEASURES`; some are evaluated in some rounds only.
 
         Returns
         -------
@@ -201,8 +196,7 @@ class History:
 
         Raises
         ------
-        ValueError
-            There is no such measure.
+        ValueError : there is no such measure.
         """
         if measure not in MEASURES:
             raise ValueError(unknown("measure", measure, MEASURES))
@@ -246,10 +240,8 @@ class History:
 
         Parameters
         ----------
-        last
-            How many of the last evaluated rounds to average, at least 1.
-        measure
-            A name of `equipoise.metrics.MEASURES`.
+        last : how many of the last evaluated rounds to average, at least 1.
+        measure : a name of `equipoise.metrics.MEASURES`.
 
         Returns
         -------
@@ -258,8 +250,7 @@ class History:
 
         Raises
         ------
-        ValueError
-            There is no such measure, or `last` is below 1.
+        ValueError : there is no such measure, or `last` is below 1.
         """
         return summary.summary(self, last, measure)
 
@@ -268,10 +259,8 @@ class History:
 
         Parameters
         ----------
-        last
-            How many of the last evaluated rounds to average, at least 1.
-        positive
-            The class that counts as positive; by default the second of two, and every one of more.
+        last : how many of the last evaluated rounds to average, at least 1.
+        positive : the class that counts as positive; by default the second of two, and every one of more.
 
         Returns
         -------
@@ -279,8 +268,7 @@ class History:
 
         Raises
         ------
-        ValueError
-            `last` is below 1, `positive` is no class, or the counts are damaged.
+        ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
         """
         return summary.group_fairness(self.records, last, positive)
 
@@ -289,10 +277,8 @@ class History:
 
         Parameters
         ----------
-        path
-            The file to write, replaced if it exists.
-        figures
-            Also write every figure as PDF and PNG, and every table as LaTeX, into `<stem>-figures/` beside it.
+        path : the file to write, replaced if it exists.
+        figures : also write every figure as PDF and PNG, and every table as LaTeX, into `<stem>-figures/` beside it.
         """
         from equipoise.report.html import write
 

@@ -14,13 +14,11 @@ def check(records: Sequence[Record]) -> None:
 
     Parameters
     ----------
-    records
-        One per round.
+    records : one per round.
 
     Raises
     ------
-    ValueError
-        They do not.
+    ValueError : they do not.
     """
     for record in records:
         _check(record)
@@ -40,8 +38,7 @@ def clients_evaluated(records: Sequence[Record]) -> set[int]:
 
     Parameters
     ----------
-    records
-        One per round.
+    records : one per round.
     """
     return {len(record["clients"]["accuracy"]) for record in records if "clients" in record}
 
@@ -51,8 +48,7 @@ def line(record: Record) -> str:
 
     Parameters
     ----------
-    record
-        The record of one round, see `History`; NumPy and torch numbers are written as plain numbers.
+    record : the record of one round, see `History`; NumPy and torch numbers are written as plain numbers.
     """
     return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -65,13 +61,11 @@ def parse_lines(text: str) -> tuple[Record, ...]:
 
     Parameters
     ----------
-    text
-        Content of the file.
+    text : content of the file.
 
     Raises
     ------
-    ValueError
-        A line is damaged.
+    ValueError : a line is damaged.
     """
     records: list[Record] = []
     lines = text.split("\n")  # what follows the last newline is empty, or torn
@@ -96,8 +90,7 @@ def number(value: Any) -> float:
 
     Parameters
     ----------
-    value
-        What stands in the record.
+    value : what stands in the record.
     """
     return math.nan if value is None else float(value)
 
@@ -107,8 +100,7 @@ def shorten(value: Any) -> str:
 
     Parameters
     ----------
-    value
-        What was found.
+    value : what was found.
     """
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -32,12 +32,9 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    history
-        The run.
-    last
-        How many of the last evaluated rounds to average, at least 1.
-    measure
-        A name of `equipoise.metrics.MEASURES`.
+    history : the run.
+    last : how many of the last evaluated rounds to average, at least 1.
+    measure : a name of `equipoise.metrics.MEASURES`.
 
     Returns
     -------
@@ -58,8 +55,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
 
     Raises
     ------
-    ValueError
-        There is no such measure, or `last` is below 1.
+    ValueError : there is no such measure, or `last` is below 1.
     """
     rounds, table = history.group_table(measure)
     values = last_rounds(table, last)
@@ -90,12 +86,9 @@ def group_fairness(records: Sequence[Record], last: int = 5, positive: int | Non
 
     Parameters
     ----------
-    records
-        One per round.
-    last
-        How many of the last evaluated rounds to average, at least 1.
-    positive
-        The class that counts as positive; by default the second of two, and every one of more.
+    records : one per round.
+    last : how many of the last evaluated rounds to average, at least 1.
+    positive : the class that counts as positive; by default the second of two, and every one of more.
 
     Returns
     -------
@@ -106,8 +99,7 @@ def group_fairness(records: Sequence[Record], last: int = 5, positive: int | Non
 
     Raises
     ------
-    ValueError
-        `last` is below 1, `positive` is no class, or the counts are damaged.
+    ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
     """
     if last < 1:
         raise ValueError(f"last must be at least 1 round: found {last}.")

@@ -25,10 +25,8 @@ def chosen(measures: Iterable[str]) -> tuple[str, ...]:
 
     Raises
     ------
-    ValueError
-        A name is unknown; the message holds the nearest one.
-    TypeError
-        One string stands where several are expected.
+    ValueError : a name is unknown; the message holds the nearest one.
+    TypeError : one string stands where several are expected.
     """
     if isinstance(measures, str):
         raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')
@@ -50,14 +48,10 @@ def classification(
 
     Parameters
     ----------
-    scores
-        Probabilities [n, C] whose rows sum to one, or logits [n, C].
-    y
-        Labels in 0..C - 1; shape [n].
-    measures
-        Names of `MEASURES`, or `"rates"` for the counts of `equipoise.metrics.class_counts`.
-    logits
-        Whether `scores` are logits: areas compare probabilities of different samples, which logits are not.
+    scores : probabilities [n, C] whose rows sum to one, or logits [n, C].
+    y : labels in 0..C - 1; shape [n].
+    measures : names of `MEASURES`, or `"rates"` for the counts of `equipoise.metrics.class_counts`.
+    logits : whether `scores` are logits: areas compare probabilities of different samples, which logits are not.
 
     Returns
     -------
@@ -66,8 +60,7 @@ def classification(
 
     Raises
     ------
-    ValueError
-        The shapes do not fit, a label is out of range, or rows of probabilities do not sum to one.
+    ValueError : the shapes do not fit, a label is out of range, or rows of probabilities do not sum to one.
     """
     p, labels = np.asarray(scores, dtype=np.float64), np.asarray(y)
     if p.ndim != 2 or labels.shape != p.shape[:1]:

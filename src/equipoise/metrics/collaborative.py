@@ -49,14 +49,12 @@ def collaborative_fairness(contribution: ArrayLike, reward: ArrayLike) -> Value:
 
     Parameters
     ----------
-    contribution, reward
-        One accuracy per client, in [0, 1]; shape [K].  Undefined where either is the same for all clients, as the
-        reward is when they share one model; with two clients it is always 100 or -100.
+    contribution, reward : one accuracy per client, in [0, 1]; shape [K].  Undefined where either is the same for all
+        clients, as the reward is when they share one model; with two clients it is always 100 or -100.
 
     Raises
     ------
-    ValueError
-        The two do not have the same shape [K].
+    ValueError : the two do not have the same shape [K].
     """
     c, r = _both(contribution, reward)
     if not np.isfinite([c, r]).all() or _constant(c) or _constant(r):
@@ -73,13 +71,11 @@ def rank_fairness(contribution: ArrayLike, reward: ArrayLike) -> Value:
 
     Parameters
     ----------
-    contribution, reward
-        As there; shape [K].
+    contribution, reward : as there; shape [K].
 
     Raises
     ------
-    ValueError
-        The two do not have the same shape [K].
+    ValueError : the two do not have the same shape [K].
     """
     c, r = _both(contribution, reward)
     if not (np.isfinite(c).all() and np.isfinite(r).all()):
@@ -97,14 +93,12 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
 
     Parameters
     ----------
-    contribution, reward
-        One accuracy per client, in [0, 1] (or both in percent); shape [K].  Where one is not known, `rate` is
-        undefined.
+    contribution, reward : one accuracy per client, in [0, 1] (or both in percent); shape [K].  Where one is not known,
+        `rate` is undefined.
 
     Raises
     ------
-    ValueError
-        The two do not have the same shape [K].
+    ValueError : the two do not have the same shape [K].
     """
     c, r = _both(contribution, reward)
     top = r.max() if r.size else math.nan
@@ -138,15 +132,13 @@ def alpha_bounded_rate(contribution: ArrayLike, reward: ArrayLike, alpha: float 
 
     Parameters
     ----------
-    contribution, reward
-        One accuracy per client, in [0, 1]; shape [K].  Undefined when empty, unknown, or nobody contributes.
-    alpha
-        In [0, 1]: 0 asks rewards in proportion, 1 asks nothing above.
+    contribution, reward : one accuracy per client, in [0, 1]; shape [K].  Undefined when empty, unknown, or nobody
+        contributes.
+    alpha : in [0, 1]: 0 asks rewards in proportion, 1 asks nothing above.
 
     Raises
     ------
-    ValueError
-        The two do not have the same shape [K], or `alpha` is not in [0, 1].
+    ValueError : the two do not have the same shape [K], or `alpha` is not in [0, 1].
     """
     check_number("alpha", alpha, 0, 1, ", from proportion to none")
     c, r = _both(contribution, reward)
@@ -166,13 +158,12 @@ def collaboration_gain(contribution: ArrayLike, reward: ArrayLike) -> Gain:
 
     Parameters
     ----------
-    contribution, reward
-        One accuracy per client, in [0, 1]; shape [K].  Mean and std are undefined where one is not known.
+    contribution, reward : one accuracy per client, in [0, 1]; shape [K].  Mean and std are undefined where one is not
+        known.
 
     Raises
     ------
-    ValueError
-        The two do not have the same shape [K].
+    ValueError : the two do not have the same shape [K].
     """
     c, r = _both(contribution, reward)
     gains = r - c

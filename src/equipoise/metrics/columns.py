@@ -45,36 +45,23 @@ class Column:
 
     Parameters
     ----------
-    key
-        Its name in `History.summary()` and in the JSON document.
-    title
-        Of the column.
-    compute
-        Makes the number; what it takes is said at each list.
-    better
-        Which way is better; empty where neither is, and then no value is the best of its column.
-    formula, source
-        What the legend says; empty where another column of the same title says it.
-    digits
-        Behind the point.
-    place
-        Where it stands, counted from the left; those of one place are in the order of the list. None: in the JSON document only.
-    narrow
-        The title in a narrow terminal, if another.
-    explanation
-        A sentence below the table.
-    tested
-        Whether differences to the first method are tested and shown.
-    shown
-        Of `GROUPS`: whether the table of a measure with so many groups shows it.
-    optional
-        Of `GROUPS`: whether it is left out where no run has the number.
-    scale
-        Of `INDICES`: what turns the number into the unit it is reported in.
-    block
-        Of `INDICES`: the table it is in.
-    rewards
-        Of `COLLABORATION`: whether it compares rewards with contributions, which for clients that receive nothing are the same.
+    key : its name in `History.summary()` and in the JSON document.
+    title : of the column.
+    compute : makes the number; what it takes is said at each list.
+    better : which way is better; empty where neither is, and then no value is the best of its column.
+    formula, source : what the legend says; empty where another column of the same title says it.
+    digits : behind the point.
+    place : where it stands, counted from the left; those of one place are in the order of the list. None: in the JSON
+        document only.
+    narrow : the title in a narrow terminal, if another.
+    explanation : a sentence below the table.
+    tested : whether differences to the first method are tested and shown.
+    shown : of `GROUPS`: whether the table of a measure with so many groups shows it.
+    optional : of `GROUPS`: whether it is left out where no run has the number.
+    scale : of `INDICES`: what turns the number into the unit it is reported in.
+    block : of `INDICES`: the table it is in.
+    rewards : of `COLLABORATION`: whether it compares rewards with contributions, which for clients that receive nothing
+        are the same.
     """
 
     key: str
@@ -400,8 +387,7 @@ def placed(columns: Sequence[Column]) -> list[Column]:
 
     Parameters
     ----------
-    columns
-        One of the lists, or some of its entries.
+    columns : one of the lists, or some of its entries.
     """
     return sorted((c for c in columns if c.place is not None), key=lambda c: c.place or 0)
 
@@ -414,8 +400,7 @@ def spread(accuracies: ArrayLike) -> dict[str, Value]:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client, in [0, 1]; shape [K].
+    accuracies : one accuracy per client, in [0, 1]; shape [K].
     """
     return {
         column.key: Value(column.scale * value, defined)

@@ -44,18 +44,14 @@ def group_fairness(group: ArrayLike, labels: ArrayLike, predicted: ArrayLike, po
 
     Parameters
     ----------
-    group
-        The group of every sample, two different values; shape [n].
-    labels, predicted
-        True and predicted class of every sample; shape [n].
-    positive
-        The class that counts as positive, against all others.  A rate is undefined, and not 0, for a group without a
-        sample of the class the rate is about, and so is what is made of it.
+    group : the group of every sample, two different values; shape [n].
+    labels, predicted : True and predicted class of every sample; shape [n].
+    positive : the class that counts as positive, against all others.  A rate is undefined, and not 0, for a group
+        without a sample of the class the rate is about, and so is what is made of it.
 
     Raises
     ------
-    ValueError
-        The shapes differ, or there are not two groups.
+    ValueError : the shapes differ, or there are not two groups.
     """
     g, y, yhat = (np.asarray(values) for values in (group, labels, predicted))
     if g.ndim != 1 or not g.shape == y.shape == yhat.shape:
@@ -121,10 +117,8 @@ def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dic
 
     Parameters
     ----------
-    labels, predicted
-        True and predicted class of every sample, in 0..n_classes - 1; shape [n].
-    n_classes
-        How many classes there are, C.
+    labels, predicted : True and predicted class of every sample, in 0..n_classes - 1; shape [n].
+    n_classes : how many classes there are, C.
 
     Returns
     -------
@@ -144,13 +138,11 @@ def rates_of(counts: Counts) -> Rates:
 
     Parameters
     ----------
-    counts
-        What `class_counts` returned, or a sum of such.
+    counts : what `class_counts` returned, or a sum of such.
 
     Raises
     ------
-    ValueError
-        These are no counts.
+    ValueError : these are no counts.
     """
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
     fits = right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() == chosen.sum()
@@ -175,10 +167,8 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
 
     Parameters
     ----------
-    groups
-        Counts of every group, see `class_counts`.
-    positive
-        The class that counts as positive; by default the second of two, and every one of more.
+    groups : counts of every group, see `class_counts`.
+    positive : the class that counts as positive; by default the second of two, and every one of more.
 
     Returns
     -------
@@ -187,8 +177,7 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
 
     Raises
     ------
-    ValueError
-        There is no group, groups have different numbers of classes, or `positive` is none of the classes.
+    ValueError : there is no group, groups have different numbers of classes, or `positive` is none of the classes.
     """
     sizes = {len(counts["true"]) for counts in groups.values()}
     if len(sizes) != 1:

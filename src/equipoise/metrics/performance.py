@@ -46,8 +46,7 @@ def mean(accuracies: ArrayLike) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client or group, in [0, 1]; shape [K].  Undefined when empty or when any entry is NaN.
+    accuracies : one accuracy per client or group, in [0, 1]; shape [K].  Undefined when empty or when any entry is NaN.
     """
     return _measure(accuracies, np.mean)
 
@@ -59,10 +58,8 @@ def std(accuracies: ArrayLike, ddof: int = 1) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client or group, in [0, 1]; shape [K].  Undefined unless K > ddof.
-    ddof
-        1 for a few groups (FedHEAL), 0 for all clients of a federation (q-FFL).
+    accuracies : one accuracy per client or group, in [0, 1]; shape [K].  Undefined unless K > ddof.
+    ddof : 1 for a few groups (FedHEAL), 0 for all clients of a federation (q-FFL).
     """
     return _measure(accuracies, lambda a: float(np.std(a, ddof=ddof)) if a.size > ddof else math.nan)
 
@@ -82,11 +79,9 @@ def last_rounds(table: ArrayLike, last: int = 5) -> Vector:
 
     Parameters
     ----------
-    table
-        Accuracy of the global model on every group after every evaluated round, in [0, 1]; shape [R, D], or [D] for
+    table : accuracy of the global model on every group after every evaluated round, in [0, 1]; shape [R, D], or [D] for
         one round.
-    last
-        How many rounds to average, at least 1; fewer are used when the table is shorter.
+    last : how many rounds to average, at least 1; fewer are used when the table is shorter.
 
     Returns
     -------
@@ -104,15 +99,12 @@ def avg_std_worst(table: ArrayLike, last: int = 5) -> Fairness:
 
     Parameters
     ----------
-    table
-        Accuracies in [0, 1], shape [R, D], or [D] for one round.
-    last
-        How many of the last rounds to average, at least 1.
+    table : accuracies in [0, 1], shape [R, D], or [D] for one round.
+    last : how many of the last rounds to average, at least 1.
 
     Raises
     ------
-    ValueError
-        The table has another number of dimensions, or `last` is below 1.
+    ValueError : the table has another number of dimensions, or `last` is below 1.
     """
     groups = last_rounds(table, last)
     return Fairness(mean(groups), std(groups), worst(groups))
@@ -125,15 +117,12 @@ def avg_std_worst_per_round(table: ArrayLike, last: int = 5) -> Fairness:
 
     Parameters
     ----------
-    table
-        Accuracies in [0, 1], shape [R, D], or [D] for one round.
-    last
-        How many of the last rounds to average, at least 1.
+    table : accuracies in [0, 1], shape [R, D], or [D] for one round.
+    last : how many of the last rounds to average, at least 1.
 
     Raises
     ------
-    ValueError
-        The table has another number of dimensions, or `last` is below 1.
+    ValueError : the table has another number of dimensions, or `last` is below 1.
     """
     rows = last_rounds_of(table, last)
     avg, std_, worst_ = (mean([metric(row).value for row in rows]) for metric in (mean, std, worst))
@@ -145,15 +134,12 @@ def last_rounds_of(table: ArrayLike, last: int) -> Vector:
 
     Parameters
     ----------
-    table
-        Values by evaluated round and group; shape [R, D], or [D] for one round.
-    last
-        How many rounds to keep, at least 1.
+    table : values by evaluated round and group; shape [R, D], or [D] for one round.
+    last : how many rounds to keep, at least 1.
 
     Raises
     ------
-    ValueError
-        The table has another number of dimensions, or `last` is below 1.
+    ValueError : the table has another number of dimensions, or `last` is below 1.
     """
     rows = np.asarray(table, dtype=np.float64)
     if rows.ndim not in (1, 2):
@@ -172,8 +158,7 @@ def best_round(table: ArrayLike) -> Value:
 
     Parameters
     ----------
-    table
-        Accuracies in [0, 1], shape [R, D], or [D] for one round.
+    table : accuracies in [0, 1], shape [R, D], or [D] for one round.
     """
     averages = [value for value, defined in map(mean, last_rounds_of(table, np.size(table) or 1)) if defined]
     return Value(max(averages), True) if averages else UNDEFINED
@@ -189,10 +174,8 @@ def worst_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client, in [0, 1]; shape [K].
-    share
-        The share of clients, in (0, 1].
+    accuracies : one accuracy per client, in [0, 1]; shape [K].
+    share : the share of clients, in (0, 1].
     """
     return _measure(accuracies, lambda a: np.sort(a)[: _count(a.size, share)].mean())
 
@@ -202,10 +185,8 @@ def best_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client, in [0, 1]; shape [K].
-    share
-        The share of clients, in (0, 1].
+    accuracies : one accuracy per client, in [0, 1]; shape [K].
+    share : the share of clients, in (0, 1].
     """
     return _measure(accuracies, lambda a: np.sort(a)[-_count(a.size, share) :].mean())
 
@@ -228,10 +209,8 @@ def client_std(groups: ArrayLike, counts: ArrayLike | None) -> Value:
 
     Parameters
     ----------
-    groups
-        One value per group; shape [D].  Undefined when a group that has clients has none.
-    counts
-        Clients of each group; shape [D].  None, or none at all: undefined.
+    groups : one value per group; shape [D].  Undefined when a group that has clients has none.
+    counts : clients of each group; shape [D].  None, or none at all: undefined.
     """
     if counts is None:
         return UNDEFINED
@@ -254,8 +233,7 @@ def jain(accuracies: ArrayLike) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client, in [0, 1]; shape [K].  Undefined when all are 0.
+    accuracies : one accuracy per client, in [0, 1]; shape [K].  Undefined when all are 0.
     """
     return _measure(accuracies, lambda a: np.minimum(a.sum() ** 2 / (a.size * (a @ a)), 1))
 
@@ -283,8 +261,7 @@ def entropy(accuracies: ArrayLike) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client, in [0, 1]; shape [K].  `0 ln 0 = 0`; undefined when all are 0.
+    accuracies : one accuracy per client, in [0, 1]; shape [K].  `0 ln 0 = 0`; undefined when all are 0.
     """
     return _measure(accuracies, lambda a: 0.0 - _log_sum(a / a.sum(), 1))
 
@@ -305,8 +282,7 @@ def gini(accuracies: ArrayLike) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client, in [0, 1]; shape [K].  Undefined when all are 0.
+    accuracies : one accuracy per client, in [0, 1]; shape [K].  Undefined when all are 0.
     """
 
     def formula(a: Vector) -> float:
@@ -321,15 +297,12 @@ def weighted_mean(accuracies: ArrayLike, sizes: ArrayLike) -> Value:
 
     Parameters
     ----------
-    accuracies
-        One accuracy per client, in [0, 1]; shape [K].
-    sizes
-        Samples per client, at least 0; shape [K].  Undefined when their sum is 0.
+    accuracies : one accuracy per client, in [0, 1]; shape [K].
+    sizes : samples per client, at least 0; shape [K].  Undefined when their sum is 0.
 
     Raises
     ------
-    ValueError
-        The two have different lengths, or a size is negative.
+    ValueError : the two have different lengths, or a size is negative.
     """
     n = np.asarray(sizes, dtype=np.float64)
     shape = np.shape(accuracies)

@@ -39,17 +39,13 @@ def pooled(tables: Sequence[ArrayLike], last: int = 5, counts: ArrayLike | None 
 
     Parameters
     ----------
-    tables
-        For each run the values of the global model on every group after every evaluated round; shape [R, D] each.
-    last
-        How many of the last rounds of each run to pool, at least 1.
-    counts
-        Clients of each group; shape [D].  None: `client_std` is not defined.
+    tables : for each run the values of the global model on every group after every evaluated round; shape [R, D] each.
+    last : how many of the last rounds of each run to pool, at least 1.
+    counts : clients of each group; shape [D].  None: `client_std` is not defined.
 
     Raises
     ------
-    ValueError
-        The runs have different groups, or `last` is below 1.
+    ValueError : the runs have different groups, or `last` is below 1.
     """
     values = last_rounds_together(tables, last)
     average, deviation, lowest, distance = (
@@ -65,13 +61,11 @@ def last_rounds_together(tables: Sequence[ArrayLike], last: int = 5) -> NDArray[
 
     Parameters
     ----------
-    tables, last
-        As in `pooled`.
+    tables, last : as in `pooled`.
 
     Raises
     ------
-    ValueError
-        The runs have different groups, or `last` is below 1.
+    ValueError : the runs have different groups, or `last` is below 1.
     """
     rows = [last_rounds_of(table, last) for table in tables]
     if len({block.shape[1] for block in rows}) > 1:
@@ -84,8 +78,7 @@ def moments(values: ArrayLike) -> Moments:
 
     Parameters
     ----------
-    values
-        What was pooled; shape [n].
+    values : what was pooled; shape [n].
     """
     known = np.asarray(values, dtype=np.float64)
     if not known.size or not np.isfinite(known).all():

@@ -34,13 +34,11 @@ def summary_over_seeds(values: ArrayLike) -> Summary:
 
     Parameters
     ----------
-    values
-        One number per seed; shape [n].  A NaN makes every statistic NaN.
+    values : one number per seed; shape [n].  A NaN makes every statistic NaN.
 
     Raises
     ------
-    ValueError
-        The values are not one-dimensional.
+    ValueError : the values are not one-dimensional.
     """
     v = _seeds(values, "values")
     return Summary(float(v.mean()) if v.size else math.nan, *_std_and_ci95(v), v.size)
@@ -55,13 +53,11 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
 
     Parameters
     ----------
-    a, b
-        One number per seed, in the same order of seeds; shape [n].
+    a, b : one number per seed, in the same order of seeds; shape [n].
 
     Raises
     ------
-    ValueError
-        The lengths differ.
+    ValueError : the lengths differ.
     """
     x, y = _seeds(a, "a"), _seeds(b, "b")
     if x.size != y.size:
@@ -90,8 +86,7 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    p
-        One p-value per test of a family; shape [n].  A NaN is no test: it stays NaN and does not count.
+    p : one p-value per test of a family; shape [n].  A NaN is no test: it stays NaN and does not count.
     """
     given = np.asarray(p, dtype=np.float64)
     corrected = np.full(given.shape, math.nan)

@@ -23,8 +23,7 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure"
 
     Parameters
     ----------
-    rows
-        By name of the run, its rows with `round`, `local`, `shift` and `aggregation`.
+    rows : by name of the run, its rows with `round`, `local`, `shift` and `aggregation`.
     """
     figure, panels = drawing.panels(len(TERMS), height=1.25, sharex=True)
     for axes, (term, title) in zip(panels, TERMS.items(), strict=True):
@@ -62,10 +61,8 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
 
     Parameters
     ----------
-    frame
-        Columns `method, alpha, seed, round, shift, aggregation`.
-    last
-        How many of the last measured rounds to average.
+    frame : columns `method, alpha, seed, round, shift, aggregation`.
+    last : how many of the last measured rounds to average.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -132,8 +129,7 @@ def lines(found: Sequence[Any]) -> "Figure":
 
     Parameters
     ----------
-    found
-        What :func:`equipoise.analysis.landscape` returned.
+    found : what :func:`equipoise.analysis.landscape` returned.
     """
     figure, (axes,) = drawing.panels(1, height=1.9)
     names = _names(found)
@@ -158,8 +154,7 @@ def planes(found: Sequence[Any]) -> "Figure":
 
     Parameters
     ----------
-    found
-        What :func:`equipoise.analysis.landscape` returned, with a grid.
+    found : what :func:`equipoise.analysis.landscape` returned, with a grid.
     """
     from matplotlib.colors import LinearSegmentedColormap
 

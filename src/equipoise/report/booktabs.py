@@ -24,15 +24,12 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
-    directory
-        Where to write; made if missing.
+    histories : runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
+    directory : where to write; made if missing.
 
     Raises
     ------
-    ValueError
-        There is no run, the scenarios differ, or two runs have the same label and seed.
+    ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

@@ -32,10 +32,8 @@ def save(
 
     Parameters
     ----------
-    figures
-        By the name of their files.
-    directory, formats
-        As in `save_all`.
+    figures : by the name of their files.
+    directory, formats : as in `save_all`.
     """
     import matplotlib
 
@@ -57,12 +55,9 @@ def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
 
     Parameters
     ----------
-    axes
-        Where to draw.
-    x, y
-        One value per seed; shape [S].
-    label, i
-        Of the method, and which it is.
+    axes : where to draw.
+    x, y : one value per seed; shape [S].
+    label, i : of the method, and which it is.
     """
     several = len(x) > 1
     axes.errorbar(
@@ -85,10 +80,8 @@ def title(axes: Axes, label: str, right: str = "") -> None:
 
     Parameters
     ----------
-    axes
-        The panel.
-    label, right
-        What stands on the left and on the right above it.
+    axes : the panel.
+    label, right : what stands on the left and on the right above it.
     """
     axes.set_title(plain(label), size=8, color=INK, loc="left")
     axes.set_title(right, size=8, color=INK, loc="right")
@@ -101,14 +94,10 @@ def panels(
 
     Parameters
     ----------
-    n
-        How many panels.
-    height
-        Of a panel, in inches.
-    columns
-        How many stand side by side.
-    sharex, sharey
-        Whether all have the same scale.
+    n : how many panels.
+    height : of a panel, in inches.
+    columns : how many stand side by side.
+    sharex, sharey : whether all have the same scale.
     """
     from matplotlib.figure import Figure
 
@@ -132,8 +121,7 @@ def whole_numbers(axes: Axes) -> None:
 
     Parameters
     ----------
-    axes
-        The panel.
+    axes : the panel.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -145,10 +133,8 @@ def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
 
     Parameters
     ----------
-    figure, axes
-        The figure, and the panel that has all that is to be explained.
-    labels
-        The names.
+    figure, axes : the figure, and the panel that has all that is to be explained.
+    labels : the names.
     """
     if len(labels) < 2:
         return
@@ -174,8 +160,7 @@ def plain(text: str) -> str:
 
     Parameters
     ----------
-    text
-        The name.
+    text : the name.
     """
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
@@ -185,8 +170,7 @@ def color(i: int) -> str:
 
     Parameters
     ----------
-    i
-        Which method, >= 0.
+    i : which method, >= 0.
     """
     return PALETTE[i % len(PALETTE)]
 
@@ -196,7 +180,6 @@ def dash(i: int) -> str:
 
     Parameters
     ----------
-    i
-        Which method, >= 0.
+    i : which method, >= 0.
     """
     return DASHES[i // len(PALETTE) % len(DASHES)]

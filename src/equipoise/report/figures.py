@@ -33,15 +33,12 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
-    last
-        How many of the last evaluated rounds to average.
+    histories : runs of one scenario, or a comparison of them.
+    last : how many of the last evaluated rounds to average.
 
     Raises
     ------
-    ValueError
-        No run was evaluated on groups.
+    ValueError : no run was evaluated on groups.
     """
     runs = _with(histories, _has_groups, "an accuracy on groups", last)
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
@@ -85,15 +82,12 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them; of at least two methods for a figure that says something.
-    last
-        How many of the last evaluated rounds to average.
+    histories : runs of one scenario, or a comparison of them; of at least two methods for a figure that says something.
+    last : how many of the last evaluated rounds to average.
 
     Raises
     ------
-    ValueError
-        No run was evaluated on several groups.
+    ValueError : no run was evaluated on several groups.
     """
     runs = _with(histories, _has_several_groups, "an accuracy on several groups", last)
     figure, (axes,) = drawing.panels(1, height=2.3)
@@ -116,15 +110,12 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them; at least two seeds of at least two methods.
-    last
-        How many of the last evaluated rounds to average.
+    histories : runs of one scenario, or a comparison of them; at least two seeds of at least two methods.
+    last : how many of the last evaluated rounds to average.
 
     Raises
     ------
-    ValueError
-        No method can be tested against the first one.
+    ValueError : no method can be tested against the first one.
     """
     found = _versus(Comparison.of(histories, last))
     keys = [key for key in TESTED if any(key in of_method for of_method in found.values())]
@@ -152,13 +143,11 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
+    histories : runs of one scenario, or a comparison of them.
 
     Raises
     ------
-    ValueError
-        No run was evaluated on groups.
+    ValueError : no run was evaluated on groups.
     """
     runs = _with(histories, _has_groups, "an accuracy on groups")
     reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average (%)"), (np.min, "worst group (%)")]
@@ -202,13 +191,11 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
+    histories : runs of one scenario, or a comparison of them.
 
     Raises
     ------
-    ValueError
-        No run recorded weights.
+    ValueError : no run recorded weights.
     """
     runs = _with(histories, _records("weights"), "the clients' weights")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
@@ -255,13 +242,11 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
+    histories : runs of one scenario, or a comparison of them.
 
     Raises
     ------
-    ValueError
-        No run recorded a histogram of consistency.
+    ValueError : no run recorded a histogram of consistency.
     """
     runs = _with(histories, _records("consistency"), "the consistency of updates")
     figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
@@ -289,15 +274,12 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
-    last
-        How many of the last evaluated rounds to average.
+    histories : runs of one scenario, or a comparison of them.
+    last : how many of the last evaluated rounds to average.
 
     Raises
     ------
-    ValueError
-        No run evaluated its clients.
+    ValueError : no run evaluated its clients.
     """
     runs = _with(histories, _has_clients, "the clients' accuracies", last)
     figure, (axes,) = drawing.panels(1, height=1.9)
@@ -331,13 +313,11 @@ def contributions(histories: Sequence[History] | Comparison) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario that know what their clients reach alone.
+    histories : runs of one scenario that know what their clients reach alone.
 
     Raises
     ------
-    ValueError
-        No run knows what its clients reach alone and evaluated them.
+    ValueError : no run knows what its clients reach alone and evaluated them.
     """
     runs = _with(histories, _has_contribution, "what clients reach alone")
     n = max(len(seeds[0].contribution) for seeds in runs.values())
@@ -382,13 +362,11 @@ def plane(histories: Sequence[History] | Comparison) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario that know what their clients reach alone.
+    histories : runs of one scenario that know what their clients reach alone.
 
     Raises
     ------
-    ValueError
-        No run knows what its clients reach alone and evaluated them.
+    ValueError : no run knows what its clients reach alone and evaluated them.
     """
     runs = _with(histories, _has_contribution, "what clients reach alone")
     figure, (axes,) = drawing.panels(1, height=2.3)
@@ -418,13 +396,11 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario that know what their clients reach alone.
+    histories : runs of one scenario that know what their clients reach alone.
 
     Raises
     ------
-    ValueError
-        No run knows what its clients reach alone and evaluated them.
+    ValueError : no run knows what its clients reach alone and evaluated them.
     """
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -472,13 +448,11 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario whose clients hold parts of the model.
+    histories : runs of one scenario whose clients hold parts of the model.
 
     Raises
     ------
-    ValueError
-        No run recorded who holds which hidden unit.
+    ValueError : no run recorded who holds which hidden unit.
     """
     runs = _with(histories, _has_units, "who holds which hidden unit")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
@@ -525,8 +499,7 @@ def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
 
     Parameters
     ----------
-    history
-        A run.
+    history : a run.
 
     Returns
     -------
@@ -546,8 +519,7 @@ def draw_all(histories: Sequence[History] | Comparison) -> dict[str, Figure]:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
+    histories : runs of one scenario, or a comparison of them.
     """
     found = Comparison.of(histories) if histories else None
     return {name: plot.draw(found) for name, plot in PLOTS.items() if found is not None and plot.has(found)}
@@ -562,12 +534,9 @@ def save_all(
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
-    directory
-        Where to write; made if missing.
-    formats
-        Endings that matplotlib knows; `pdf` and `svg` are vector graphics, `png` is written at 300 dots per inch.
+    histories : runs of one scenario, or a comparison of them.
+    directory : where to write; made if missing.
+    formats : endings that matplotlib knows; `pdf` and `svg` are vector graphics, `png` is written at 300 dots per inch.
     """
     return drawing.save(draw_all(histories), directory, formats)
 
@@ -636,12 +605,9 @@ class Plot:
 
     Parameters
     ----------
-    draw
-        Makes it.
-    has
-        Whether the runs hold the data for it.
-    heading, caption
-        On a page; in brackets, what is said only where it applies.
+    draw : makes it.
+    has : whether the runs hold the data for it.
+    heading, caption : on a page; in brackets, what is said only where it applies.
     """
 
     draw: Callable[[Comparison], Figure]

@@ -14,12 +14,9 @@ def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
 
     Parameters
     ----------
-    value
-        The number; None or NaN where it is not defined.
-    digits
-        Behind the point.
-    sign
-        Whether a positive number has its sign, too.
+    value : the number; None or NaN where it is not defined.
+    digits : behind the point.
+    sign : whether a positive number has its sign, too.
     """
     if value is None or math.isnan(value):
         return UNDEFINED
@@ -31,8 +28,7 @@ def p_value(p: float) -> str:
 
     Parameters
     ----------
-    p
-        In [0, 1].
+    p : in [0, 1].
     """
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1.000"
 
@@ -42,10 +38,8 @@ def difference(found: Mapping[str, float | None], corrected: float | None = None
 
     Parameters
     ----------
-    found
-        One entry of `versus`: `{"difference", "ci95", "p"}`.
-    corrected
-        The p-value to quote instead, corrected for the number of methods by Holm.
+    found : one entry of `versus`: `{"difference", "ci95", "p"}`.
+    corrected : the p-value to quote instead, corrected for the number of methods by Holm.
     """
     if found["difference"] is None or found["ci95"] is None or found["p"] is None:
         return ""
@@ -60,8 +54,7 @@ def size(n: float) -> str:
 
     Parameters
     ----------
-    n
-        Bytes, at least 0.
+    n : bytes, at least 0.
     """
     power = min(len(_UNITS) - 1, max(0, math.floor(math.log10(n) / 3 + 1e-12))) if n >= 1 else 0
     scaled = n / 1000**power
@@ -74,7 +67,6 @@ def plural(n: int, noun: str) -> str:
 
     Parameters
     ----------
-    n, noun
-        How many of what; the plural ends in s.
+    n, noun : how many of what; the plural ends in s.
     """
     return f"{n} {noun}{'s' * (n != 1)}"

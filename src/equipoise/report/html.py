@@ -42,17 +42,13 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
-    path
-        The HTML file to write, replaced if it exists.
-    figures
-        Also write every figure as PDF and PNG, and every table as LaTeX, into `<stem>-figures/` beside it.
+    histories : runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
+    path : the HTML file to write, replaced if it exists.
+    figures : also write every figure as PDF and PNG, and every table as LaTeX, into `<stem>-figures/` beside it.
 
     Raises
     ------
-    ValueError
-        There is no run, the scenarios differ, or two runs have the same label and seed.
+    ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     path = Path(path)
     found = Comparison.of(histories)
@@ -69,13 +65,11 @@ def render(histories: Sequence[History] | Comparison) -> str:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
+    histories : runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
 
     Raises
     ------
-    ValueError
-        There is no run, the scenarios differ, or two runs have the same label and seed.
+    ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -187,10 +181,8 @@ def svg(name: str, figure: Figure) -> str:
 
     Parameters
     ----------
-    name
-        Of the figure, for its ids.
-    figure
-        The figure.
+    name : of the figure, for its ids.
+    figure : the figure.
     """
     import matplotlib
 

@@ -52,30 +52,18 @@ class Sheet:
 
     Parameters
     ----------
-    name
-        Of its file, and of its place on a page.
-    heading
-        On a page.
-    caption
-        What the numbers are, in a sentence.
-    grid
-        The table.
-    explanations
-        Sentences about the columns.
-    notes
-        Sentences about these runs.
-    test
-        What the differences are, if any is shown.
-    differences
-        To the first method, a sentence per method.
-    totals
-        How many of the last columns sum up the others.
-    narrow
-        Whether it takes all of a terminal.
-    head
-        What the names of the rows are.
-    narrow_titles
-        In a narrow terminal, by title.
+    name : of its file, and of its place on a page.
+    heading : on a page.
+    caption : what the numbers are, in a sentence.
+    grid : the table.
+    explanations : sentences about the columns.
+    notes : sentences about these runs.
+    test : what the differences are, if any is shown.
+    differences : to the first method, a sentence per method.
+    totals : how many of the last columns sum up the others.
+    narrow : whether it takes all of a terminal.
+    head : what the names of the rows are.
+    narrow_titles : in a narrow terminal, by title.
     """
 
     name: str
@@ -131,8 +119,7 @@ def sheets(comparison: Numbers) -> list[Sheet]:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned.
+    comparison : what `comparison` returned.
     """
     shown = [_of_measure(found) for found in tables(comparison)]
     if found := comparison["collaboration"]:
@@ -178,10 +165,8 @@ def group_fairness(histories: Sequence[History], last: int = 5) -> dict[str, Any
 
     Parameters
     ----------
-    histories
-        Runs of one scenario.
-    last
-        How many of the last evaluated rounds to average, at least 1.
+    histories : runs of one scenario.
+    last : how many of the last evaluated rounds to average, at least 1.
 
     Returns
     -------
@@ -199,10 +184,8 @@ def over_groups(histories: Sequence[History] | Comparison, last: int = 5) -> lis
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
-    last
-        How many of the last evaluated rounds to average.
+    histories : runs of one scenario, or a comparison of them.
+    last : how many of the last evaluated rounds to average.
     """
     found = Comparison.of(histories, last)
     if max(len(history.groups) for history in found.histories) < 2:
@@ -225,10 +208,8 @@ def over_clients(histories: Sequence[History] | Comparison, last: int = 5) -> li
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
-    last
-        How many of the last evaluated rounds to average.
+    histories : runs of one scenario, or a comparison of them.
+    last : how many of the last evaluated rounds to average.
     """
     found = Comparison.of(histories, last)
     methods = [
@@ -264,10 +245,8 @@ def every_client(histories: Sequence[History] | Comparison, last: int = 5) -> Sh
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
-    last
-        How many of the last evaluated rounds to average.
+    histories : runs of one scenario, or a comparison of them.
+    last : how many of the last evaluated rounds to average.
     """
     found = Comparison.of(histories, last)
     runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in found.runs.items()}
@@ -293,8 +272,7 @@ def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them; those that did not record bytes are left out.
+    histories : runs of one scenario, or a comparison of them; those that did not record bytes are left out.
     """
     runs = {
         label: [run.history for run in seeds.values() if any(_sent(record) for record in run.history.records)]
@@ -328,8 +306,7 @@ def paired_tests(comparison: Numbers) -> list[PairedTests]:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned.
+    comparison : what `comparison` returned.
     """
     found = [
         _paired_tests(f"tests-{one['measure'].replace('_', '-')}", one["title"], one["methods"], columns_of(one))
@@ -348,10 +325,8 @@ def tested(tests: PairedTests, first: str) -> Sheet:
 
     Parameters
     ----------
-    tests
-        Of one table.
-    first
-        The method that the others are compared with.
+    tests : of one table.
+    first : the method that the others are compared with.
     """
     rows = [(name, tuple(Cell(test.text if test else UNDEFINED) for test in cells)) for name, cells in tests.rows]
     return Sheet(
@@ -370,14 +345,10 @@ def lay_out(
 
     Parameters
     ----------
-    methods
-        With their `method`, and under the key of each column `{"mean", "std"}`.
-    columns
-        What to show.
-    groups
-        Whose values stand left of the columns.
-    root
-        Where the numbers are inside of a method, if not in itself.
+    methods : with their `method`, and under the key of each column `{"mean", "std"}`.
+    columns : what to show.
+    groups : whose values stand left of the columns.
+    root : where the numbers are inside of a method, if not in itself.
     """
     numbers = [method if root is None else method[root] for method in methods]
     found = [(group, list(_cells(methods, [of["groups"][group] for of in numbers], _GROUP))) for group in groups]

@@ -23,8 +23,7 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
 
     Parameters
     ----------
-    runs
-        By label and seed.
+    runs : by label and seed.
     """
     histories = [run for seeds in runs.values() for run in seeds.values()]
     rounds = max(max(len(run) for run in histories), *(int(run.meta.get("rounds") or 0) for run in histories))
@@ -45,10 +44,8 @@ def warnings(run: History, rounds: int) -> Iterator[str]:
 
     Parameters
     ----------
-    run
-        The run.
-    rounds
-        How many the longest run has, or was to have.
+    run : the run.
+    rounds : how many the longest run has, or was to have.
     """
     if len(run) < rounds:
         yield f"{run.label}, seed {run.seed}, stopped after {len(run)} of {rounds} rounds."
@@ -59,8 +56,7 @@ def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
 
     Parameters
     ----------
-    histories
-        The runs; those that do not know what computed them are left out.
+    histories : the runs; those that do not know what computed them are left out.
     """
     machines = [machine for run in histories for machine in run.meta.get("machines") or ()]
     kinds = dict.fromkeys(text for machine in machines if (text := kind(machine)))
@@ -76,8 +72,7 @@ def alone(seeds: Mapping[int, Mapping[str, Any]]) -> bool:
 
     Parameters
     ----------
-    seeds
-        By seed, the numbers of `equipoise.metrics.columns.COLLABORATION`.
+    seeds : by seed, the numbers of `equipoise.metrics.columns.COLLABORATION`.
     """
     return all(summary["down"] == 0 for summary in seeds.values())
 
@@ -89,10 +84,8 @@ def of_collaboration(
 
     Parameters
     ----------
-    runs
-        By label and seed.
-    found
-        By label and seed, of those that know what their clients reach alone, the numbers of `COLLABORATION`.
+    runs : by label and seed.
+    found : by label and seed, of those that know what their clients reach alone, the numbers of `COLLABORATION`.
     """
     if without := [label for label in runs if label not in found]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
@@ -137,8 +130,7 @@ def listed(names: Sequence[str]) -> str:
 
     Parameters
     ----------
-    names
-        One or more.
+    names : one or more.
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
@@ -150,10 +142,8 @@ def of_parity(
 
     Parameters
     ----------
-    runs
-        By label and seed.
-    found
-        By label and seed, what `History.group_fairness` returned, of those where it is not None.
+    runs : by label and seed.
+    found : by label and seed, what `History.group_fairness` returned, of those where it is not None.
     """
     every = [of for seeds in found.values() for of in seeds.values()]
     named = next((names for run in runs[next(iter(found))].values() if (names := _class_names(run))), [])
@@ -187,8 +177,7 @@ def of_areas(histories: Sequence[History]) -> Iterator[str]:
 
     Parameters
     ----------
-    histories
-        The runs.
+    histories : the runs.
     """
     found: dict[str, set[int]] = {}
     for run in histories:

@@ -42,8 +42,7 @@ def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario.
+    histories : runs of one scenario.
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -68,8 +67,7 @@ def commands(histories: Sequence[History]) -> list[str]:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, made from the command line.
+    histories : runs of one scenario, made from the command line.
     """
     configs = [run.meta.get("config") or {} for run in histories]
     if not all({"method", "scenario", "rounds"} <= config.keys() for config in configs):
@@ -91,8 +89,7 @@ def data_digest(run: History) -> str:
 
     Parameters
     ----------
-    run
-        The run.
+    run : the run.
     """
     return str((run.meta.get("data") or {}).get("sha256") or "")
 
@@ -128,8 +125,7 @@ def quarantined(histories: Sequence[History]) -> Iterator[tuple[str, int, str, s
 
     Parameters
     ----------
-    histories
-        The runs.
+    histories : the runs.
     """
     for run in histories:
         rounds: dict[tuple[str, str], list[int]] = {}
@@ -154,8 +150,7 @@ def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
 
     Parameters
     ----------
-    histories
-        The runs.
+    histories : the runs.
     """
     runs: dict[tuple[str, ...], list[str]] = {}
     for run in histories:
@@ -172,8 +167,7 @@ def settings(
 
     Parameters
     ----------
-    histories
-        By method.
+    histories : by method.
     """
     runs = {label: [dict(_flat(run.meta.get("config") or {})) for run in of] for label, of in histories.items()}
     common, differing = [], []
@@ -199,8 +193,7 @@ def versions(histories: Sequence[History]) -> list[tuple[str, str]]:
 
     Parameters
     ----------
-    histories
-        The runs.
+    histories : the runs.
     """
     found: dict[str, dict[str, None]] = {}
     for run in histories:

@@ -20,10 +20,8 @@ def rich_table(comparison: Numbers, width: int = 1000) -> Group:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned.
-    width
-        Columns of the terminal, >= 1; what does not fit beside the rest stands in a table below.
+    comparison : what `comparison` returned.
+    width : columns of the terminal, >= 1; what does not fit beside the rest stands in a table below.
     """
     from rich.console import Group
 
@@ -109,8 +107,7 @@ def markdown(comparison: Numbers) -> str:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned.
+    comparison : what `comparison` returned.
     """
     return "\n".join(map(_markdown, sheets(comparison)))
 
@@ -133,8 +130,7 @@ def latex(comparison: Numbers) -> str:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned.
+    comparison : what `comparison` returned.
     """
     return "\n".join(map(latex_sheet, sheets(comparison)))
 
@@ -144,8 +140,7 @@ def latex_sheet(sheet: Sheet) -> str:
 
     Parameters
     ----------
-    sheet
-        The table.
+    sheet : the table.
     """
     titles, rows = sheet.grid
 
@@ -181,8 +176,7 @@ def tex(text: str) -> str:
 
     Parameters
     ----------
-    text
-        Plain text.
+    text : plain text.
     """
     special = {character: "\\" + character for character in "&%$#_{}"} | {
         "\\": r"\textbackslash{}",

@@ -51,12 +51,9 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
 
     Parameters
     ----------
-    experiment
-        What `equipoise.runs.reproduce.read` returned.
-    result
-        What `equipoise.runs.reproduce.collect` returned.
-    histories
-        The finished runs, by part and row.
+    experiment : what `equipoise.runs.reproduce.read` returned.
+    result : what `equipoise.runs.reproduce.collect` returned.
+    histories : the finished runs, by part and row.
 
     Returns
     -------
@@ -90,12 +87,10 @@ def curves(
 
     Parameters
     ----------
-    found
-        Runs by row, one per seed.
-    spec, name
-        The column: what `over_rounds` takes, and what to call it.
-    series
-        Of the rows; rows of one series share a panel, in which a row is called by what its name adds to the series.
+    found : runs by row, one per seed.
+    spec, name : the column: what `over_rounds` takes, and what to call it.
+    series : of the rows; rows of one series share a panel, in which a row is called by what its name adds to the
+        series.
     """
     panel_of = {row: (series or {}).get(row, "") for row in found}
     titles = list(dict.fromkeys(panel_of.values()))
@@ -143,15 +138,13 @@ def over_rounds(history: History, spec: str) -> Curves:
 
     Parameters
     ----------
-    history
-        A run.
-    spec
-        `"STATISTIC [MEASURE]"`: avg, last, std, worst, gap or group:NAME of a measure (accuracy) of the global model.
+    history : a run.
+    spec : `"STATISTIC [MEASURE]"`: avg, last, std, worst, gap or group:NAME of a measure (accuracy) of the global
+        model.
 
     Raises
     ------
-    ValueError
-        The statistic has no value in a single round, or there is no such group.
+    ValueError : the statistic has no value in a single round, or there is no such group.
     """
     statistic, _, measure = spec.partition(" ")
     rounds, table = history.group_table(measure or "accuracy")
@@ -183,14 +176,10 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
 
     Parameters
     ----------
-    part
-        A block of the result.
-    at
-        By row: its series, and where it stands on the axis, `None` for a level.
-    x
-        What was varied.
-    columns
-        Names of columns of the part.
+    part : a block of the result.
+    at : by row: its series, and where it stands on the axis, `None` for a level.
+    x : what was varied.
+    columns : names of columns of the part.
     """
     figure, panels = drawing.panels(len(columns), height=1.5 if len(columns) > 1 else 1.9, sharex=True)
     series = list(dict.fromkeys(at[row][0] for row in part.rows if at[row][1] is not None))
@@ -259,10 +248,8 @@ def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
 
     Parameters
     ----------
-    parts
-        Blocks of a result; what follows the comma in their titles tells them apart.
-    x, y
-        Names of columns of each of them.
+    parts : blocks of a result; what follows the comma in their titles tells them apart.
+    x, y : names of columns of each of them.
     """
     from matplotlib.lines import Line2D
 

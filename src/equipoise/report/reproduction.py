@@ -37,10 +37,9 @@ class Statistic:
 
     Parameters
     ----------
-    compute
-        Makes it, of a history, how many of the last rounds to average, and a measure; None where it is not defined.
-    measured
-        In which unit and rounds it is.
+    compute : makes it, of a history, how many of the last rounds to average, and a measure; None where it is not
+        defined.
+    measured : in which unit and rounds it is.
     """
 
     compute: "Callable[[History, int, str], float | None]"
@@ -52,10 +51,8 @@ def of_groups(history: "History", last: int, measure: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    history
-        The run.
-    last, measure
-        As in `History.summary`.
+    history : the run.
+    last, measure : as in `History.summary`.
     """
     return summary_of(history, last, measure) if measure in history.measures else {}
 

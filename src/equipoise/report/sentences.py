@@ -25,8 +25,7 @@ def caption(comparison: Numbers) -> str:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned, or one of its `measures`.
+    comparison : what `comparison` returned, or one of its `measures`.
     """
     where = f" on {comparison['scenario']}" if comparison["scenario"] else ""
     last = f"the last {comparison['averaged']} evaluated rounds" if comparison["averaged"] > 1 else "the last round"
@@ -39,8 +38,7 @@ def legend(comparison: Numbers) -> list[str]:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned, or one of its `measures`.
+    comparison : what `comparison` returned, or one of its `measures`.
     """
     several = len(comparison["seeds"])
     text = [column.explanation for column in columns_of(comparison) if column.explanation]
@@ -57,8 +55,7 @@ def collaboration_caption(comparison: Numbers) -> str:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned, with a `collaboration`.
+    comparison : what `comparison` returned, with a `collaboration`.
     """
     scenario = comparison["collaboration"]["scenario"]
     where = f" on {scenario}" if scenario else ""
@@ -70,8 +67,7 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned, with a `collaboration`.
+    comparison : what `comparison` returned, with a `collaboration`.
     """
     return [
         "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
@@ -91,8 +87,7 @@ def parity_caption(comparison: Numbers) -> str:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned, with a `group_fairness`.
+    comparison : what `comparison` returned, with a `group_fairness`.
     """
     scenario = comparison["group_fairness"]["scenario"]
     where = f" on {scenario}" if scenario else ""
@@ -104,8 +99,7 @@ def parity_legend(comparison: Numbers) -> list[str]:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned, with a `group_fairness`.
+    comparison : what `comparison` returned, with a `group_fairness`.
     """
     return [
         "Differences in points between the groups that fare best and worst, lower is fairer: accuracy gap, of the accuracy; "
@@ -126,8 +120,7 @@ def verdict(comparison: Numbers) -> str:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned.
+    comparison : what `comparison` returned.
     """
     methods, seeds = comparison["methods"], len(comparison["seeds"])
     if all(method["avg"]["mean"] is None for method in methods):
@@ -250,8 +243,7 @@ def limits(histories: Sequence[History] | Comparison) -> list[str]:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, or a comparison of them.
+    histories : runs of one scenario, or a comparison of them.
     """
     return [*_limits(Comparison.of(histories))]
 

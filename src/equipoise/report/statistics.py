@@ -30,14 +30,10 @@ class Run:
 
     Parameters
     ----------
-    history
-        Its records.
-    groups
-        By measure: the evaluated rounds, and the values of the groups in them, see `History.group_table`.
-    clients
-        The rounds in which clients were evaluated, and their accuracies, see `History.client_table`.
-    summaries
-        By measure: see `summary_of`.
+    history : its records.
+    groups : by measure: the evaluated rounds, and the values of the groups in them, see `History.group_table`.
+    clients : the rounds in which clients were evaluated, and their accuracies, see `History.client_table`.
+    summaries : by measure: see `summary_of`.
     """
 
     history: History
@@ -71,14 +67,10 @@ class Comparison(Mapping[str, Any]):
 
     Parameters
     ----------
-    runs
-        By method and seed; methods in the order of their first appearance, seeds in increasing order.
-    histories
-        The runs in the order in which they were given.
-    last
-        How many of the last evaluated rounds are averaged.
-    document
-        Everything in plain JSON types.
+    runs : by method and seed; methods in the order of their first appearance, seeds in increasing order.
+    histories : the runs in the order in which they were given.
+    last : how many of the last evaluated rounds are averaged.
+    document : everything in plain JSON types.
     """
 
     runs: Mapping[str, Mapping[int, Run]]
@@ -92,13 +84,11 @@ class Comparison(Mapping[str, Any]):
 
         Parameters
         ----------
-        histories, last
-            As in `comparison`.
+        histories, last : as in `comparison`.
 
         Raises
         ------
-        ValueError
-            There is no run, the scenarios differ, or two runs have the same label and seed.
+        ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
         """
         if isinstance(histories, Comparison):
             return histories
@@ -133,10 +123,8 @@ def comparison(histories: Sequence[History], last: int = 5) -> Numbers:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario, any number of seeds per method; the first method is the one compared with.
-    last
-        How many of the last evaluated rounds to average, at least 1.
+    histories : runs of one scenario, any number of seeds per method; the first method is the one compared with.
+    last : how many of the last evaluated rounds to average, at least 1.
 
     Returns
     -------
@@ -171,8 +159,7 @@ def comparison(histories: Sequence[History], last: int = 5) -> Numbers:
 
     Raises
     ------
-    ValueError
-        There is no run, the scenarios differ, or two runs have the same label and seed.
+    ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     return Comparison.of(histories, last).document
 
@@ -182,13 +169,11 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
 
     Parameters
     ----------
-    histories
-        Runs of one scenario.
+    histories : runs of one scenario.
 
     Raises
     ------
-    ValueError
-        There is no run, the scenarios differ, or two runs have the same label and seed.
+    ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     if not histories:
         raise ValueError("there is nothing to compare: expected at least one history, found none.")
@@ -215,8 +200,7 @@ def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned.
+    comparison : what `comparison` returned.
     """
     return [comparison, *(found for name, found in comparison.get("measures", {}).items() if name != "accuracy")]
 
@@ -226,8 +210,7 @@ def columns_of(comparison: Mapping[str, Any]) -> list[Column]:
 
     Parameters
     ----------
-    comparison
-        What `comparison` returned, or one of its `measures`.
+    comparison : what `comparison` returned, or one of its `measures`.
     """
     methods, measure = comparison["methods"], comparison["measure"]
     return [
@@ -243,10 +226,8 @@ def summary_of(history: History, last: int, measure: str) -> Numbers:
 
     Parameters
     ----------
-    history
-        The run.
-    last, measure
-        As in `History.summary`.
+    history : the run.
+    last, measure : as in `History.summary`.
     """
     summary = history.summary(last, measure)
     if measure == "accuracy":
@@ -260,8 +241,7 @@ def over_seeds(values: Sequence[float | None]) -> OverSeeds:
 
     Parameters
     ----------
-    values
-        One number per seed; shape [n].
+    values : one number per seed; shape [n].
     """
     found = summary_over_seeds([math.nan if value is None else value for value in values])
     return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}

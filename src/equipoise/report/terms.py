@@ -65,8 +65,7 @@ def anchor(title: str) -> str:
 
     Parameters
     ----------
-    title
-        A key of `TERMS`.
+    title : a key of `TERMS`.
     """
     return f"term-{list(TERMS).index(title)}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
 
@@ -76,8 +75,7 @@ def typeset(formula: str) -> str:
 
     Parameters
     ----------
-    formula
-        Of a term; the result is escaped, and safe in a page.
+    formula : of a term; the result is escaped, and safe in a page.
     """
     return re.sub(r"_(\w)|([ₖᵢⱼ₀])", lambda low: f"<sub>{low[1] or _LOW[low[2]]}</sub>", escape(formula))
 
@@ -87,8 +85,7 @@ def hint(title: str) -> str:
 
     Parameters
     ----------
-    title
-        A title of a column.
+    title : a title of a column.
     """
     term = TERMS.get(title)
     return "" if term is None else f"{term.formula}.{f' {term.better.capitalize()} is better.' if term.better else ''}"
