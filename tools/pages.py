@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from docstrings import Docstrings, parts
@@ -196,3 +197,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         if f"<!-- {name} -->" in markdown:
             markdown = markdown.replace(f"<!-- {name} -->", generate())
     return markdown
+
+
+def on_post_build(config: Any) -> None:
+    """Delete the page that a web server shows for a missing one: opened from disk it finds neither styles nor links."""
+    (Path(config.site_dir) / "404.html").unlink()
