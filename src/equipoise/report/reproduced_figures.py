@@ -52,9 +52,9 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
     Parameters
     ----------
     experiment
-        What `equipoise.runs.reproduce.read` returned.
+        What `equipoise.runs.experiment.read_experiment` returned.
     result
-        What `equipoise.runs.reproduce.collect` returned.
+        What `equipoise.runs.agreement.collect` returned.
     histories
         The finished runs, by part and row.
 
