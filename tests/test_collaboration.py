@@ -462,7 +462,11 @@ def test_one_client(name):
             "min_size=10 samples.*Raise alpha",
             marks=pytest.mark.slow,
         ),
-        ("digits-dir", {"test": (900, 897, 10, 10)}, "a test of 1797 handwriting samples leaves none of 1797 to train on"),
+        (
+            "digits-dir",
+            {"test": (900, 897, 10, 10)},
+            "a test of 1797 handwriting samples leaves none of 1797 to train on",
+        ),
         ("digits-pow", {"seed": -1}, "seed must be .*>= 0; found -1"),
         ("digits-pow", {"test": (10, 10, 10)}, "test must be 4 positive numbers"),
     ],

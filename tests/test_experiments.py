@@ -339,7 +339,7 @@ TRIED = ("fedheal/table2", "fedld/table1", "fedism/table2", "fedsac/table1")  # 
 def test_the_stand_in_makes_valid_runs(name: str, tmp_path: Path) -> None:
     part = [part for part in READ[name].part if part.embedded][-1]
     row = READ[name].of(part)[-1]
-    (cell,) = embedded(name, tmp_path, parts=[part.name], rows=[row.name]).cells
+    (cell,) = embedded(name, tmp_path, parts=[part.name], rows=[row.name]).runs
     assert cell.config.label == row.name
     assert cell.config.scenario.startswith("digits")
     assert cell.config.rounds <= 100
@@ -399,7 +399,7 @@ def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
     (example,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
     (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
     name = str(tmp_path / "mine.toml")
-    cells = embedded(name, tmp_path / "runs").cells
+    cells = embedded(name, tmp_path / "runs").runs
     assert [(cell.part, cell.row) for cell in cells] == [("one-epoch", "FedAvg"), ("one-epoch", "q-FFL")]
     assert "q=0.5" in cells[1].config.method
     assert cells[0].config.rounds == 3
