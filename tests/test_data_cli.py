@@ -21,10 +21,10 @@ from typer.testing import CliRunner, Result
 
 import fixture_data as made
 from equipoise.cli.data import app
-from equipoise.data.contents import Found
+from equipoise.data.contents import Contents
 from equipoise.data.sets import catalog, download
 from equipoise.data.sets.catalog import Count, each
-from equipoise.data.sets.check import WHOLE, Finding, check
+from equipoise.data.sets.check import WHOLE, SplitCheck, check
 from equipoise.data.sets.download import Address, FetchError, fetch
 
 
@@ -149,10 +149,10 @@ def test_check_where_nothing_is() -> None:
 def test_sets_without_published_splits_are_compared_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    def read(root: Path, split: str) -> Found:
+    def read(root: Path, split: str) -> Contents:
         y = torch.tensor([0, 1, 1] if split == "train" else [0])
         x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
-        return Found((x, y), ("healthy", "ill"), parts={"north": (0,), "south": (1, 2)} if split == "train" else {})
+        return Contents((x, y), ("healthy", "ill"), parts={"north": (0,), "south": (1, 2)} if split == "train" else {})
 
     entry = replace(catalog.SETS["rsna-ich"], classes=("healthy", "ill"), read=read, whole=each(2, 2))
     monkeypatch.setitem(catalog.SETS, "rsna-ich", entry)
@@ -177,7 +177,7 @@ def test_sets_without_published_splits_are_compared_as_a_whole(tmp_path: Path, m
 def test_check_goes_on_where_a_set_cannot_be_read(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(root: Path, split: str) -> Found:
+    def read(root: Path, split: str) -> Contents:
         raise error
 
     made.usps(tmp_path)
@@ -201,7 +201,7 @@ def test_check_goes_on_where_a_set_cannot_be_read(
 )
 def test_verdicts(found: Any, published: Any, there: bool, verdict: str) -> None:
     for needed in (True, False):
-        one = Finding("train", ("a", "b"), found, published, needed, there)
+        one = SplitCheck("train", ("a", "b"), found, published, needed, there)
         assert one.verdict == verdict
         good = verdict in ("OK", "nothing to compare with") or (verdict == "missing" and not needed)
         assert one.good == good

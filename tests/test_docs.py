@@ -120,7 +120,7 @@ def understand(line: str) -> None:
     if "scenario" in given or words[0] == "init":
         name, options = called(given.get("scenario") or ("own" if given.get("data") else "digits"))
         assert name in scenarios.SCENARIOS
-        assert options.keys() | bare <= set(inspect.signature(scenarios.SCENARIOS[name].build).parameters)
+        assert options.keys() | bare <= scenarios.SCENARIOS[name].options.keys()
     if given.get("network"):
         name, options = called(given["network"])
         networks.build(name, **options)

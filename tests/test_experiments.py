@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 import tomllib
@@ -21,13 +20,19 @@ from equipoise.report.reproduced_figures import KINDS
 from equipoise.report.reproduction import STATISTICS
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
+from equipoise.runs.experiment import (
+    ExperimentError,
+    experiment_names,
+    published,
+    read_experiment,
+)
 from equipoise.scenarios import SCENARIOS
 
 ROOT = Path(equipoise.__file__).parent / "runs" / "experiments"
-EVERY = reproduce.known()
+EVERY = experiment_names()
 TABLES = [name for name in EVERY if "/table" in name]
 FIGURES = [name for name in EVERY if "/figure" in name]
-READ = {name: reproduce.read(name) for name in EVERY}
+READ = {name: read_experiment(name) for name in EVERY}
 
 
 def text(name: str) -> str:
@@ -85,8 +90,7 @@ def test_every_setting_of_a_part_is_a_hyper_parameter(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_scenarios_options_networks_and_training_exist(name: str) -> None:
     for part, condition in conditions(name):
-        build = inspect.signature(SCENARIOS[condition.scenario].build).parameters
-        options = {key for key, p in build.items() if p.kind is p.KEYWORD_ONLY}
+        options = SCENARIOS[condition.scenario].options.keys()
         rows = READ[name].of(part)
         assert set(condition.options) <= options, part.name
         assert all(set(row.options) <= options for row in rows), part.name
@@ -226,7 +230,7 @@ SPACED = {  # the same, for names with blanks
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_published_number_has_its_place(name: str) -> None:
-    experiment, found = READ[name], reproduce.published(name)
+    experiment, found = READ[name], published(name)
     places = {(row.name, part.name, column) for part in experiment.part for row in experiment.of(part) for column in part.columns}  # fmt: skip
     assert set(found) <= places
     assert len(found) == CELLS[name]
@@ -238,7 +242,7 @@ def test_every_published_number_has_its_place(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_published_numbers_are_those_of_the_paper(name: str) -> None:
-    found = reproduce.published(name)
+    found = published(name)
     typed = [tuple(one.split(",")) for one in TYPED.get(name, "").split()] + SPACED.get(name, [])
     assert len(typed) >= min(3, len(found))
     for row, part, column, *numbers in typed:
@@ -250,7 +254,7 @@ def test_published_numbers_are_those_of_the_paper(name: str) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_published_averages_follow_from_their_parts(name: str) -> None:
     """A slip in typing or reading would show: AVG and STD of FedHEAL, and the averages of FedISM+."""
-    found = reproduce.published(name)
+    found = published(name)
     for row in READ[name].row:
         for part in READ[name].part:
             of = {column: found[row.name, part.name, column][0] for column in part.columns if (row.name, part.name, column) in found}  # fmt: skip
@@ -269,8 +273,8 @@ def test_published_averages_follow_from_their_parts(name: str) -> None:
 def test_the_spread_over_clients_follows_from_the_two_tests() -> None:
     """FedISM+ Table IV is 0.4 times the gap of the AUCs of Tables II and III (4 of 20 clients), but for Agnostic-FL, whose gap
     changes its sign."""
-    gaps = reproduce.published("fedism/table2") | reproduce.published("fedism/table3")
-    for (row, part, _), (std, _) in reproduce.published("fedism/table4").items():
+    gaps = published("fedism/table2") | published("fedism/table3")
+    for (row, part, _), (std, _) in published("fedism/table4").items():
         if row != "Agnostic-FL":
             assert std == pytest.approx(0.4 * (gaps[row, part, "clean AUC"][0] - gaps[row, part, "corrupted AUC"][0]), abs=0.011)  # fmt: skip
 
@@ -317,7 +321,7 @@ def shared(name: str) -> dict[tuple[str, str], tuple[object, ...]]:
 QUICK = [name for name in EVERY if name not in ("fedsac/table5", "fedsac/table6")]  # many large scenarios
 
 
-def embedded(name: str, path: Path, **more: object) -> reproduce.Plan:
+def embedded(name: str, path: Path, **more: object) -> reproduce.ReproductionPlan:
     return reproduce.plan(name, path, embedded=True, seeds=1, **more)
 
 
@@ -335,7 +339,7 @@ TRIED = ("fedheal/table2", "fedld/table1", "fedism/table2", "fedsac/table1")  # 
 def test_the_stand_in_makes_valid_runs(name: str, tmp_path: Path) -> None:
     part = [part for part in READ[name].part if part.embedded][-1]
     row = READ[name].of(part)[-1]
-    (cell,) = embedded(name, tmp_path, parts=[part.name], rows=[row.name]).cells
+    (cell,) = embedded(name, tmp_path, parts=[part.name], rows=[row.name]).runs
     assert cell.config.label == row.name
     assert cell.config.scenario.startswith("digits")
     assert cell.config.rounds <= 100
@@ -347,11 +351,11 @@ def test_the_stand_in_makes_valid_runs(name: str, tmp_path: Path) -> None:
 def test_every_stand_in_makes_valid_runs(name: str, tmp_path: Path) -> None:
     planned = embedded(name, tmp_path)
     parts = [part for part in READ[name].part if part.embedded]
-    assert len(planned.cells) == sum(len(READ[name].of(part)) for part in parts)
+    assert len(planned.runs) == sum(len(READ[name].of(part)) for part in parts)
 
 
 def test_without_a_stand_in_the_reason_is_told(tmp_path: Path) -> None:
-    with pytest.raises(reproduce.ExperimentError, match="no embedded stand-in"):
+    with pytest.raises(ExperimentError, match="no embedded stand-in"):
         embedded("fedism/table3", tmp_path)
 
 
@@ -395,11 +399,11 @@ def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
     (example,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
     (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
     name = str(tmp_path / "mine.toml")
-    cells = embedded(name, tmp_path / "runs").cells
+    cells = embedded(name, tmp_path / "runs").runs
     assert [(cell.part, cell.row) for cell in cells] == [("one-epoch", "FedAvg"), ("one-epoch", "q-FFL")]
     assert "q=0.5" in cells[1].config.method
     assert cells[0].config.rounds == 3
-    with pytest.raises(reproduce.ExperimentError, match="say where they are, with --data DIR"):
+    with pytest.raises(ExperimentError, match="say where they are, with --data DIR"):
         reproduce.plan(name, tmp_path / "runs")
 
 

@@ -68,10 +68,7 @@ def test_settings_are_those_of_a_run() -> None:
 
 
 def test_options_are_those_of_the_scenario() -> None:
-    import inspect
-
-    build = inspect.signature(scenarios.SCENARIOS["own"].build).parameters.values()
-    assert set(OPTIONS) == {p.name for p in build if p.kind is p.KEYWORD_ONLY}
+    assert OPTIONS.keys() == scenarios.SCENARIOS["own"].options.keys()
 
 
 def test_run_with_the_file(here: Path, equipoise: Any) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fixture_medical as fixture
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.sets import covid, isic, retina, rsna
@@ -34,13 +34,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def images(found: Found) -> NDArray[np.uint8]:
+def images(found: Contents) -> NDArray[np.uint8]:
     assert isinstance(found.data, Mapped)
     x, _ = found.data.gather(range(len(found)))
     return x.numpy()
 
 
-def targets(found: Found) -> list[int]:
+def targets(found: Contents) -> list[int]:
     assert isinstance(found.data, Mapped)
     return found.data.targets.tolist()
 

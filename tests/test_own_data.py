@@ -22,8 +22,8 @@ from PIL import Image
 from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Mapped, labels
-from equipoise.data.own.columns import Columns, Own, ordered
-from equipoise.data.own.reading import find
+from equipoise.data.own.columns import Columns, UserData, ordered
+from equipoise.data.own.reading import read_user_data
 from equipoise.scenarios import own as own_scenario
 from equipoise.scenarios.own import divided
 from run_helpers import cache, equipoise
@@ -86,7 +86,7 @@ def test_folders_per_client(tmp_path: Path) -> None:
     top = plain(tmp_path)
     (top / "north" / "cat" / ".DS_Store").write_bytes(b"x")
     (top / "Thumbs.db").write_bytes(b"x")
-    found = find(top)
+    found = read_user_data(top)
     assert found.clients == ("north", "south")
     assert found.classes == ("cat", "dog")
     assert len(found) == 20
@@ -152,7 +152,7 @@ def test_many_images_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_parts_in_folders(
     tmp_path: Path, names: list[str], split: dict[str, int] | None, clients: tuple[str, ...]
 ) -> None:
-    found = find(folders(tmp_path, names))
+    found = read_user_data(folders(tmp_path, names))
     assert found.clients == clients
     assert (
         split is None if found.split is None else {part: found.split.count(part) for part in set(found.split)} == split
@@ -162,7 +162,7 @@ def test_parts_in_folders(
 def test_given_parts_are_kept(tmp_path: Path) -> None:
     top = folders(tmp_path, [f"{s}/{c}/{k}" for s in ("train", "test", "val") for c in "ab" for k in ("cat", "dog")], 2)
     made = scenarios.load("own", 3, top, size=8)
-    read = find(top)
+    read = read_user_data(top)
     for name, rows in made.manifest["tests"].items():
         assert all(read.names[row].startswith(f"test/{name}/") for row in rows)
     assert all(
@@ -208,7 +208,7 @@ def test_what_is_no_image_is_said(tmp_path: Path) -> None:
     top = plain(tmp_path)
     (top / "north" / "notes.txt").write_text("x")
     (top / "east" / "cat").mkdir(parents=True)
-    found = find(top)
+    found = read_user_data(top)
     assert found.notes == ("1 file is no image and passed over: north/notes.txt.", "No image in east/cat: passed over.")
     assert found.clients == ("north", "south")
 
@@ -219,10 +219,10 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "my" / "east").symlink_to(tmp_path / "real" / "north", target_is_directory=True)
     for kind in ("cat", "dog"):
         (tmp_path / "my" / "west" / kind).symlink_to(tmp_path / "real" / "south" / kind, target_is_directory=True)
-    assert find(tmp_path / "my").clients == ("east", "west")
+    assert read_user_data(tmp_path / "my").clients == ("east", "west")
     (tmp_path / "my" / "west" / "up").symlink_to(tmp_path / "my", target_is_directory=True)
     with pytest.raises(DataError, match="is a link to a folder that it is in"):
-        find(tmp_path / "my")
+        read_user_data(tmp_path / "my")
 
 
 def broken_folders(top: Path, kind: str) -> None:
@@ -290,7 +290,7 @@ def broken_folders(top: Path, kind: str) -> None:
 def test_folders_that_are_refused(tmp_path: Path, kind: str, said: str) -> None:
     broken_folders(tmp_path, kind)
     with pytest.raises(DataError, match=said):
-        find(tmp_path)
+        read_user_data(tmp_path)
 
 
 def test_an_image_that_is_none(tmp_path: Path) -> None:
@@ -301,20 +301,20 @@ def test_an_image_that_is_none(tmp_path: Path) -> None:
 
 def test_paths_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere does not exist\. Give a folder"):
-        find(tmp_path / "nowhere")
+        read_user_data(tmp_path / "nowhere")
     (tmp_path / "a.xlsx").write_bytes(b"x")
     with pytest.raises(DataError, match=r"expected a folder, or a file that ends in \.csv"):
-        find(tmp_path / "a.xlsx")
+        read_user_data(tmp_path / "a.xlsx")
     with pytest.raises(DataError, match="label names a column of a table"):
-        find(plain(tmp_path / "my"), Columns(label="kind"))
+        read_user_data(plain(tmp_path / "my"), Columns(label="kind"))
     with pytest.raises(DataError, match="download=true is for data sets of the Hub"):
-        find(tmp_path, download=True)
+        read_user_data(tmp_path, download=True)
 
 
 # tables
 def test_table_of_numbers(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv", [HEADER, *people()])
-    found = find(tmp_path, Columns(group="sex"))  # a folder with one table
+    found = read_user_data(tmp_path, Columns(group="sex"))  # a folder with one table
     assert found.source == str(path)
     assert (found.classes, found.clients, found.features) == (("sick", "well"), ("a", "b"), ("age", "pulse"))
     made = scenarios.load("own", 0, path, group="sex")
@@ -355,7 +355,7 @@ def test_table_without_a_client_is_divided(tmp_path: Path) -> None:
 def test_tables_of_other_programs(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text, encoding="utf-8", newline="")
-    found = find(path)
+    found = read_user_data(path)
     assert (found.label, found.clients) == (("1", "0"), ("a",))
     assert isinstance(found.inputs, np.ndarray)
     assert found.inputs[:, 0].tolist() == [0.5, 1.5]
@@ -382,12 +382,12 @@ def test_table_of_images(tmp_path: Path) -> None:
     x, y = made.clients[0]  # type: ignore[misc]
     assert ((x.float().mean((1, 2, 3)) > 100) == (y == 1)).all()
     twice = table(tmp_path / "twice.csv", [("path", "label", "client"), *(row[:3] for row in rows), rows[0][:3]])
-    assert find(twice).notes == (
+    assert read_user_data(twice).notes == (
         "twice.csv: 1 line repeats an image of another; it counts each time, perhaps in training and in test data.",
     )
     table(twice, [("path", "label", "client"), rows[0][:3], (rows[0][0], "dog", "a")])
     with pytest.raises(DataError, match=r"line 3, column path: .* is 'dog' here and 'cat' before \(.*line 2"):
-        find(twice)
+        read_user_data(twice)
 
 
 def test_columns_by_other_names(tmp_path: Path) -> None:
@@ -432,13 +432,13 @@ def test_tables_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=said):
-        find(path)
+        read_user_data(path)
 
 
 def test_a_table_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes("label,client,v\nä,x,1\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"t\.csv cannot be read as a table"):
-        find(tmp_path / "t.csv")
+        read_user_data(tmp_path / "t.csv")
 
 
 # arrays
@@ -495,7 +495,7 @@ def test_arrays_of_many_shapes(tmp_path: Path, x: np.ndarray[Any, Any], shape: t
 )
 def test_arrays_that_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
-        find(arrays(tmp_path / "a.npz", **changes))
+        read_user_data(arrays(tmp_path / "a.npz", **changes))
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"x" + b[1:], lambda b: b""])
@@ -503,7 +503,7 @@ def test_damaged_arrays(tmp_path: Path, damage: Any) -> None:
     path = arrays(tmp_path / "a.npz")
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"a\.npz cannot be read"):
-        find(path)
+        read_user_data(path)
 
 
 # the Hub
@@ -571,8 +571,12 @@ def test_hub_downloads_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
         DataError,
         match=r"hub:some/cats is not on this machine, .*--set download=true\. \(Couldn't reach .*'some/cats'\.\)",
     ):
-        find("hub:some/cats", Columns(client="site"))
-    assert find("hub:some/cats", Columns(client="site"), download=True).clients == ("site-0", "site-1", "site-2")
+        read_user_data("hub:some/cats", Columns(client="site"))
+    assert read_user_data("hub:some/cats", Columns(client="site"), download=True).clients == (
+        "site-0",
+        "site-1",
+        "site-2",
+    )
     assert [one["offline"] for one in asked] == [True, False]
 
 
@@ -582,8 +586,8 @@ def test_hub_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"a": [1, 2, 3, 4], "b": [0.5] * 4, "note": list("wxyz"), "label": ["u", "v"] * 2, "client": [7, 7, 8, 8]}
     hub(monkeypatch, Table(features, columns))
     with pytest.raises(DataError, match=r"column note: expected a number in every row\. .*leave_out='note'"):
-        find("hub:some/numbers")
-    found = find("hub:some/numbers", Columns(leave_out=("note",)))
+        read_user_data("hub:some/numbers")
+    found = read_user_data("hub:some/numbers", Columns(leave_out=("note",)))
     assert isinstance(found.inputs, np.ndarray)
     assert found.inputs.tolist() == [[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.5]]
     assert (found.clients, found.features, found.split) == (("7", "8"), ("a", "b"), None)
@@ -591,21 +595,21 @@ def test_hub_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hub_data_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"expected hub:OWNER/NAME"):
-        find("hub:cats")
+        read_user_data("hub:cats")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'equipoise\[hub\]'"):
-        find("hub:some/cats")
+        read_user_data("hub:some/cats")
     hub(monkeypatch, {"test": hub_images(4)})
     with pytest.raises(DataError, match="has no part train; it has test"):
-        find("hub:some/cats")
+        read_user_data("hub:some/cats")
     hub(monkeypatch, hub_images(4))
     with pytest.raises(DataError, match=r"Unknown column 'place'"):
-        find("hub:some/cats", Columns(client="place"))
+        read_user_data("hub:some/cats", Columns(client="place"))
     with pytest.raises(DataError, match=r"has no column label|Unknown column 'kind'"):
-        find("hub:some/cats", Columns(label="kind"))
+        read_user_data("hub:some/cats", Columns(label="kind"))
     hub(monkeypatch, hub_images(4, label=-1))
     with pytest.raises(DataError, match="sample 0, column label: the label is missing"):
-        find("hub:some/cats")
+        read_user_data("hub:some/cats")
     broken = hub_images(4)
     broken.columns["picture"][2] = None
     hub(monkeypatch, broken)
@@ -614,8 +618,8 @@ def test_hub_data_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # how samples are divided
-def own(label: Sequence[object], client: Sequence[object], **more: Any) -> Own:
-    return Own(
+def own(label: Sequence[object], client: Sequence[object], **more: Any) -> UserData:
+    return UserData(
         "x", "test", tuple(map(str, label)), np.zeros((len(label), 1), np.float32), tuple(map(str, client)), **more
     )
 
@@ -726,7 +730,7 @@ def test_measures_may_be_asked_for(tmp_path: Path) -> None:
         ({"test": 0.6}, r"test must be in \(0, 0\.5\].*found 0\.6"),
         ({"test": 0}, r"test must be in \(0, 0\.5\]"),
         ({"validation": -0.1}, r"validation must be in \[0, 0\.5\]"),
-        ({"size": 4}, "size must be a whole number of pixels >= 8; found 4"),
+        ({"size": 4}, "size must be a whole number >= 8 pixels; found 4"),
         ({"tests": "people"}, "tests must be one of groups, clients, all; found 'people'"),
         ({"clients": 0}, "clients must be a whole number >= 1"),
         ({"tests": "groups"}, "has no column group, which tests=groups asks for"),

@@ -18,7 +18,7 @@ import torch
 from scipy.io import loadmat, savemat
 
 import fixture_data as made
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import find, located
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog, mat
@@ -39,7 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
-def arrays(found: Found) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def arrays(found: Contents) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """All images and labels that a reader found."""
     data = found.data
     x, y = data.gather(range(len(data))) if isinstance(data, Mapped) else data
@@ -48,7 +48,7 @@ def arrays(found: Found) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return x.numpy(), y.numpy()
 
 
-def same(found: Found, written: tuple[Any, Any]) -> None:
+def same(found: Contents, written: tuple[Any, Any]) -> None:
     x, y = arrays(found)
     np.testing.assert_array_equal(x, written[0])
     np.testing.assert_array_equal(y, written[1])

@@ -15,12 +15,13 @@ from PIL import Image
 
 import fixture_data
 import fixture_medical
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog
+from equipoise.runs import comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
-from equipoise.scenarios import SCENARIOS, Images, Scenario, load, partition
+from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
 from equipoise.scenarios.corrupted import corrupted
 
 GOLDEN = {
@@ -42,10 +43,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
-def found(y: Any, n_classes: int = 10, **more: Any) -> Found:
+def found(y: Any, n_classes: int = 10, **more: Any) -> Contents:
     """Samples of one pixel that take no memory, with the labels given."""
     y = torch.as_tensor(np.asarray(y), dtype=torch.int64)
-    return Found(
+    return Contents(
         (torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(y), 1, 1, 1), y), tuple("abcdefghij"[:n_classes]), **more
     )
 
@@ -58,15 +59,16 @@ def spread(n: int, n_classes: int = 10) -> torch.Tensor:
     return torch.arange(n) % n_classes
 
 
-Reads = Callable[[dict[tuple[str, str], Found]], None]
+Reads = Callable[[dict[tuple[str, str], Contents]], None]
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Have the catalogue find what a test says, whatever the folder."""
 
-    def say(sets: dict[tuple[str, str], Found]) -> None:
+    def say(sets: dict[tuple[str, str], Contents]) -> None:
         monkeypatch.setattr(catalog, "read", lambda name, root, split, **options: sets[name, split])
+        monkeypatch.setattr(papers, "require", lambda name, data: None)
 
     return say
 
@@ -98,7 +100,7 @@ PROTOCOLS = {  # rounds, epochs, steps, batch, rate, momentum, decay, optimizer,
 }
 
 
-def everything(n: int = 100) -> dict[tuple[str, str], Found]:
+def everything(n: int = 100) -> dict[tuple[str, str], Contents]:
     """All data sets, small."""
     lists = {f"split_{k}/client_{j}": tuple(range(j, 60, 5)) for k in (1, 2, 3) for j in range(5)}
     sites = {f"split_real/site-{j}": tuple(range(j, 60, 12)) for j in range(12)}
@@ -201,7 +203,7 @@ def test_what_is_missing_or_unknown_is_named(tmp_path: Path) -> None:
 FULL = {"mnist": 60_000, "usps": 7_291, "svhn": 73_257, "syn": 10_000, "synth": 479_400}
 
 
-def full_digits() -> dict[tuple[str, str], Found]:
+def full_digits() -> dict[tuple[str, str], Contents]:
     return {
         (name, split): found(spread(n if split == "train" else 20))
         for name, n in FULL.items()
@@ -376,6 +378,7 @@ def test_each_institution_is_a_client(reads: Reads, tmp_path: Path) -> None:
 def test_retina_trains_on_its_files(tmp_path: Path) -> None:
     folder = fixture_medical.retina(tmp_path)
     scenario = load("fedld-retina", 0, tmp_path, split=2, size=32)
+    assert describe("fedld-retina", size=32).shape == scenario.shape
     assert scenario.shape == (3, 32, 32)
     assert scenario.client_names == tuple(f"client_{k}" for k in range(1, 6))
     names = catalog.read("retina", tmp_path, "train").names
@@ -398,6 +401,7 @@ def test_retina_from_kaggle_has_no_lists(tmp_path: Path) -> None:
 def test_institutions_train_on_their_files(tmp_path: Path) -> None:
     fixture_medical.covid(tmp_path)
     scenario = load("fedld-covid", 0, tmp_path, size=24)
+    assert describe("fedld-covid", size=24).shape == scenario.shape
     assert scenario.shape == (3, 24, 24)
     assert scenario.client_names == tuple(sorted(fixture_medical.COVID_CLIENTS))
     trained("fedld-covid", tmp_path, {"size": 24})
@@ -416,14 +420,14 @@ def trained(name: str, data: Path, options: dict[str, Any], **choices: Any) -> N
 
 
 # FedISM
-def noisy(n: int, n_classes: int, side: int = 4, seed: int = 0) -> Found:
+def noisy(n: int, n_classes: int, side: int = 4, seed: int = 0) -> Contents:
     x = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
-    return Found((x, spread(n, n_classes)), tuple("abcdefgh"[:n_classes]))
+    return Contents((x, spread(n, n_classes)), tuple("abcdefgh"[:n_classes]))
 
 
-def on_disk(one: Found, path: Path) -> Found:
+def on_disk(one: Contents, path: Path) -> Contents:
     np.save(path, one.data[0].numpy())
-    return Found(Mapped(path, np.arange(len(one)), labels(one.data)), one.classes)
+    return Contents(Mapped(path, np.arange(len(one)), labels(one.data)), one.classes)
 
 
 def test_quality_repeats_the_released_partition(reads: Reads, tmp_path: Path) -> None:
@@ -583,12 +587,13 @@ def test_fedism_trains_on_its_files(name: str, folder: str, ending: str, classes
 def test_skin_lesions_are_divided_by_centre(tmp_path: Path) -> None:
     fixture_medical.isic(tmp_path, n=96)
     scenario = load("fedism-isic", 0, tmp_path, clients="centre", size=24)
+    assert describe("fedism-isic", clients="centre", size=24).shape == scenario.shape
     assert scenario.client_names == ("BCN", "HAM", "MSK4")
     trained("fedism-isic", tmp_path, {"clients": "centre", "size": 24})
 
 
 # FedSAC
-def cifar(n: int = 50_000) -> dict[tuple[str, str], Found]:
+def cifar(n: int = 50_000) -> dict[tuple[str, str], Contents]:
     return {("cifar10", "train"): found(spread(n)), ("cifar10", "test"): found(spread(10_000))}
 
 
@@ -683,6 +688,48 @@ def test_fedsac_trains_on_its_files(name: str, shape: tuple[int, ...], tmp_path:
     fed, _ = runs.federation(config)
     fed.fit(1, progress=False)
     assert len(fed.records) == 1
+
+
+def test_a_comparison_reads_its_files_once_per_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods come before seeds in the order of a comparison, and the runs on the same data follow one another."""
+    fixture_data.cifar10(tmp_path, 400, 30)
+    reads: list[str] = []
+    read = catalog.read
+
+    def counted(name: str, root: Path, split: str, **options: Any) -> Contents:
+        reads.append(split)
+        return read(name, root, split, **options)
+
+    class Here:
+        """A worker in this process."""
+
+        alive = True
+
+        def run(self, arguments: Sequence[str]) -> None:
+            runs.execute(Path(arguments[-1]), progress=False)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(catalog, "read", counted)
+    monkeypatch.setattr(comparison, "Worker", Here)
+    small = {"network": "mlp", "network_options": {"hidden": [4]}, "rounds": 1, "steps": 1}
+    configs = [
+        configure(
+            method,
+            "fedsac-cifar10",
+            data=str(tmp_path),
+            seed=seed,
+            scenario_options={"samples": 85, "clients": 4},
+            **small,
+        )
+        for method in ("fedavg", "fedprox", "afl", "fedheal")
+        for seed in range(3)
+    ]
+    assert reads == []  # a configuration needs none
+    histories = comparison.compare(configs, tmp_path / "runs", jobs=1)
+    assert reads == ["train", "test"] * 3
+    assert [(h.label, h.seed) for h in histories] == [(c.label, c.seed) for c in configs]
 
 
 def test_adam_is_recommended_and_another_optimizer_has_its_own_rate(reads: Reads, tmp_path: Path) -> None:

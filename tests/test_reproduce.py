@@ -21,7 +21,8 @@ from equipoise.federation.history import History
 from equipoise.networks.resnet import resnet18
 from equipoise.report import reproduction
 from equipoise.report.reproduction import Block, ReproducedValue, Result
-from equipoise.runs import reproduce
+from equipoise.runs import agreement, reproduce
+from equipoise.runs.experiment import ExperimentError, read_experiment
 
 MINE = """
 title = "Two ways"
@@ -95,38 +96,38 @@ def test_a_file_that_is_not_right_is_refused(mine: str, old: str, new: str, mess
     path = Path(mine)
     assert old in MINE
     path.write_text(MINE.replace(old, new))
-    with pytest.raises(reproduce.ExperimentError, match=message):
-        reproduce.read(mine)
+    with pytest.raises(ExperimentError, match=message):
+        read_experiment(mine)
 
 
 def test_unknown_names_get_a_suggestion(mine: str, tmp_path: Path) -> None:
-    with pytest.raises(reproduce.ExperimentError, match=r"Unknown experiment 'fedheal/table22'.*fedheal/table2"):
-        reproduce.read("fedheal/table22")
-    with pytest.raises(reproduce.ExperimentError, match="there is no such file"):
-        reproduce.read(str(tmp_path / "other.toml"))
-    with pytest.raises(reproduce.ExperimentError, match=r"Unknown row 'fedhael'.*FedHEAL"):
+    with pytest.raises(ExperimentError, match=r"Unknown experiment 'fedheal/table22'.*fedheal/table2"):
+        read_experiment("fedheal/table22")
+    with pytest.raises(ExperimentError, match="there is no such file"):
+        read_experiment(str(tmp_path / "other.toml"))
+    with pytest.raises(ExperimentError, match=r"Unknown row 'fedhael'.*FedHEAL"):
         reproduce.plan(mine, tmp_path, embedded=True, rows=["fedhael"])
-    with pytest.raises(reproduce.ExperimentError, match=r"--data DIR.*--embedded"):
+    with pytest.raises(ExperimentError, match=r"--data DIR.*--embedded"):
         reproduce.plan(mine, tmp_path)
-    with pytest.raises(reproduce.ExperimentError, match="nothing to run: its authors keep it"):
+    with pytest.raises(ExperimentError, match="nothing to run: its authors keep it"):
         reproduce.plan(mine, tmp_path, embedded=True, rows=["Unknown"])
 
 
 def test_a_plan_is_complete(mine: str, tmp_path: Path) -> None:
     plan = reproduce.plan(mine, tmp_path / "r", embedded=True)
-    assert [(c.row, c.seed) for c in plan.cells] == [(r, s) for r in ("Plain & simple", "FedHEAL") for s in (0, 1)]
-    plain, heal = plan.cells[0].config, plan.cells[2].config
+    assert [(c.row, c.seed) for c in plan.runs] == [(r, s) for r in ("Plain & simple", "FedHEAL") for s in (0, 1)]
+    plain, heal = plan.runs[0].config, plan.runs[2].config
     assert (plain.rounds, heal.rounds) == (2, 1)  # the row's before the part's
     assert plain.method == "fedavg"
     assert "tau=0.4" in heal.method
     assert "beta=0.2" in heal.method
     assert plain.network_options == {"hidden": [8]}
     assert (plain.label, heal.label) == ("Plain & simple", "FedHEAL")
-    assert len({c.path for c in plan.cells}) == 4
+    assert len({c.path for c in plan.runs}) == 4
     assert plan.rounds == 6
     assert plan.skipped == {("digits", "Unknown"): "its authors keep it to themselves"}
     fewer = reproduce.plan(mine, tmp_path / "r", embedded=True, seeds=1, rounds=1, rows=["FedHEAL"])
-    assert [(c.seed, c.config.rounds) for c in fewer.cells] == [(0, 1)]
+    assert [(c.seed, c.config.rounds) for c in fewer.runs] == [(0, 1)]
 
 
 # running
@@ -135,19 +136,19 @@ def test_cells_are_run_once_and_shown_beside_the_paper(mine: str, tmp_path: Path
     seen: list[tuple[int, int]] = []
     assert reproduce.run(plan, jobs=2, on_progress=lambda done, total: seen.append((done, total))) == {}
     assert seen[-1] == (6, 6)
-    written = [(c.path / "metrics.jsonl").read_bytes() for c in plan.cells]
-    times = [(c.path / "summary.json").stat().st_mtime_ns for c in plan.cells]
-    (plan.cells[1].path / "summary.json").unlink()  # as if it had been killed before the last step
+    written = [(c.path / "metrics.jsonl").read_bytes() for c in plan.runs]
+    times = [(c.path / "summary.json").stat().st_mtime_ns for c in plan.runs]
+    (plan.runs[1].path / "summary.json").unlink()  # as if it had been killed before the last step
     assert reproduce.run(plan, jobs=2) == {}
-    assert [(c.path / "metrics.jsonl").read_bytes() for c in plan.cells] == written
-    again = [(c.path / "summary.json").stat().st_mtime_ns for c in plan.cells]
+    assert [(c.path / "metrics.jsonl").read_bytes() for c in plan.runs] == written
+    again = [(c.path / "summary.json").stat().st_mtime_ns for c in plan.runs]
     assert [k for k in range(4) if again[k] != times[k]] == [1]  # the others were not touched
-    result = reproduce.collect(plan)
+    result = agreement.collect(plan)
     (part,) = result.parts
     assert part.columns == ("AVG", "street")
     assert part.rows == ("Plain & simple", "FedHEAL", "Unknown")
     entry = part.entries["Plain & simple", "AVG"]
-    values = [History.from_run(c.path).summary()["avg"] for c in plan.cells[:2]]
+    values = [History.from_run(c.path).summary()["avg"] for c in plan.runs[:2]]
     assert entry.values == pytest.approx(values)
     assert entry.mean == pytest.approx(np.mean(values))
     assert entry.std == pytest.approx(np.std(values, ddof=1))
@@ -155,7 +156,7 @@ def test_cells_are_run_once_and_shown_beside_the_paper(mine: str, tmp_path: Path
     assert (entry.paper, entry.paper_std) == (70.5, 1.5)
     assert math.isnan(part.entries["Unknown", "AVG"].mean)
     assert part.missing == {"Unknown": "its authors keep it to themselves"}
-    street = [History.from_run(c.path).summary()["groups"]["street"] for c in plan.cells[:2]]
+    street = [History.from_run(c.path).summary()["groups"]["street"] for c in plan.runs[:2]]
     assert part.entries["Plain & simple", "street"].values == pytest.approx(street)
 
 
@@ -166,7 +167,7 @@ def test_a_cell_that_fails_does_not_take_the_others_along(mine: str, tmp_path: P
     failed = reproduce.run(plan, jobs=2)
     assert list(failed) == [("digits", "FedHEAL")]
     assert failed["digits", "FedHEAL"].startswith("seed 0: ")
-    (part,) = reproduce.collect(plan, failed).parts
+    (part,) = agreement.collect(plan, failed).parts
     assert len(part.entries["Plain & simple", "AVG"].values) == 1
     assert part.missing["FedHEAL"] == failed["digits", "FedHEAL"]
 
@@ -181,9 +182,9 @@ def test_experiments_share_their_runs(mine: str, tmp_path: Path) -> None:
     reproduce.run(first)
     found = reproduce.histories(second)  # nothing was run for it
     assert [h.label for h in found["digits", "Ours"]] == ["Ours"]
-    assert second.cells[0].path == first.cells[0].path
+    assert second.runs[0].path == first.runs[0].path
     changed = reproduce.plan(mine, tmp_path / "r", embedded=True, seeds=1, rounds=3, rows=["FedHEAL"])
-    assert changed.cells[0].path != first.cells[0].path
+    assert changed.runs[0].path != first.runs[0].path
     assert reproduce.histories(changed) == {}
 
 
@@ -199,9 +200,9 @@ def measured(clients: list[float], groups: list[float], **more: object) -> Histo
 def test_what_stands_beside_the_last_round_is_of_the_last_round() -> None:
     """The mean over clients that all have the global model is the global model's."""
     run = measured([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8])
-    assert reproduce.value(run, "mean_client") == pytest.approx(80)
-    assert reproduce.value(run, "last") == pytest.approx(80)
-    assert reproduce.value(run, "avg") == pytest.approx(100 * (0.3 + 0.4 + 0.5 + 0.6 + 0.8) / 5)
+    assert agreement.value(run, "mean_client") == pytest.approx(80)
+    assert agreement.value(run, "last") == pytest.approx(80)
+    assert agreement.value(run, "avg") == pytest.approx(100 * (0.3 + 0.4 + 0.5 + 0.6 + 0.8) / 5)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +216,8 @@ def test_what_stands_beside_the_last_round_is_of_the_last_round() -> None:
     ],
 )  # fmt: skip
 def test_a_table_says_of_which_rounds_and_in_which_unit_it_is(name: str, said: str, tmp_path: Path) -> None:
-    rows = [reproduce.read(name).row[0].name]
-    result = reproduce.collect(reproduce.plan(name, tmp_path, embedded=True, seeds=1, rounds=1, rows=rows))
+    rows = [read_experiment(name).row[0].name]
+    result = agreement.collect(reproduce.plan(name, tmp_path, embedded=True, seeds=1, rounds=1, rows=rows))
     assert said in reproduction.sentences(result, result.parts[0])[0]
 
 
@@ -231,15 +232,15 @@ def test_what_makes_numbers_less_than_they_seem_is_said(
         runs = [measured(v, v, seed=seed, data={"sha256": data[seed]}) for seed, v in values.items()]
         return {("digits", "Plain & simple"): runs}
 
-    monkeypatch.setattr(reproduce, "histories", found)
-    (part,) = reproduce.collect(plan).parts
+    monkeypatch.setattr(agreement, "histories", found)
+    (part,) = agreement.collect(plan).parts
     assert part.doubts == (
         "These are numbers after 1 round; the experiment has 2.",
         "Not defined, and left out of the means: Plain & simple AVG with 1 of 2, Plain & simple street with 2 of 2 seeds.",
     )
-    assert reproduction.sentences(reproduce.collect(plan), part)[1:3] == list(part.doubts)
+    assert reproduction.sentences(agreement.collect(plan), part)[1:3] == list(part.doubts)
     whole = reproduce.plan(mine, tmp_path, embedded=True)
-    (part,) = reproduce.collect(whole).parts
+    (part,) = agreement.collect(whole).parts
     assert not any("numbers after" in said for said in part.doubts)
 
 
@@ -252,17 +253,17 @@ def test_runs_on_files_that_changed_meanwhile_are_not_mixed_in_silence(
     def found(_: object) -> dict[tuple[str, str], list[History]]:
         return {("digits", row): [measured([0.5], [0.5], seed=0, data={"sha256": sha})] for row, sha in data.items()}
 
-    monkeypatch.setattr(reproduce, "histories", found)
-    (part,) = reproduce.collect(plan).parts
+    monkeypatch.setattr(agreement, "histories", found)
+    (part,) = agreement.collect(plan).parts
     assert not any("same data" in said for said in part.doubts)
     data["FedHEAL"] = "other"
-    (part,) = reproduce.collect(plan).parts
+    (part,) = agreement.collect(plan).parts
     assert any("Not all of these runs saw the same data" in said for said in part.doubts)
 
 
 def test_parts_that_cannot_be_run_are_named(tmp_path: Path) -> None:
     plan = reproduce.plan("fedheal/table5", tmp_path, embedded=True, seeds=1, rounds=1, rows=["FedAvg"])
-    result = reproduce.collect(plan)
+    result = agreement.collect(plan)
     assert [part.name for part in result.parts] == ["digits"]
     said = "Not run: Office-Caltech10: there is no embedded stand-in for these data."
     assert said in result.note
@@ -271,7 +272,7 @@ def test_parts_that_cannot_be_run_are_named(tmp_path: Path) -> None:
     only = reproduce.plan(
         "fedheal/table5", tmp_path, embedded=True, seeds=1, rounds=1, rows=["FedAvg"], parts=["digits"]
     )
-    assert "Not run" not in reproduce.collect(only).note
+    assert "Not run" not in agreement.collect(only).note
 
 
 def test_weights_decide_the_run_by_what_is_in_their_file(tmp_path: Path) -> None:
@@ -284,10 +285,10 @@ def test_weights_decide_the_run_by_what_is_in_their_file(tmp_path: Path) -> None
         torch.save(resnet18((3, 32, 32), 10, stem="small").state_dict(), file)
         os.utime(file, ns=(seed, seed))
         plan = reproduce.plan(str(path), tmp_path, embedded=True, seeds=1, rows=["Plain & simple"], weights=str(file))
-        stems.add(plan.cells[0].path)
+        stems.add(plan.runs[0].path)
     assert len(stems) == 2
     path.write_text(MINE.replace('network = "mlp(hidden=[8])"\n', ""))
-    with pytest.raises(reproduce.ExperimentError, match=r"part digits: digits has a network of its own .*--weights"):
+    with pytest.raises(ExperimentError, match=r"part digits: digits has a network of its own .*--weights"):
         reproduce.plan(str(path), tmp_path, embedded=True, weights=str(file))
 
 

@@ -1,6 +1,5 @@
 """Scenarios: what reaches the network, who holds what, and that training and test sources never meet."""
 
-import inspect
 import json
 from dataclasses import replace
 from importlib import resources
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from equipoise.runs.configuration import configure
-from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, digits, load, partition
+from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, describe, digits, load, partition
 from equipoise.system.files import cache_directory
 
 DOMAINS = ("optdigits", "photo", "fonts", "street")
@@ -227,10 +226,12 @@ def test_scenarios_load_by_name_and_errors_help():
             with pytest.raises(ValueError, match=f"scenario {name} reads .*: say where the files are, with --data"):
                 load(name)
             continue
-        known = inspect.signature(entry.build).parameters
-        scenario = load(name, **{option: value for option, value in SMALL.items() if option in known})
+        options = {option: value for option, value in SMALL.items() if option in entry.options}
+        scenario = load(name, **options)
         assert scenario.name == name
         assert scenario.summary == SCENARIOS[name].summary
+        known = describe(name, **options)
+        assert vars(known) == {field: getattr(scenario, field) for field in vars(known)}
     with pytest.raises(ValueError, match=r"Unknown scenario 'digit'\. Did you mean 'digits'\? All: digits, digits-iid"):
         load("digit")
     with pytest.raises(ValueError, match=r"Unknown option of scenario 'digits': 'client'\. Did you mean 'clients'\?"):

@@ -19,8 +19,8 @@ from equipoise.cli.options import Json
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
-    from equipoise.data.sets.catalog import Entry
-    from equipoise.data.sets.check import Finding
+    from equipoise.data.sets.catalog import DataSet
+    from equipoise.data.sets.check import SplitCheck
     from equipoise.data.sets.download import Address
 
 app = typer.Typer(
@@ -66,7 +66,7 @@ def listed(json_: Json = False) -> None:
     out.print("Your files: equipoise data check NAME --data DIR. Fetch: equipoise data get NAME --data DIR.")
 
 
-def _as_dict(name: str, entry: Entry) -> dict[str, Any]:
+def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
     return {
         "name": name,
         **{key: getattr(entry, key) for key in ("title", "used_by", "classes", "size", "source", "terms", "places")},
@@ -97,7 +97,7 @@ def checked(name: Name = None, data: Folder = Path("data"), json_: Json = False)
         raise typer.Exit(1)
 
 
-def _record(name: str, entry: Entry, parts: tuple[Finding, ...]) -> dict[str, Any]:
+def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[str, Any]:
     splits = {
         part.split: {
             "verdict": part.verdict,
@@ -117,7 +117,7 @@ def _record(name: str, entry: Entry, parts: tuple[Finding, ...]) -> dict[str, An
     return {"name": name, "complete": complete, "splits": splits, "source": entry.source, "terms": entry.terms}
 
 
-def _show(name: str, entry: Entry, parts: tuple[Finding, ...], data: Path) -> None:
+def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) -> None:
     """One set in words and numbers; a count that differs is followed by the published one."""
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, in {escape(str(data))}", highlight=False)
     if there := [part for part in parts if part.found is not None]:
@@ -137,7 +137,7 @@ def _show(name: str, entry: Entry, parts: tuple[Finding, ...], data: Path) -> No
     out.print()
 
 
-def _counts(parts: list[Finding]) -> Table:
+def _counts(parts: list[SplitCheck]) -> Table:
     """Images of each class, beside the published numbers where there are any."""
     table = plain_table()
     table.add_column("class")
@@ -176,7 +176,7 @@ def get(
     """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request."""
     from equipoise.data.sets import catalog
 
-    entry = catalog.entry(name)
+    entry = catalog.data_set(name)
     for one in split or ():
         if one not in entry.splits:
             raise ValueError(unknown(f"split of {name}", one, entry.splits))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import tomllib
@@ -21,7 +20,7 @@ from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
-    from equipoise.data.own.columns import Own
+    from equipoise.data.own.columns import UserData
     from equipoise.scenarios.own import Parts
 
 
@@ -114,14 +113,14 @@ def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
     return options
 
 
-def _look(data: str, options: Mapping[str, Any]) -> tuple[Own, Parts, dict[str, list[int]]]:
+def _look(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """What there is, and how it would be divided with seed 0."""
     from equipoise.data.own.columns import Columns
-    from equipoise.data.own.reading import find
+    from equipoise.data.own.reading import read_user_data
     from equipoise.scenarios.own import divided, several, test_sets
 
     columns = {name: options[name] for name in ("label", "client", "group", "split", "image") if name in options}
-    own = find(
+    own = read_user_data(
         data,
         Columns(**columns, leave_out=several(options.get("leave_out", ()))),
         download=options.get("download", False),
@@ -133,7 +132,7 @@ def _look(data: str, options: Mapping[str, Any]) -> tuple[Own, Parts, dict[str, 
     return own, parts, test_sets(own, parts, options.get("tests"))[0]
 
 
-def _facts(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
+def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
     """Sentences about what was found."""
     from equipoise.data.own.columns import counts, listed
 
@@ -155,7 +154,7 @@ def _many(n: int, word: str) -> str:
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}{'es' if word.endswith('s') else 's'}"
 
 
-def _described(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> dict[str, Any]:
+def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> dict[str, Any]:
     from equipoise.data.own.columns import counts
 
     return {
@@ -173,7 +172,7 @@ def _described(own: Own, parts: Parts, sets: Mapping[str, list[int]]) -> dict[st
     }
 
 
-def _show(own: Own, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:
+def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:
     for line in lines:
         out.print(escape(line), soft_wrap=True, highlight=False)
     table = plain_table()
@@ -229,9 +228,9 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
         f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
         "# fedheal.tau = 0.4",
     ]
-    usual_values = inspect.signature(scenarios.SCENARIOS["own"].build).parameters
+    defaults = scenarios.SCENARIOS["own"].options
     for name, text in OPTIONS.items() if own else ():
-        value = usual_values[name].default
+        value = defaults[name]
         if name in options:
             lines.append(_line(name, options[name], text))
         elif name in WORDS:

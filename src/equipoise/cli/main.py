@@ -28,6 +28,7 @@ from equipoise.cli.privacy import privacy
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, resume, run
+from equipoise.cli.worker import work
 from equipoise.system.errors import ExpectedError
 
 app = typer.Typer(
@@ -52,6 +53,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
 }
 for command, example in COMMANDS.items():
     app.command(epilog=f"Example: `{example}`")(command)
+app.command(hidden=True)(work)
 for group in (analyse, data_sets, flower):
     app.add_typer(group)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from equipoise.federation.history import History
     from equipoise.report import reproduction
-    from equipoise.runs import reproduce as experiments
-    from equipoise.runs.reproduce import Plan
+    from equipoise.runs.experiment import PaperExperiment
+    from equipoise.runs.reproduce import ReproductionPlan
 
 
 def reproduce(
@@ -74,8 +74,9 @@ def reproduce(
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
     """
     from equipoise.report import reproduction
+    from equipoise.runs import agreement
     from equipoise.runs import directory as runs
-    from equipoise.runs import reproduce as experiments
+    from equipoise.runs import reproduce as reproductions
     from equipoise.runs.configuration import whole
     from equipoise.system.errors import ExpectedError
 
@@ -91,7 +92,7 @@ def reproduce(
         _outline(name, json_)
         return
     with err.status("Looking at the runs ..."):
-        plan = experiments.plan(
+        plan = reproductions.plan(
             name,
             base / "reproduce",
             weights=None if weights is None else whole(weights),
@@ -102,8 +103,8 @@ def reproduce(
         _show_forecast(plan, folder, jobs, json_)
         return
     failed = _run(plan, jobs, quiet=json_)
-    histories = experiments.histories(plan)
-    result = experiments.collect(plan, failed, histories)
+    histories = reproductions.histories(plan)
+    result = agreement.collect(plan, failed, histories)
     written = _write(plan, result, histories, folder)
     if json_:
         print_json(reproduction.as_dict(result))
@@ -116,28 +117,28 @@ def reproduce(
         raise ExpectedError(f"Some cells failed, the others are shown. {named}. The same command runs them again.")
 
 
-def _run(plan: Plan, jobs: int | None, *, quiet: bool) -> dict[tuple[str, str], str]:
-    from equipoise.runs import reproduce as experiments
+def _run(plan: ReproductionPlan, jobs: int | None, *, quiet: bool) -> dict[tuple[str, str], str]:
+    from equipoise.runs import reproduce as reproductions
     from equipoise.runs.comparison import fitting
 
     with progress_bar("rounds", shown=not quiet) as bar:
-        task = bar.add_task(f"{len(plan.cells)} runs", total=plan.rounds)
-        return experiments.run(
+        task = bar.add_task(f"{len(plan.runs)} runs", total=plan.rounds)
+        return reproductions.run(
             plan,
-            jobs=jobs or fitting([cell.config for cell in plan.cells]),
+            jobs=jobs or fitting([cell.config for cell in plan.runs]),
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
 
 
 def _write(
-    plan: Plan, result: reproduction.Result, histories: dict[tuple[str, str], list[History]], folder: Path
+    plan: ReproductionPlan, result: reproduction.Result, histories: dict[tuple[str, str], list[History]], folder: Path
 ) -> list[Path]:
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
     from equipoise.report import reproduced_figures, reproduction
     from equipoise.report.drawing import save
     from equipoise.report.html import write as write_report
-    from equipoise.runs import reproduce as experiments
+    from equipoise.runs import reproduce as reproductions
     from equipoise.system.environment import environment
 
     reports: dict[str, str] = {}
@@ -148,7 +149,7 @@ def _write(
     figures: dict[str, Figure] = {}
     if plan.experiment.kind == "figure":
         figures = reproduced_figures.draw(plan.experiment, result, histories) | reproduced.drawn(
-            plan.experiment.figure, experiments.directories(plan)
+            plan.experiment.figure, reproductions.directories(plan)
         )
     written = [
         write_atomically(folder / "table.md", reproduction.markdown(result)),
@@ -162,9 +163,9 @@ def _write(
 
 
 def _list(json_: bool) -> None:
-    from equipoise.runs import reproduce as experiments
+    from equipoise.runs.experiment import experiment_names, read_experiment
 
-    every = {name: experiments.read(name) for name in experiments.known()}
+    every = {name: read_experiment(name) for name in experiment_names()}
     if json_:
         print_json(
             {n: {"title": e.title, "kind": e.kind, "paper": e.paper, "runs": _count(e)} for n, e in every.items()}
@@ -182,15 +183,15 @@ def _list(json_: bool) -> None:
     out.print("\nBegin with [bold]equipoise reproduce fedheal/table5 --embedded --seeds 1[/].", highlight=False)
 
 
-def _count(experiment: experiments.Experiment) -> int:
+def _count(experiment: PaperExperiment) -> int:
     return experiment.seeds * sum(not row.skip for part in experiment.part for row in experiment.of(part))
 
 
 def _outline(name: str, json_: bool) -> None:
     """What can be said of an experiment without its data."""
-    from equipoise.runs import reproduce as experiments
+    from equipoise.runs.experiment import read_experiment
 
-    experiment = experiments.read(name)
+    experiment = read_experiment(name)
     parts = [
         {
             "part": part.name,
@@ -214,15 +215,15 @@ def _outline(name: str, json_: bool) -> None:
     out.print("Time and memory depend on the data: add --data DIR or --embedded.", highlight=False)
 
 
-def _show_forecast(plan: Plan, folder: Path, jobs: int | None, json_: bool) -> None:
+def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_: bool) -> None:
     """What the missing runs would take: one of every row and part is tried."""
     from equipoise.runs import directory as runs
     from equipoise.runs.comparison import fitting
 
-    at_once = jobs or fitting([cell.config for cell in plan.cells])
+    at_once = jobs or fitting([cell.config for cell in plan.runs])
     lines, seconds, most = [], 0.0, 0.0
     shown = {}
-    for cell in plan.cells:
+    for cell in plan.runs:
         if (cell.part, cell.row) not in shown:
             with err.status(f"Trying {cell.part}: {cell.row} ..."):
                 shown[cell.part, cell.row] = runs.plan(cell.config, folder, workers=1, progress=False)

@@ -12,7 +12,7 @@ class DataError(ValueError):
 
 
 @dataclass(frozen=True)
-class Found:
+class Contents:
     """Samples as they lie in the files of a data set, and what else the files say.
 
     Parameters

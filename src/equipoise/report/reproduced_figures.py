@@ -51,8 +51,8 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
 
     Parameters
     ----------
-    experiment : what `equipoise.runs.reproduce.read` returned.
-    result : what `equipoise.runs.reproduce.collect` returned.
+    experiment : what `equipoise.runs.experiment.read_experiment` returned.
+    result : what `equipoise.runs.agreement.collect` returned.
     histories : the finished runs, by part and row.
 
     Returns

@@ -1,4 +1,4 @@
-"""Several runs at once: every method with every seed, side by side in processes of their own."""
+"""Several runs at once: every method with every seed, side by side in a few processes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import IO
 
@@ -84,6 +86,8 @@ def compare(
 def complete(paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None] | None = None) -> dict[Path, str]:
     """Run to the end what the directories describe; why those that failed did.
 
+    Runs on the same data follow one another in one process, which reads the data once.
+
     Parameters
     ----------
     paths : directories of runs, each begun by :func:`equipoise.runs.directory.start`; a finished one is left as it is.
@@ -91,60 +95,136 @@ def complete(paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None
     on_progress : called with the rounds done over all runs.
     """
     resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
+    left = [path for path in paths if not runs.finished(path)]
     return side_by_side(
-        {path: [*resume, str(path)] for path in paths if not runs.finished(path)},
+        {path: [*resume, str(path)] for path in left},
         jobs,
         None if on_progress is None else lambda _: on_progress(sum(_rounds(path) for path in paths)),
+        data={path: _data(runs.load(path)) for path in left},
     )
 
 
+def _data(config: RunConfig) -> str:
+    """What decides the data of a run."""
+    return json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
+
+
+class Worker:
+    """A process that runs ``equipoise`` commands one after another."""
+
+    def __init__(self) -> None:
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
+        # -P: what lies in the current directory must not be imported in place of a module.
+        command = [sys.executable, "-P", "-m", "equipoise", "work"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8"
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can run another command."""
+        return self.process.poll() is None
+
+    def run(self, arguments: Sequence[str]) -> str | None:
+        """Run a command; why it failed, if it did."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(list(arguments)) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if answer:
+            status, said = json.loads(answer)
+            return _reason(status, said) if status else None
+        status = self.process.wait()
+        self.errors.seek(0)
+        return _reason(status, self.errors.read().decode(errors="replace"))
+
+    def close(self) -> None:
+        """End it; it has nothing to do any more."""
+        self.process.communicate()
+        self.errors.close()
+
+
 def side_by_side(
-    commands: Mapping[Path, Sequence[str]], jobs: int, on_poll: Callable[[int], None] | None = None
+    commands: Mapping[Path, Sequence[str]],
+    jobs: int,
+    on_poll: Callable[[int], None] | None = None,
+    *,
+    data: Mapping[Path, str] | None = None,
 ) -> dict[Path, str]:
-    """Run an ``equipoise`` command for each path in a process of its own; why those that failed did.
+    """Run an ``equipoise`` command for each path, some at a time; why those that failed did.
 
     Parameters
     ----------
     commands : the arguments, by path.
     jobs : processes at a time, >= 1.
-    on_poll : called after each look at the processes with the number of those that have ended.
+    on_poll : called after each look at the processes with the number of commands that have ended.
+    data : what data the command of each path needs; a process prefers those that it had last, then those that no other has.
     """
-    waiting = list(commands)
-    running: dict[Path, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
-    failed: dict[Path, str] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                path = waiting.pop(0)
-                # -P: what lies in the current directory must not be imported in place of a module.
-                command = [sys.executable, "-P", "-m", "equipoise", *commands[path]]
-                errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the child when full)
-                running[path] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors), errors
-            time.sleep(POLL)
-            for path, (process, said) in list(running.items()):
-                if process.poll() is not None:
-                    del running[path]
-                    with said:
-                        if process.returncode:
-                            failed[path] = _reason(process.returncode, said)
-            if on_poll is not None:
-                on_poll(len(commands) - len(waiting) - len(running))
-    finally:
-        for process, _ in running.values():
-            process.terminate()
-        for process, said in running.values():
-            process.wait()
-            said.close()
-    return failed
+    needed = dict.fromkeys(commands, "") | dict(data or {})
+    waiting, ended, failed = list(commands), list[Path](), dict[Path, str]()
+    workers: dict[int, Worker] = {}
+    last: dict[int, str] = {}
+    lock = threading.Lock()
+
+    def take(slot: int) -> tuple[Path, Worker] | None:
+        with lock:
+            if not waiting:
+                return None
+            others = {kind for k, kind in last.items() if k != slot}
+            runs_on = Counter(needed[path] for path in waiting)
+
+            def cost(path: Path) -> tuple[bool, bool, int]:
+                kind = needed[path]
+                return kind != last.get(slot), kind in others, -runs_on[kind]
+
+            path = min(waiting, key=cost)  # the first of those that are alike
+            waiting.remove(path)
+            last[slot] = needed[path]
+            if slot not in workers or not workers[slot].alive:
+                workers[slot] = Worker()
+            return path, workers[slot]
+
+    def serve(slot: int) -> None:
+        while (taken := take(slot)) is not None:
+            path, worker = taken
+            if (reason := worker.run(commands[path])) is not None:
+                failed[path] = reason
+            ended.append(path)
+
+    if not commands:
+        return {}
+    with ThreadPoolExecutor(min(jobs, len(commands))) as pool:
+        serving = [pool.submit(serve, slot) for slot in range(min(jobs, len(commands)))]
+        try:
+            while True:
+                left = wait(serving, POLL).not_done
+                if on_poll is not None:
+                    on_poll(len(ended))
+                if not left:
+                    break
+        except BaseException:
+            with lock:
+                waiting.clear()
+                for worker in workers.values():
+                    worker.process.terminate()
+            raise
+    for worker in workers.values():
+        worker.close()
+    for future in serving:
+        future.result()
+    return {path: failed[path] for path in commands if path in failed}
 
 
-def _reason(status: int, errors: IO[bytes]) -> str:
-    """What a child process said last."""
-    errors.seek(0)
-    said = errors.read().decode(errors="replace").strip().splitlines()
+def _reason(status: int, said: str) -> str:
+    """What a command said last."""
     if status < 0:
         return f"killed by signal {-status}"
-    return said[-1].removeprefix("error: ").rstrip(".") if said else f"ended with status {status}"
+    lines = said.strip().splitlines()
+    return lines[-1].removeprefix("error: ").rstrip(".") if lines else f"ended with status {status}"
 
 
 def _rounds(path: Path) -> int:

@@ -21,7 +21,6 @@ from equipoise.scenarios import Scenario
 from equipoise.system.errors import ExpectedError
 from equipoise.system.ranges import number, text
 
-COLLABORATIVE = ("digits-pow", "digits-cla", "digits-dir", "fedsac-cifar10", "fedsac-svhn", "fedsac-fashion")
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
 PAIR = re.compile(  # NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
     r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)"""
@@ -62,7 +61,7 @@ class RunError(ExpectedError):
 def configure(
     method: str, scenario: str = "digits", *, overrides: Mapping[str, Any] | None = None, **choices: Any
 ) -> RunConfig:
-    """Complete a configuration with what the scenario recommends.
+    """Complete a configuration with what the scenario recommends; no data are made or read for it.
 
     Parameters
     ----------
@@ -74,7 +73,6 @@ def configure(
     Raises
     ------
     ValueError : naming the field, what was expected and what was found.
-    ForecastError : what the run takes for certain does not fit into the memory that is free.
     """
     chosen = {name: value for name, value in choices.items() if value is not None}
     if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
@@ -82,7 +80,8 @@ def configure(
     rules = parse(method, overrides)
     options = chosen.get("scenario_options", {})
     try:
-        data = scenarios.load(scenario, int(chosen.get("seed", 0)), chosen.get("data"), **options)
+        scenarios.check_data(scenario, chosen.get("data"))
+        data = scenarios.describe(scenario, chosen.get("data"), **options)
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
     if chosen.get("engine", "auto") not in ("auto", *ENGINES, FLOWER):
@@ -105,7 +104,7 @@ def configure(
     named = {"method": str(rules), "label": label, "scenario": scenario}
     config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
-        net = networks.build(
+        networks.build(
             config.network, data.shape, data.n_classes, **config.network_options
         )  # or a wrong name or option
     except TypeError as error:
@@ -115,12 +114,11 @@ def configure(
         ) from None
     _check_device(config.device)
     rules.check(config.solver)
-    if rules.needs & {"validation", "contribution"} and data.validation is None:
+    if rules.needs & {"validation", "contribution"} and not data.has_validation:
         raise ValueError(
             f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
-            f"Choose one that does: {', '.join(COLLABORATIVE)}."
+            f"Choose one that does: {', '.join(scenarios.with_validation())}."
         )
-    check_memory(config, net, data)
     return config
 
 

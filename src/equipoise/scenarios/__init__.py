@@ -4,18 +4,28 @@ Imports ``data``, ``metrics`` and ``system``.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from equipoise.scenarios import collaboration, digits, fedheal, fedism, fedld, fedsac, label_skew, own, quality
 from equipoise.scenarios.corruption import CORRUPTIONS
-from equipoise.scenarios.papers import remembered
-from equipoise.scenarios.scenario import Images, Protocol, Scenario
+from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
 from equipoise.system.suggestions import unknown
 
-__all__ = ["CORRUPTIONS", "SCENARIOS", "Images", "Protocol", "Scenario", "ScenarioEntry", "load"]
+__all__ = [
+    "CORRUPTIONS",
+    "SCENARIOS",
+    "Description",
+    "Images",
+    "Protocol",
+    "Scenario",
+    "ScenarioEntry",
+    "describe",
+    "load",
+]
 
 
 @dataclass(frozen=True)
@@ -25,14 +35,20 @@ class ScenarioEntry:
     Parameters
     ----------
     summary : one line for the reader.
-    build : takes ``seed``, the user's folder if the scenario reads files, and the scenario's own options, which are its
-        keyword-only parameters.
+    describe : takes the user's folder, if the scenario reads files, and the scenario's own options, which are its
+        keyword-only parameters, and checks them; gives the description, and the function that makes the data from a seed.
     reads : what the scenario reads from the user's files, for errors and lists; empty if it needs none.
     """
 
     summary: str
-    build: Callable[..., Scenario]
+    describe: Callable[..., Described]
     reads: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The scenario's own options and their defaults."""
+        parameters = inspect.signature(self.describe).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -43,17 +59,55 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "digits-pow": ScenarioEntry(collaboration.SUMMARY_POW, collaboration.by_size),
     "digits-cla": ScenarioEntry(collaboration.SUMMARY_CLA, collaboration.by_classes),
     "digits-dir": ScenarioEntry(collaboration.SUMMARY_DIR, collaboration.by_shares),
-    "fedheal-digits": ScenarioEntry(fedheal.SUMMARY_DIGITS, remembered(fedheal.digits), fedheal.DIGITS),
-    "fedheal-office": ScenarioEntry(fedheal.SUMMARY_OFFICE, remembered(fedheal.office), ("office-caltech10",)),
-    "fedld-retina": ScenarioEntry(fedld.SUMMARY_RETINA, remembered(fedld.retina), ("retina",)),
-    "fedld-covid": ScenarioEntry(fedld.SUMMARY_COVID, remembered(fedld.covid), ("covid-fl",)),
-    "fedism-rsna": ScenarioEntry(fedism.SUMMARY_RSNA, remembered(fedism.rsna), ("rsna-ich",)),
-    "fedism-isic": ScenarioEntry(fedism.SUMMARY_ISIC, remembered(fedism.isic), ("isic2019",)),
-    "fedsac-cifar10": ScenarioEntry(fedsac.CIFAR10.summary, remembered(fedsac.cifar10), (fedsac.CIFAR10.reads,)),
-    "fedsac-svhn": ScenarioEntry(fedsac.SVHN.summary, remembered(fedsac.svhn), (fedsac.SVHN.reads,)),
-    "fedsac-fashion": ScenarioEntry(fedsac.FASHION.summary, remembered(fedsac.fashion), (fedsac.FASHION.reads,)),
+    "fedheal-digits": ScenarioEntry(fedheal.SUMMARY_DIGITS, fedheal.digits, fedheal.DIGITS),
+    "fedheal-office": ScenarioEntry(fedheal.SUMMARY_OFFICE, fedheal.office, ("office-caltech10",)),
+    "fedld-retina": ScenarioEntry(fedld.SUMMARY_RETINA, fedld.retina, ("retina",)),
+    "fedld-covid": ScenarioEntry(fedld.SUMMARY_COVID, fedld.covid, ("covid-fl",)),
+    "fedism-rsna": ScenarioEntry(fedism.SUMMARY_RSNA, fedism.rsna, ("rsna-ich",)),
+    "fedism-isic": ScenarioEntry(fedism.SUMMARY_ISIC, fedism.isic, ("isic2019",)),
+    "fedsac-cifar10": ScenarioEntry(fedsac.CIFAR10.summary, fedsac.cifar10, (fedsac.CIFAR10.reads,)),
+    "fedsac-svhn": ScenarioEntry(fedsac.SVHN.summary, fedsac.svhn, (fedsac.SVHN.reads,)),
+    "fedsac-fashion": ScenarioEntry(fedsac.FASHION.summary, fedsac.fashion, (fedsac.FASHION.reads,)),
     "own": ScenarioEntry(own.SUMMARY, own.scenario, reads=("your own files",)),
 }
+
+
+def describe(name: str, data: str | Path | None = None, **options: Any) -> Description:
+    """Say what a scenario is, without making or reading its data.
+
+    Parameters
+    ----------
+    name, data, options : as in :func:`load`; without ``data`` nobody looks whether the files are there. Only ``own`` needs them.
+
+    Raises
+    ------
+    ValueError if the name or an option is unknown, an option is out of its range, or files are missing.
+    """
+    return _described(name, data, options)[0]
+
+
+def with_validation() -> list[str]:
+    """The scenarios whose server holds validation data, whatever the user's files."""
+    return [name for name in SCENARIOS if name != "own" and describe(name).has_validation]
+
+
+def check_data(name: str, data: str | Path | None) -> None:
+    """Require a folder where a scenario reads files, and none where it does not.
+
+    Raises
+    ------
+    ValueError : the scenario is unknown, or ``data`` is missing or not needed.
+    """
+    reads = _entry(name).reads
+    if data is not None and not reads:
+        raise ValueError(f"scenario {name} makes its own data, and data={str(data)!r} would not be read. Leave it out.")
+    if data is None and reads:
+        help_ = (
+            "`equipoise init --data DIR` tells what is found there."
+            if name == "own"
+            else "`equipoise data` tells where to get them, `equipoise data check --data DIR` whether they are complete."
+        )
+        raise ValueError(f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR. {help_}")
 
 
 def load(name: str, seed: int = 0, data: str | Path | None = None, **options: Any) -> Scenario:
@@ -70,25 +124,39 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
     ------
     ValueError if the name or an option is unknown, an option is out of its range, or ``data`` is missing or not needed.
     """
+    check_data(name, data)
+    if name == "own" or data is None:
+        return _described(name, data, options)[1](seed)
+    folder = Path(data).expanduser().absolute()
+    changed = folder.stat().st_mtime_ns if folder.exists() else 0
+    return _read(name, seed, folder, changed, tuple((key, _frozen(options[key])) for key in sorted(options)))
+
+
+@lru_cache(maxsize=1)
+def _read(name: str, seed: int, data: Path, _changed: int, options: tuple[tuple[str, Any], ...]) -> Scenario:
+    """The last scenario that was read is kept, as runs of several methods on the same data ask for it one after the other.
+
+    Files that change while a program runs are not seen before the folder's own time of change says so.
+    """
+    return _described(name, data, dict(options))[1](seed)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def _entry(name: str) -> ScenarioEntry:
     if name not in SCENARIOS:
         raise ValueError(unknown("scenario", name, SCENARIOS))
-    build = SCENARIOS[name].build
-    known = [p.name for p in inspect.signature(build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return SCENARIOS[name]
+
+
+def _described(name: str, data: str | Path | None, options: Mapping[str, Any]) -> Described:
+    entry = _entry(name)
     for option in options:
-        if option not in known:
-            raise ValueError(unknown(f"option of scenario '{name}':", option, known))
-    reads = SCENARIOS[name].reads
-    if not reads:
-        if data is not None:
-            raise ValueError(
-                f"scenario {name} makes its own data, and data={str(data)!r} would not be read. Leave it out."
-            )
-        return build(seed, **options)
-    if data is None:
-        help_ = (
-            "`equipoise init --data DIR` tells what is found there."
-            if name == "own"
-            else "`equipoise data` tells where to get them, `equipoise data check --data DIR` whether they are complete."
-        )
-        raise ValueError(f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR. {help_}")
-    return build(seed, Path(data).expanduser(), **options)
+        if option not in entry.options:
+            raise ValueError(unknown(f"option of scenario '{name}':", option, entry.options))
+    if name == "own":
+        check_data(name, data)
+    files = (None if data is None else Path(data).expanduser(),) if entry.reads else ()
+    return entry.describe(*files, **options)

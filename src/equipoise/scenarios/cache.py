@@ -1,10 +1,7 @@
 """Keep generated tensors in files that can be trusted: named by their recipe, written whole, verified when read."""
 
-import contextlib
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from equipoise.system.files import cache_directory
+from equipoise.system.files import cache_directory, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -70,17 +67,7 @@ def _read(path: Path) -> dict[str, Tensor] | None:
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write beside the target, then rename: another process sees the old file or the new one, never a part."""
-    data = save(tensors, metadata={"sha256": digest(tensors)})
-    part = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".part", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(part).replace(path)
+        write_atomically(path, save(tensors, metadata={"sha256": digest(tensors)}))
     except OSError as error:
         log.info("%s cannot be written (%s): going on without it.", path, error)
-        if part is not None:
-            with contextlib.suppress(OSError):
-                Path(part).unlink()

@@ -6,15 +6,15 @@ it reaches alone, and the server holds a tenth of the training images. The image
 mixed, without random crops.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
-from equipoise.scenarios import cache, digits, partition
-from equipoise.scenarios.scenario import Protocol, Scenario
+from equipoise.scenarios import digits, partition
+from equipoise.scenarios.scenario import Described, Protocol, Scenario
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
@@ -25,11 +25,11 @@ SAMPLES = 300  # images of a client on average
 CLIENTS = 10
 HELD = 0.1  # the server's share
 LEAST = 10  # images of the smallest client
+CLASSES = 10
 ROOM = 12  # clients' worth of images that CLA needs at least: everybody owns the first class
 
+RECIPES = {"pow": ("released", "exact"), "cla": ("exact", "released"), "dir": ("plain", "capped", "mixtures")}
 HOLDOUTS = ("stratified", "random")
-CLASS_RECIPES = ("exact", "released")
-SHARES = ("plain", "capped", "mixtures")
 
 NETWORK = {"hidden": [200, 200]}
 # Steps, batch and learning rate are those of FedSAC on CIFAR10.
@@ -39,23 +39,92 @@ SUMMARY_POW = "Digits of all domains; clients hold more and more images of all c
 SUMMARY_CLA = "Digits of all domains; clients hold equally many images of more and more classes."
 SUMMARY_DIR = "Digits of all domains; each client holds a random share of each class, and all sizes differ."
 
-Parts = list[list[int]]
+
+@dataclass(frozen=True)
+class Division:
+    """How images are divided among a server and clients that bring more or less.
+
+    Parameters
+    ----------
+    name : of the scenario, for errors.
+    scene : "pow" (sizes grow, labels are alike), "cla" (classes grow, sizes are alike) or "dir" (a random share of each
+        class).
+    clients : >= 1.
+    samples : >= 1, images of a client on average.
+    recipe : one of ``RECIPES`` of the scene.
+    holdout : what the server holds, a tenth, "stratified" by class or drawn at "random".
+    alpha : >= 0.01, of "dir" only.
+
+    Raises
+    ------
+    ValueError if an option is out of its range or unknown.
+    """
+
+    name: str
+    scene: str
+    clients: int
+    samples: int
+    recipe: str
+    holdout: str
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.recipe not in RECIPES[self.scene]:
+            raise ValueError(unknown(f"recipe of {self.name}:", self.recipe, RECIPES[self.scene]))
+        if self.holdout not in HOLDOUTS:
+            raise ValueError(unknown(f"holdout of {self.name}:", self.holdout, HOLDOUTS))
+        if self.clients < 1 or self.samples < 1:
+            raise ValueError(
+                f"{self.name}: clients and samples must be >= 1; found clients={self.clients} and samples={self.samples}."
+            )
+        n = self.samples * self.clients
+        if self.scene == "pow":
+            partition.power_sizes(n, self.clients, recipe=self.recipe, min_size=LEAST)
+        elif self.scene == "cla":
+            partition.class_ramp_counts(self.clients, CLASSES, self.samples)
+        else:
+            partition.check("mixtures" if self.recipe == "mixtures" else "dirichlet", n, self.clients, self.alpha)
+
+    def parts(self, y: Tensor, pool: int, rng: Generator) -> tuple[list[int], list[list[int]]]:
+        """Positions of the server's samples and of each client's.
+
+        Parameters
+        ----------
+        y : int64 [n], the classes of all samples.
+        pool : how many of those that the server leaves are divided.
+        rng : decides everything.
+
+        Raises
+        ------
+        ValueError if the samples leave no partition.
+        """
+        for_holdout, for_parts = rng.integers(0, 2**32, 2).tolist()
+        held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=self.holdout == "stratified")
+        order = torch.from_numpy(rng.permutation(rest)[:pool])  # samples may come sorted, which must not decide
+        return held, [order[part].tolist() for part in self._parts(y[order], for_parts)]
+
+    def _parts(self, y: Tensor, seed: int) -> list[list[int]]:
+        if self.scene == "pow":
+            return partition.power(len(y), self.clients, seed, recipe=self.recipe, min_size=LEAST)
+        if self.scene == "cla":
+            return partition.class_ramp(y, self.clients, self.samples, seed, replacement=self.recipe == "released")
+        if self.recipe == "mixtures":
+            return partition.mixtures(y, self.clients, self.alpha, seed)
+        return partition.dirichlet(y, self.clients, self.alpha, seed, cap=self.recipe == "capped", min_size=LEAST)
 
 
 def by_size(
-    seed: int = 0,
     *,
     clients: int = CLIENTS,
     samples: int = SAMPLES,
     recipe: str = "released",
     holdout: str = "stratified",
     test: Sequence[int] = TEST,
-) -> Scenario:
+) -> Described:
     """Digits where client 1 has 0.12 and the last client 1.88 times the mean number of images (POW).
 
     Parameters
     ----------
-    seed : >= 0; another seed draws other images and another partition.
     clients : >= 1.
     samples : images of a client on average; at least 85 leave the smallest client 10, which it must have.
     recipe : "released" or "exact", the rounding of ``partition.power_sizes``.
@@ -67,32 +136,24 @@ def by_size(
     ------
     ValueError if an option is out of its range or unknown, or leaves no partition.
     """
-    if recipe not in partition.RECIPES:
-        raise ValueError(unknown("recipe of digits-pow:", recipe, partition.RECIPES))
-
-    def divide(labels: Tensor, seed: int) -> Parts:
-        return partition.power(len(labels), clients, seed, recipe=recipe, min_size=LEAST)
-
-    told = {"recipe": recipe}
-    return _scenario("digits-pow", SUMMARY_POW, seed, clients, samples, samples * clients, holdout, test, divide, told)
+    return _scenario(SUMMARY_POW, Division("digits-pow", "pow", clients, samples, recipe, holdout), test)
 
 
 def by_classes(
-    seed: int = 0,
     *,
     clients: int = CLIENTS,
     samples: int = SAMPLES,
     recipe: str = "exact",
     holdout: str = "stratified",
     test: Sequence[int] = TEST,
-) -> Scenario:
+) -> Described:
     """Digits where client 1 has one class and the last client all ten, at equal sizes (CLA).
 
     Clients overlap: they draw independently from the images of at least twelve clients.
 
     Parameters
     ----------
-    seed, clients, holdout, test : as in ``by_size``.
+    clients, holdout, test : as in ``by_size``.
     samples : >= 10, images of a client.
     recipe : "exact", where no client has an image twice, or "released", where it draws with replacement.
 
@@ -100,18 +161,10 @@ def by_classes(
     ------
     ValueError if an option is out of its range or unknown, or leaves no partition.
     """
-    if recipe not in CLASS_RECIPES:
-        raise ValueError(unknown("recipe of digits-cla:", recipe, CLASS_RECIPES))
-
-    def divide(labels: Tensor, seed: int) -> Parts:
-        return partition.class_ramp(labels, clients, samples, seed, replacement=recipe == "released")
-
-    pool, told = samples * max(clients, ROOM), {"recipe": recipe}
-    return _scenario("digits-cla", SUMMARY_CLA, seed, clients, samples, pool, holdout, test, divide, told)
+    return _scenario(SUMMARY_CLA, Division("digits-cla", "cla", clients, samples, recipe, holdout), test)
 
 
 def by_shares(
-    seed: int = 0,
     *,
     clients: int = CLIENTS,
     alpha: float = 1.0,
@@ -119,12 +172,12 @@ def by_shares(
     recipe: str = "plain",
     holdout: str = "stratified",
     test: Sequence[int] = TEST,
-) -> Scenario:
+) -> Described:
     """Digits where each client has a random share of each class, at least 10 images in all (DIR).
 
     Parameters
     ----------
-    seed, clients, holdout, test : as in ``by_size``.
+    clients, holdout, test : as in ``by_size``.
     alpha : >= 0.01; the paper has 1, 2 and 3, and the higher it is, the more the clients are alike.
     samples : images of a client on average.
     recipe : "plain" or "capped" for ``partition.dirichlet``; "mixtures" for ``partition.mixtures``, at equal sizes.
@@ -133,70 +186,32 @@ def by_shares(
     ------
     ValueError if an option is out of its range or unknown, or leaves no partition.
     """
-    if recipe not in SHARES:
-        raise ValueError(unknown("recipe of digits-dir:", recipe, SHARES))
-
-    def divide(labels: Tensor, seed: int) -> Parts:
-        if recipe == "mixtures":
-            return partition.mixtures(labels, clients, alpha, seed)
-        return partition.dirichlet(labels, clients, alpha, seed, cap=recipe == "capped", min_size=LEAST)
-
-    told = {"recipe": recipe, "alpha": alpha}
-    return _scenario("digits-dir", SUMMARY_DIR, seed, clients, samples, samples * clients, holdout, test, divide, told)
+    return _scenario(SUMMARY_DIR, Division("digits-dir", "dir", clients, samples, recipe, holdout, alpha), test)
 
 
-def _scenario(
-    name: str,
-    summary: str,
-    seed: int,
-    clients: int,
-    samples: int,
-    pool: int,
-    holdout: str,
-    test: Sequence[int],
-    divide: Callable[[Tensor, int], Parts],
-    told: dict[str, Any],
-) -> Scenario:
-    """Make the images, set the server's aside, and give ``pool`` of the others to ``divide``, in random order."""
-    if holdout not in HOLDOUTS:
-        raise ValueError(unknown(f"holdout of {name}:", holdout, HOLDOUTS))
-    if clients < 1 or samples < 1:
-        raise ValueError(f"{name}: clients and samples must be >= 1; found clients={clients} and samples={samples}.")
-    train = _images(name, pool, test)
-    data = digits.recall(seed, train, test)
-    x, y = digits.joined(data, "train")
-    # The stream's key is one that neither the images nor another scenario use.
-    rng = digits.stream(seed, len(digits.DOMAINS) + 2)
-    for_holdout, for_parts = rng.integers(0, 2**32, 2).tolist()
-    held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=holdout == "stratified")
-    # Samples come sorted by domain, which must not decide.
-    order = torch.from_numpy(rng.permutation(rest)[:pool])
-    parts = [order[part] for part in divide(y[order], for_parts)]
-    names = tuple(f"client-{k}" for k in range(1, clients + 1))
-    return Scenario(
-        name=name,
-        summary=summary,
-        clients=tuple((x[part], y[part]) for part in parts),
-        client_names=names,
-        client_groups=None,
-        tests={"test": digits.joined(data, "test")},
-        transform=replace(digits.TRANSFORM, crop=0),
-        n_classes=10,
-        network="mlp",
-        network_options=NETWORK,
-        protocol=PROTOCOL,
-        validation=(x[held], y[held]),
-        collaborative=True,
-        manifest={
-            "scenario": name,
-            **digits.recipe(seed, train, test),
-            "collaboration": {"version": VERSION, "samples": samples, "holdout": holdout, **told},
-            "sha256": cache.digest(data),
-            # Positions in the training images of all domains, joined in the order of DOMAINS.
-            "clients": {who: part.tolist() for who, part in zip(names, parts, strict=True)},
-            "validation": held,
-        },
-    )
+def _scenario(summary: str, division: Division, test: Sequence[int]) -> Described:
+    clients = max(division.clients, ROOM) if division.scene == "cla" else division.clients
+    pool = division.samples * clients
+    train = _images(division.name, pool, test)
+    known = digits.described(
+        division.name, summary, train, test,
+        transform=replace(digits.TRANSFORM, crop=0), network="mlp", network_options=NETWORK, protocol=PROTOCOL,
+        has_validation=True, collaborative=True,
+    )  # fmt: skip
+
+    def build(seed: int) -> Scenario:
+        data = digits.recall(seed, train, test)
+        # The stream's key is one that neither the images nor another scenario use.
+        rng = digits.stream(seed, len(digits.DOMAINS) + 2)
+        held, parts = division.parts(digits.joined(data, "train")[1], pool, rng)
+        about = {"samples": division.samples, "holdout": division.holdout, "recipe": division.recipe}
+        about |= {"alpha": division.alpha} if division.scene == "dir" else {}
+        return digits.divided(
+            known, seed, train, test, data, parts,
+            tests={"test": digits.joined(data, "test")}, held=held, collaboration={"version": VERSION, **about},
+        )  # fmt: skip
+
+    return known, build
 
 
 def _images(name: str, pool: int, test: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.decoding import ahead, kept
 from equipoise.data.memory_mapped import Data, Mapped, take
-from equipoise.scenarios.corruption import CORRUPTIONS
+from equipoise.scenarios.corruption import CORRUPTIONS, Corruption
 
 VERSION = 1  # raise it whenever a byte changes: it is part of the name of the kept file
 
@@ -38,7 +38,7 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
     seeds = (
         np.random.SeedSequence(seed).generate_state(max(rows) + 1).tolist()
     )  # its beginning does not depend on its length
-    change(torch.zeros(0, 1, 1, 1, dtype=torch.uint8), severity, 0)  # an error before any work
+    check_severity(change, severity)
     if severity == 0:
         return chosen
 
@@ -56,3 +56,13 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
     stem = f"{what.replace(' ', '-')}-{hashlib.sha256(recipe.encode()).hexdigest()[:32]}"
     path = kept(stem, (len(rows), *chosen.shape), lambda: ahead(one, count), what=what, doing=f"{corruption} on")
     return Mapped(path, np.arange(len(rows)), chosen.targets)
+
+
+def check_severity(corruption: Corruption, severity: int) -> None:
+    """Raise the error of a severity that is out of range before any work."""
+    corruption(torch.zeros(0, 1, 1, 1, dtype=torch.uint8), severity, 0)
+
+
+def qualities(clients: int, corrupted: int) -> tuple[str, ...]:
+    """The test group that each client belongs to: ``clean`` or, of the last ones, ``corrupted``."""
+    return ("clean",) * (clients - corrupted) + ("corrupted",) * corrupted

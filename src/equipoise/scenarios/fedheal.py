@@ -4,20 +4,20 @@ Chen, Huang and Ye, "Fair Federated Learning under Domain Skew with Local Consis
 and its released code where the paper is silent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Data, Mapped, labels, take
-from equipoise.data.sets import catalog
-from equipoise.scenarios import partition
-from equipoise.scenarios.papers import MEAN, STD, manifest
-from equipoise.scenarios.scenario import Images, Protocol, Scenario
+from equipoise.scenarios import papers, partition
+from equipoise.scenarios.papers import MEAN, STD
+from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
@@ -41,13 +41,12 @@ SUMMARY_OFFICE = "FedHEAL's office objects: Caltech, Amazon, webcam and DSLR, fi
 
 
 def digits(
-    seed: int, data: Path, *, domains: str | Sequence[str] = DIGITS, clients: int | None = None, share: float = 0.01
-) -> Scenario:
+    data: Path | None, *, domains: str | Sequence[str] = DIGITS, clients: int | None = None, share: float = 0.01
+) -> Described:
     """Digits of four data sets; the clients of one share nothing, and everybody is tested on all of its test images.
 
     Parameters
     ----------
-    seed : in 0..2**32 - 1; decides which images a client has.
     data : the folder that holds the data sets.
     domains : some of mnist, usps, svhn, syn and synth, in the order of reports, or one text of them with "+" between.
     clients : a multiple of the number of domains; five for each if None.
@@ -63,36 +62,32 @@ def digits(
             raise ValueError(unknown("domain of fedheal-digits:", domain, READABLE))
     if not chosen or len(set(chosen)) < len(chosen):
         raise ValueError(f"fedheal-digits: domains must be different ones, at least one; found {', '.join(chosen)}.")
-    train = {domain: _one(domain, data, "train", chosen) for domain in chosen}
-    tests = {domain: _one(domain, data, "test", chosen) for domain in chosen}
-    who, parts = _divide("fedheal-digits", {d: labels(one.data) for d, one in train.items()}, clients, share, seed)
-    return Scenario(
-        name="fedheal-digits",
-        summary=SUMMARY_DIGITS,
-        clients=tuple(_rgb(take(train[d].data, part)) for d, part in zip(who, parts, strict=True)),
-        client_names=_names(who),
-        client_groups=who,
-        tests={domain: _rgb(one.data) for domain, one in tests.items()},
-        transform=DIGITS_TRANSFORM,
-        n_classes=10,
-        network="resnet10",
-        network_options=NETWORK,
-        protocol=DIGITS_PROTOCOL,
-        manifest=manifest(
-            "fedheal-digits",
-            seed,
-            VERSION,
-            {"domains": chosen, "share": share},
-            {f"{d}/train": one for d, one in train.items()} | {f"{d}/test": one for d, one in tests.items()},
-            _names(who),
-            parts,
-        ),
-    )
+    groups = _groups("fedheal-digits", chosen, clients, share)
+    for domain in chosen:
+        with _without(domain, chosen):
+            papers.require(domain, data)
+    known = _described("fedheal-digits", SUMMARY_DIGITS, SIDE, DIGITS_TRANSFORM, DIGITS_PROTOCOL)
+
+    def read(domain: str, split: str) -> Contents:
+        with _without(domain, chosen):
+            return papers.read(domain, data, split)
+
+    def build(seed: int) -> Scenario:
+        train, test = ({domain: read(domain, split) for domain in chosen} for split in ("train", "test"))
+        parts = _drawn({domain: labels(one.data) for domain, one in train.items()}, groups, share, seed)
+        files = {f"{domain}/train": one for domain, one in train.items()}
+        files |= {f"{domain}/test": one for domain, one in test.items()}
+        clients = (_rgb(take(train[d].data, part)) for d, part in zip(groups, parts, strict=True))
+        tests = {domain: _rgb(one.data) for domain, one in test.items()}
+        recipe = {"version": VERSION, "domains": chosen, "share": share}
+        return papers.scenario(known, seed, recipe, files, parts, clients, tests, names=numbered(groups), groups=groups)
+
+    return known, build
 
 
 def office(
-    seed: int, data: Path, *, clients: int | None = None, share: float = 0.1, paper_overlap: bool = False
-) -> Scenario:
+    data: Path | None, *, clients: int | None = None, share: float = 0.1, paper_overlap: bool = False
+) -> Described:
     """Photographs of ten kinds of office objects; of every ten images of a domain, eight are for training.
 
     A client that lacks a class gets an image of it for one of a class of which it has several. As released, that image
@@ -101,7 +96,6 @@ def office(
 
     Parameters
     ----------
-    seed : in 0..2**32 - 1; decides which images a client has.
     data : the folder that holds the data set.
     clients : a multiple of four; five for each domain if None.
     share : in (0, 1], of a domain's training images, that one client has. 0.1 makes 89, 76, 23 and 12.
@@ -111,63 +105,55 @@ def office(
     ------
     ValueError if an option is out of its range, or a domain has too few images. DataError if the data are not there.
     """
-    found = {domain: catalog.read("office-caltech10", data, domain) for domain in OFFICE}
-    split = {domain: partition.every_tenth(len(one)) for domain, one in found.items()}
-    known = {domain: labels(one.data)[split[domain][0]] for domain, one in found.items()}
-    who, drawn = _divide("fedheal-office", known, clients, share, seed, cover=True, overlap=paper_overlap)
-    parts = [[split[d][0][k] for k in part] for d, part in zip(who, drawn, strict=True)]
-    return Scenario(
-        name="fedheal-office",
-        summary=SUMMARY_OFFICE,
-        clients=tuple(take(found[d].data, part) for d, part in zip(who, parts, strict=True)),
-        client_names=_names(who),
-        client_groups=who,
-        tests={domain: take(one.data, split[domain][1]) for domain, one in found.items()},
-        transform=OFFICE_TRANSFORM,
-        n_classes=10,
-        network="resnet10",
-        network_options=NETWORK,
-        protocol=OFFICE_PROTOCOL,
-        manifest=manifest(
-            "fedheal-office",
-            seed,
-            VERSION,
-            {"share": share, "paper_overlap": paper_overlap},
-            found,
-            _names(who),
-            parts,  # positions among all images of the domain
-        ),
-    )
+    groups = _groups("fedheal-office", OFFICE, clients, share)
+    papers.require("office-caltech10", data)
+    known = _described("fedheal-office", SUMMARY_OFFICE, OFFICE_SIDE, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
+
+    def build(seed: int) -> Scenario:
+        images = {domain: papers.read("office-caltech10", data, domain) for domain in OFFICE}
+        split = {domain: partition.every_tenth(len(one)) for domain, one in images.items()}
+        train = {domain: labels(one.data)[split[domain][0]] for domain, one in images.items()}
+        drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
+        # Positions are those among all images of the domain.
+        parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]
+        clients = (take(images[d].data, part) for d, part in zip(groups, parts, strict=True))
+        tests = {domain: take(one.data, split[domain][1]) for domain, one in images.items()}
+        recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap}
+        return papers.scenario(
+            known, seed, recipe, images, parts, clients, tests, names=numbered(groups), groups=groups
+        )
+
+    return known, build
 
 
-def _divide(
-    name: str,
-    known: Mapping[str, Tensor],
-    clients: int | None,
-    share: float,
-    seed: int,
-    *,
-    cover: bool = False,
-    overlap: bool = True,
-) -> tuple[tuple[str, ...], list[list[int]]]:
-    """The domain of every client, those of a domain together, and the positions of its samples in the domain."""
-    total = EACH * len(known) if clients is None else clients
-    if total < 1 or total % len(known):
-        raise ValueError(f"{name}: clients must be a multiple of {len(known)}, the domains; found {clients}.")
-    who = tuple(domain for domain in known for _ in range(total // len(known)))
-    number = [list(known).index(domain) for domain in who]
-    return who, partition.domain_samples(
-        list(known.values()), number, share, seed, names=tuple(known), cover=cover, overlap=overlap
-    )
+def _described(name: str, summary: str, side: int, transform: Images, protocol: Protocol) -> Description:
+    return Description(
+        name=name, summary=summary, sample=(3, side, side), transform=transform, n_classes=10,
+        network="resnet10", network_options=NETWORK, protocol=protocol,
+    )  # fmt: skip
 
 
-def _names(who: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{domain}-{1 + who[:k].count(domain)}" for k, domain in enumerate(who))
+def _groups(name: str, domains: Sequence[str], clients: int | None, share: float) -> tuple[str, ...]:
+    """The domain of every client, those of a domain together."""
+    total = EACH * len(domains) if clients is None else clients
+    if total < 1 or total % len(domains):
+        raise ValueError(f"{name}: clients must be a multiple of {len(domains)}, the domains; found {clients}.")
+    if not 0 < share <= 1:
+        raise ValueError(f"{name}: share must be in (0, 1]; found {share}.")
+    return tuple(domain for domain in domains for _ in range(total // len(domains)))
 
 
-def _one(domain: str, data: Path, split: str, chosen: Sequence[str]) -> Found:
+def _drawn(known: Mapping[str, Tensor], groups: Sequence[str], share: float, seed: int, **how: bool) -> list[list[int]]:
+    """The positions of each client's samples in its domain."""
+    number = [list(known).index(domain) for domain in groups]
+    return partition.domain_samples(list(known.values()), number, share, seed, names=tuple(known), **how)
+
+
+@contextmanager
+def _without(domain: str, chosen: Sequence[str]) -> Iterator[None]:
+    """Have an error of a domain's files say how to go on without it."""
     try:
-        return catalog.read(domain, data, split)
+        yield
     except DataError as error:
         rest = "+".join(other for other in chosen if other != domain)
         if not rest:

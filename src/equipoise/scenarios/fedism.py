@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import Data, labels, take
 from equipoise.data.sets import catalog
-from equipoise.scenarios import partition
+from equipoise.scenarios import papers, partition
+from equipoise.scenarios.corrupted import check_severity, qualities
 from equipoise.scenarios.corrupted import corrupted as corrupt
 from equipoise.scenarios.corruption import CORRUPTIONS
-from equipoise.scenarios.papers import MEAN, STD, manifest
-from equipoise.scenarios.scenario import Images, Protocol, Scenario
+from equipoise.scenarios.papers import MEAN, STD
+from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
@@ -40,8 +41,7 @@ SUMMARY_ISIC = "FedISM's photographs of skin lesions; the images of a few client
 
 
 def rsna(
-    seed: int,
-    data: Path,
+    data: Path | None,
     *,
     clients: int = CLIENTS,
     corrupted: int = CORRUPTED,
@@ -53,12 +53,13 @@ def rsna(
     lists: str | None = None,
     group_by: str | None = None,
     size: int = SIDE,
-) -> Scenario:
+) -> Described:
     """CT slices with one of five kinds of bleeding; the tests ``clean`` and ``corrupted`` show the same images.
+
+    The seed decides the partition, and neither which slices there are nor how each is corrupted.
 
     Parameters
     ----------
-    seed : >= 0; decides the partition, and neither which slices there are nor how each is corrupted.
     data : the folder that holds the data set.
     clients : >= 1, clients in all.
     corrupted : in 0..clients; the images of the last so many are corrupted, once. Of 20, the papers have 1, 2, 4 and 6.
@@ -76,19 +77,14 @@ def rsna(
     ------
     ValueError if an option is out of its range or unknown, or leaves no partition. DataError if the data are not there.
     """
-
-    def read(split: str) -> Found:
-        return catalog.read("rsna-ich", data, split, window=window, side=size, lists=lists, group_by=group_by)
-
     options = {"window": window, "lists": lists, "group_by": group_by, "size": size}
     return _quality(
-        "fedism-rsna", SUMMARY_RSNA, seed, read, clients, corrupted, alpha, corruption, severity, recipe, options
+        "fedism-rsna", SUMMARY_RSNA, "rsna-ich", data, clients, corrupted, alpha, corruption, severity, recipe, options
     )
 
 
 def isic(
-    seed: int,
-    data: Path,
+    data: Path | None,
     *,
     clients: int | str = CLIENTS,
     corrupted: int | None = None,
@@ -98,12 +94,12 @@ def isic(
     recipe: str = "shuffled",
     lists: str | None = None,
     size: int = SIDE,
-) -> Scenario:
+) -> Described:
     """Photographs of eight kinds of skin lesions; the tests ``clean`` and ``corrupted`` show the same images.
 
     Parameters
     ----------
-    seed, data, alpha, corruption, severity, recipe, size : as in ``rsna``.
+    data, alpha, corruption, severity, recipe, size : as in ``rsna``.
     clients : >= 1, clients in all; or "centre", where each medical centre is a client, no image is corrupted, and there is
         one test for each centre.
     corrupted : as in ``rsna``; 4 if None.
@@ -115,13 +111,13 @@ def isic(
     """
     if isinstance(clients, str) and clients != CENTRE:
         raise ValueError(f"fedism-isic: clients must be a whole number or {CENTRE!r}; found {clients!r}.")
-    told = {
+    asked = {
         "alpha": alpha != 1.0,
         "corruption": corruption != "gaussian-noise",
         "severity": severity,
         "recipe": recipe != "shuffled",
     }
-    if clients == CENTRE and (idle := [option for option, value in told.items() if value]):
+    if clients == CENTRE and (idle := [option for option, value in asked.items() if value]):
         raise ValueError(
             f"fedism-isic: with clients={CENTRE} nothing is divided or corrupted, and {', '.join(idle)} would do nothing. Leave it out."
         )
@@ -130,21 +126,20 @@ def isic(
             f"fedism-isic: with clients={CENTRE} images stay as the centres took them; found corrupted={corrupted}. Leave it out."
         )
 
-    def read(split: str) -> Found:
-        return catalog.read("isic2019", data, split, side=size, lists=lists)
-
     options = {"lists": lists, "size": size}
     if isinstance(clients, str):
-        return _centres("fedism-isic", SUMMARY_ISIC, seed, read, options)
+        return _centres(data, options)
     bad = CORRUPTED if corrupted is None else corrupted
-    return _quality("fedism-isic", SUMMARY_ISIC, seed, read, clients, bad, alpha, corruption, severity, recipe, options)
+    return _quality(
+        "fedism-isic", SUMMARY_ISIC, "isic2019", data, clients, bad, alpha, corruption, severity, recipe, options
+    )
 
 
 def _quality(
     name: str,
     summary: str,
-    seed: int,
-    read: Callable[[str], Found],
+    reads: str,
+    data: Path | None,
     clients: int,
     corrupted: int,
     alpha: float,
@@ -152,104 +147,88 @@ def _quality(
     severity: int | None,
     recipe: str,
     options: Mapping[str, Any],
-) -> Scenario:
+) -> Described:
     """Clients whose classes differ, the last few with corrupted images."""
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown(f"corruption of {name}:", corruption, CORRUPTIONS))
     if recipe not in RECIPES:
         raise ValueError(unknown(f"recipe of {name}:", recipe, RECIPES))
     strength = SEVERITY[corruption] if severity is None else severity
-    train, test = read("train"), read("test")
-    if recipe == "released":
-        order, for_parts = np.arange(len(train)), RELEASED_SEED + seed
-    else:
-        rng = np.random.default_rng(seed)
-        order, for_parts = rng.permutation(len(train)), int(rng.integers(2**32))
-    drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
-    parts = [order[part].tolist() for part in drawn]
+    check_severity(CORRUPTIONS[corruption], strength)
+    if clients > 0:  # how many there can be depends on the files
+        partition.check("quality", clients, clients, alpha, corrupted)
+    groups = qualities(clients, corrupted)
     clean = clients - corrupted
-    bad = [row for part in parts[clean:] for row in part]
-    worse = corrupt(train.data, bad, corruption, strength, NOISE["train"], f"{name} train")
-    ends = np.cumsum([len(part) for part in parts[clean:]]).tolist()
-    groups = ("clean",) * clean + ("corrupted",) * corrupted
-    return _scenario(
-        name,
-        summary,
-        seed,
-        {"train": train, "test": test},
-        (
+    about = {"corrupted": corrupted, "alpha": alpha, "corruption": corruption, "severity": strength, "recipe": recipe}
+
+    def divide(train: Contents, test: Contents, seed: int) -> _Divided:
+        if recipe == "released":
+            order, for_parts = np.arange(len(train)), RELEASED_SEED + seed
+        else:
+            rng = np.random.default_rng(seed)
+            order, for_parts = rng.permutation(len(train)), int(rng.integers(2**32))
+        drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
+        parts = [order[part].tolist() for part in drawn]
+        bad = [row for part in parts[clean:] for row in part]
+        worse = corrupt(train.data, bad, corruption, strength, NOISE["train"], f"{name} train")
+        ends = np.cumsum([len(part) for part in parts[clean:]]).tolist()
+        data = (
             *(take(train.data, part) for part in parts[:clean]),
             *(take(worse, range(end - len(part), end)) for end, part in zip(ends, parts[clean:], strict=True)),
-        ),
-        tuple(f"{group}-{k}" for group in ("clean", "corrupted") for k in range(1, groups.count(group) + 1)),
-        groups,
-        {
-            "clean": test.data,
-            "corrupted": corrupt(test.data, range(len(test)), corruption, strength, NOISE["test"], f"{name} test"),
-        },
-        parts,
-        {
-            "corrupted": corrupted,
-            "alpha": alpha,
-            "corruption": corruption,
-            "severity": strength,
-            "recipe": recipe,
-            **options,
-        },
-    )
+        )
+        bad_test = corrupt(test.data, range(len(test)), corruption, strength, NOISE["test"], f"{name} test")
+        return data, numbered(groups), groups, {"clean": test.data, "corrupted": bad_test}, parts
+
+    return _scenario(name, summary, reads, data, divide, options, about)
 
 
-def _centres(name: str, summary: str, seed: int, read: Callable[[str], Found], options: Mapping[str, Any]) -> Scenario:
+def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
     """A client and a test for every medical centre that has images in both splits."""
-    train, test = read("train"), read("test")
-    if not train.parts or not test.parts:
-        raise DataError(
-            f"{name}: clients={CENTRE} needs to know where each image comes from, which the metadata of the data set say; "
-            "found none. Put them beside the images, or give a number of clients."
-        )
-    names = tuple(who for who, rows in train.parts.items() if rows and test.parts.get(who))
-    if missing := sorted({*train.parts, *test.parts} - {*names}):
-        raise DataError(
-            f"{name}: centre {missing[0]} has no image to train on, or none to test. Give a number of clients."
-        )
-    parts = [train.parts[who] for who in names]
-    return _scenario(
-        name,
-        summary,
-        seed,
-        {"train": train, "test": test},
-        tuple(take(train.data, part) for part in parts),
-        names,
-        names,
-        {who: take(test.data, test.parts[who]) for who in names},
-        parts,
-        {"clients": CENTRE, **options},
-    )
+    name = "fedism-isic"
+
+    def divide(train: Contents, test: Contents, _: int) -> _Divided:
+        if not train.parts or not test.parts:
+            raise DataError(
+                f"{name}: clients={CENTRE} needs to know where each image comes from, which the metadata of the data set say; "
+                "found none. Put them beside the images, or give a number of clients."
+            )
+        names = tuple(who for who, rows in train.parts.items() if rows and test.parts.get(who))
+        if missing := sorted({*train.parts, *test.parts} - {*names}):
+            raise DataError(
+                f"{name}: centre {missing[0]} has no image to train on, or none to test. Give a number of clients."
+            )
+        parts = [train.parts[who] for who in names]
+        tests = {who: take(test.data, test.parts[who]) for who in names}
+        return tuple(take(train.data, part) for part in parts), names, names, tests, parts
+
+    return _scenario(name, SUMMARY_ISIC, "isic2019", data, divide, options, {"clients": CENTRE})
+
+
+# Data of each client, names, test groups, test sets, and positions of each client's images.
+_Divided = tuple[tuple[Data, ...], tuple[str, ...], tuple[str, ...], Mapping[str, Data], Sequence[Sequence[int]]]
 
 
 def _scenario(
     name: str,
     summary: str,
-    seed: int,
-    found: Mapping[str, Found],
-    clients: tuple[Data, ...],
-    names: tuple[str, ...],
-    groups: tuple[str, ...],
-    tests: Mapping[str, Data],
-    parts: Sequence[Sequence[int]],
+    reads: str,
+    data: Path | None,
+    divide: Callable[[Contents, Contents, int], _Divided],
     options: Mapping[str, Any],
-) -> Scenario:
-    return Scenario(
-        name=name,
-        summary=summary,
-        clients=clients,
-        client_names=names,
-        client_groups=groups,
-        tests=tests,
-        transform=TRANSFORM,
-        n_classes=len(found["train"].classes),
-        network="resnet18",
-        protocol=PROTOCOL,
-        measures=MEASURES,
-        manifest=manifest(name, seed, VERSION, options, found, names, parts),
-    )
+    about: Mapping[str, Any],
+) -> Described:
+    papers.require(reads, data)
+    side = options["size"]
+    known = Description(
+        name=name, summary=summary, sample=(3, side, side), transform=TRANSFORM,
+        n_classes=len(catalog.data_set(reads).classes), network="resnet18", protocol=PROTOCOL, measures=MEASURES,
+    )  # fmt: skip
+    given = {"side" if option == "size" else option: value for option, value in options.items()}
+
+    def build(seed: int) -> Scenario:
+        train, test = (papers.read(reads, data, split, **given) for split in ("train", "test"))
+        clients, names, groups, tests, parts = divide(train, test, seed)
+        recipe, files = {"version": VERSION, **about, **options}, {"train": train, "test": test}
+        return papers.scenario(known, seed, recipe, files, parts, clients, tests, names=names, groups=groups)
+
+    return known, build

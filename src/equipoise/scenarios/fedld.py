@@ -4,17 +4,18 @@ Zeng et al., "Tackling Data Heterogeneity in Federated Learning via Loss Decompo
 (Yan et al., IEEE TMI 2023).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import labels, take
 from equipoise.data.sets import catalog
-from equipoise.scenarios import partition
-from equipoise.scenarios.papers import MEAN, STD, manifest
-from equipoise.scenarios.scenario import Images, Protocol, Scenario
+from equipoise.data.sets import retina as retina_files
+from equipoise.scenarios import papers, partition
+from equipoise.scenarios.papers import MEAN, STD
+from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
 
 VERSION = 1  # raise it whenever a part changes
 
@@ -37,24 +38,26 @@ COVID_PROTOCOL = replace(RETINA_PROTOCOL, lr=0.005)
 SUMMARY_RETINA = "FedLD's retina photographs, normal or diseased; clients differ in their shares of both."
 SUMMARY_COVID = "FedLD's chest X-rays of COVID-FL; each of twelve institutions is a client."
 
+_Parts = tuple[dict[str, list[int]], dict[str, Any]]  # each client's samples, and what the record says of them
+
 
 def retina(
-    seed: int,
-    data: Path,
+    data: Path | None,
     *,
     split: int | None = None,
     clients: int | None = None,
     alpha: float | None = None,
     positive_from: int = 1,
     size: int = SIDE,
-) -> Scenario:
+) -> Described:
     """Retina photographs, divided as published or by the generator of the published splits; one test set for all.
+
+    The seed decides a drawn partition, and 0 is that of the published ones.
 
     Parameters
     ----------
-    seed : >= 0; decides a drawn partition, and 0 is the seed of the published ones.
     data : the folder that holds the data set.
-    split : 1, 2 or 3, the published lists of five clients, of growing skew. 1 if neither it nor a drawn partition is told.
+    split : 1, 2 or 3, the published lists of five clients, of growing skew. 1 if neither it nor a drawn partition is asked for.
     clients, alpha : draw a partition instead, a capped Dirichlet: so many clients (5 if None; the paper also has 50, of which
         a tenth trains in a round), and alpha >= 0.01 (0.5 if None), the lower the more the clients differ.
     positive_from : in 1..4, the lowest grade that counts as diseased, for those who have Kaggle's files and no published lists.
@@ -68,36 +71,44 @@ def retina(
     drawn = clients is not None or alpha is not None
     if drawn and split is not None:
         raise ValueError(
-            f"fedld-retina: split={split} is a published partition, and clients and alpha draw one. Tell one of the two."
+            f"fedld-retina: split={split} is a published partition, and clients and alpha draw one. Give one of the two."
         )
     if not drawn and split not in (None, *SPLITS):
         raise ValueError(f"fedld-retina: split must be 1, 2 or 3; found {split!r}.")
-    train, test = (catalog.read("retina", data, part, positive_from=positive_from) for part in ("train", "test"))
-    options: dict[str, Any]
-    if drawn:
-        number, spread = 5 if clients is None else clients, 0.5 if alpha is None else alpha
+    if not 1 <= positive_from < retina_files.GRADES:
+        raise ValueError(
+            f"fedld-retina: positive_from must be in 1..{retina_files.GRADES - 1}; found {positive_from!r}."
+        )
+    number, evenness = 5 if clients is None else clients, 0.5 if alpha is None else alpha
+    if drawn and number > 0:  # how many there can be depends on the files
+        partition.check("retina", number, number, evenness)
+
+    def divide(train: Contents, seed: int) -> _Parts:
+        if not drawn:
+            return _published("fedld-retina", train, f"split_{split or 1}/"), {"split": split or 1}
         least = LEAST if len(train) >= LEAST * number else max(1, len(train) // (2 * number))
         parts = partition.retina(
-            labels(train.data), number, spread, RELEASED_SEED + seed, min_size=least, redraws=REDRAWS
+            labels(train.data), number, evenness, RELEASED_SEED + seed, min_size=least, redraws=REDRAWS
         )
-        names = tuple(f"client-{k}" for k in range(1, number + 1))
-        options = {"alpha": spread, "cap": True, "min_size": least}
-    else:
-        options = {"split": split or 1}
-        names, parts = _published("fedld-retina", train, f"split_{split or 1}/")
-    transform = Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size)
-    protocol = replace(RETINA_PROTOCOL, participation=0.1 if len(names) >= MANY else 1.0)
+        named = dict(zip(numbered(["client"] * number), parts, strict=True))
+        return named, {"alpha": evenness, "cap": True, "min_size": least}
+
     return _scenario(
-        "fedld-retina", SUMMARY_RETINA, seed, {"train": train, "test": test}, names, parts, transform, protocol, options
-    )
+        "fedld-retina", "retina", data, divide, {"positive_from": positive_from},
+        summary=SUMMARY_RETINA,
+        sample=(3, retina_files.SIDE, retina_files.SIDE),
+        transform=Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size),
+        protocol=replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0),
+    )  # fmt: skip
 
 
-def covid(seed: int, data: Path, *, size: int = SIDE) -> Scenario:
+def covid(data: Path | None, *, size: int = SIDE) -> Described:
     """Chest X-rays (normal, pneumonia, COVID-19), one client for each institution that they come from; one test set for all.
+
+    Nothing is drawn, so the seed changes nothing.
 
     Parameters
     ----------
-    seed : changes nothing: nothing is drawn.
     data : the folder that holds the data set.
     size : side in pixels of the images, as they are kept and as the network sees them.
 
@@ -105,16 +116,17 @@ def covid(seed: int, data: Path, *, size: int = SIDE) -> Scenario:
     ------
     ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
     """
-    train, test = (catalog.read("covid-fl", data, part, side=size) for part in ("train", "test"))
-    names, parts = _published("fedld-covid", train, "split_real/")
-    transform = Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size)
     return _scenario(
-        "fedld-covid", SUMMARY_COVID, seed, {"train": train, "test": test}, names, parts, transform, COVID_PROTOCOL, {}
-    )
+        "fedld-covid", "covid-fl", data, lambda train, _: (_published("fedld-covid", train, "split_real/"), {}), {"side": size},
+        summary=SUMMARY_COVID,
+        sample=(3, size, size),
+        transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
+        protocol=COVID_PROTOCOL,
+    )  # fmt: skip
 
 
-def _published(name: str, train: Found, prefix: str) -> tuple[tuple[str, ...], list[list[int]]]:
-    """Names and samples of the clients whose lists came with the data."""
+def _published(name: str, train: Contents, prefix: str) -> dict[str, list[int]]:
+    """Samples of each client whose list came with the data, by its name."""
     parts = {what.removeprefix(prefix): list(rows) for what, rows in train.parts.items() if what.startswith(prefix)}
     if not parts:
         found = sorted({what.split("/")[0] for what in train.parts})
@@ -125,32 +137,31 @@ def _published(name: str, train: Found, prefix: str) -> tuple[tuple[str, ...], l
         )
     if empty := [who for who, rows in parts.items() if not rows]:
         raise DataError(f"{name}: the list of {empty[0]} in {prefix} names no image. Each client needs one at least.")
-    return tuple(parts), list(parts.values())
+    return parts
 
 
 def _scenario(
     name: str,
-    summary: str,
-    seed: int,
-    found: Mapping[str, Found],
-    names: Sequence[str],
-    parts: Sequence[Sequence[int]],
-    transform: Images,
-    protocol: Protocol,
+    reads: str,
+    data: Path | None,
+    divide: Callable[[Contents, int], _Parts],
     options: Mapping[str, Any],
-) -> Scenario:
-    train, test = found["train"], found["test"]
-    return Scenario(
-        name=name,
-        summary=summary,
-        clients=tuple(take(train.data, part) for part in parts),
-        client_names=tuple(names),
-        client_groups=None,
-        tests={"test": test.data},
-        transform=transform,
-        n_classes=len(train.classes),
-        network="resnet50",
-        protocol=protocol,
-        measures=("accuracy", "balanced", "auc"),
-        manifest=manifest(name, seed, VERSION, {**options, "size": transform.size}, found, names, parts),
-    )
+    *,
+    transform: Images,
+    **more: Any,
+) -> Described:
+    papers.require(reads, data)
+    known = Description(
+        name=name, transform=transform, n_classes=len(catalog.data_set(reads).classes), network="resnet50",
+        measures=("accuracy", "balanced", "auc"), **more,
+    )  # fmt: skip
+
+    def build(seed: int) -> Scenario:
+        train, test = (papers.read(reads, data, part, **options) for part in ("train", "test"))
+        parts, recipe = divide(train, seed)
+        recipe = {"version": VERSION, **recipe, "size": transform.size}
+        clients = (take(train.data, part) for part in parts.values())
+        files, tests = {"train": train, "test": test}, {"test": test.data}
+        return papers.scenario(known, seed, recipe, files, list(parts.values()), clients, tests, names=tuple(parts))
+
+    return known, build

@@ -10,24 +10,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from equipoise.data.memory_mapped import labels, take
-from equipoise.data.sets import catalog
-from equipoise.scenarios import partition
-from equipoise.scenarios.papers import manifest
-from equipoise.scenarios.scenario import Images, Protocol, Scenario
+from equipoise.scenarios import papers
+from equipoise.scenarios.collaboration import HELD, RECIPES, Division
+from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
 
 SAMPLES = 2000  # images of a client on average
-HELD = 0.1  # the server's share of the training images
-LEAST = 10  # images of the smallest client
-
-RECIPES = {"pow": ("released", "exact"), "cla": ("exact", "released"), "dir": ("plain", "capped", "mixtures")}
-HOLDOUTS = ("stratified", "random")
 NETWORK = {"hidden": [200, 200]}
 
 
@@ -38,6 +30,7 @@ class _Set:
     scenario: str
     reads: str
     summary: str
+    sample: tuple[int, ...]
     transform: Images
     protocol: Protocol
 
@@ -50,6 +43,7 @@ CIFAR10 = _Set(
     "fedsac-cifar10",
     "cifar10",
     "FedSAC's CIFAR-10: clients bring more and more images, classes, or a random share of each.",
+    (3, 32, 32),
     Images((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     _plain(200, 15, 32, 0.03),
 )
@@ -57,6 +51,7 @@ SVHN = _Set(
     "fedsac-svhn",
     "svhn",
     "FedSAC's SVHN: clients bring more and more images, classes, or a random share of each.",
+    (3, 32, 32),
     Images((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
     _plain(500, 20, 64, 0.05),
 )
@@ -64,6 +59,7 @@ FASHION = _Set(
     "fedsac-fashion",
     "fashion-mnist",
     "FedSAC's Fashion-MNIST: clients bring more and more images, classes, or a random share of each.",
+    (1, 28, 28),
     Images((0.2860,), (0.3530,)),
     _plain(200, 20, 32, 0.05),
 )
@@ -71,8 +67,7 @@ FASHION = _Set(
 
 def _scenario(
     of: _Set,
-    seed: int,
-    data: Path,
+    data: Path | None,
     *,
     scene: str = "pow",
     clients: int = 10,
@@ -80,13 +75,12 @@ def _scenario(
     samples: int | None = None,
     recipe: str | None = None,
     holdout: str = "stratified",
-) -> Scenario:
+) -> Described:
     """Images divided among clients that bring more or less; all are tested on the whole test set.
 
     Parameters
     ----------
     of : the data set.
-    seed : >= 0; decides what the server holds and what each client has.
     data : the folder that holds the data set.
     scene : "pow" (sizes grow, labels are alike), "cla" (classes grow, sizes are alike) or "dir" (a random share of each
         class).
@@ -104,76 +98,49 @@ def _scenario(
     name = of.scenario
     if scene not in RECIPES:
         raise ValueError(unknown(f"scene of {name}:", scene, RECIPES))
+    if alpha is not None and scene != "dir":
+        raise ValueError(f"{name}: alpha={alpha} belongs to scene=dir; {scene} has none. Leave it out.")
+    each = SAMPLES if samples is None else samples
     how = RECIPES[scene][0] if recipe is None else recipe
     if how not in RECIPES[scene]:
         raise ValueError(unknown(f"recipe of {name}(scene={scene}):", how, RECIPES[scene]))
-    if holdout not in HOLDOUTS:
-        raise ValueError(unknown(f"holdout of {name}:", holdout, HOLDOUTS))
-    if clients < 1 or (samples is not None and samples < 1):
-        raise ValueError(f"{name}: clients and samples must be >= 1; found clients={clients} and samples={samples}.")
-    if alpha is not None and scene != "dir":
-        raise ValueError(f"{name}: alpha={alpha} belongs to scene=dir; {scene} has none. Leave it out.")
-    spread = 1.0 if alpha is None else alpha
-    train, test = (catalog.read(of.reads, data, split) for split in ("train", "test"))
-    y = labels(train.data)
-    rng = np.random.default_rng(seed)
-    for_holdout, for_parts = rng.integers(0, 2**32, 2).tolist()
-    held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=holdout == "stratified")
-    each = SAMPLES if samples is None else samples
-    pool = len(rest) if scene == "cla" else each * clients
-    if scene == "dir" and samples is None:
-        pool = min(pool, len(rest))
-    if pool > len(rest):
-        raise ValueError(
-            f"{name}: {clients} clients of {each} images on average need {pool}, and {len(rest)} are left of the {len(y)} "
-            "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
-        )
-    order = torch.from_numpy(rng.permutation(rest)[:pool])  # files may come sorted, which must not decide
+    division = Division(name, scene, clients, each, how, holdout, 1.0 if alpha is None else alpha)
+    papers.require(of.reads, data)
+    known = Description(
+        name=name, summary=of.summary, sample=of.sample, transform=of.transform, n_classes=10,
+        network="mlp", network_options=NETWORK, protocol=of.protocol, has_validation=True, collaborative=True,
+    )  # fmt: skip
 
-    def divide(known: Tensor) -> list[list[int]]:
-        if scene == "pow":
-            return partition.power(len(known), clients, for_parts, recipe=how, min_size=LEAST)
-        if scene == "cla":
-            return partition.class_ramp(known, clients, each, for_parts, replacement=how == "released")
-        if how == "mixtures":
-            return partition.mixtures(known, clients, spread, for_parts)
-        return partition.dirichlet(known, clients, spread, for_parts, cap=how == "capped", min_size=LEAST)
+    def build(seed: int) -> Scenario:
+        train, test = (papers.read(of.reads, data, split) for split in ("train", "test"))
+        y = labels(train.data)
+        rest = len(y) - int(np.rint(HELD * len(y)))
+        pool = rest if scene == "cla" else each * clients
+        if scene == "dir" and samples is None:
+            pool = min(pool, rest)
+        if pool > rest:
+            raise ValueError(
+                f"{name}: {clients} clients of {each} images on average need {pool}, and {rest} are left of the {len(y)} "
+                "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
+            )
+        held, parts = division.parts(y, pool, np.random.default_rng(seed))
+        recipe = {
+            "version": VERSION,
+            "scene": scene,
+            "samples": each if scene == "cla" else pool // clients,
+            "recipe": how,
+            "holdout": holdout,
+            **({"alpha": division.alpha} if scene == "dir" else {}),
+        }
+        return papers.scenario(
+            known, seed, recipe, {"train": train, "test": test}, parts,
+            (take(train.data, part) for part in parts), {"test": test.data},
+            names=numbered(["client"] * clients), held=(take(train.data, held), held),
+        )  # fmt: skip
 
-    parts = [order[part].tolist() for part in divide(y[order])]
-    names = tuple(f"client-{k}" for k in range(1, clients + 1))
-    options = {
-        "scene": scene,
-        "samples": each if scene == "cla" else pool // clients,
-        "recipe": how,
-        "holdout": holdout,
-    }
-    return Scenario(
-        name=name,
-        summary=of.summary,
-        clients=tuple(take(train.data, part) for part in parts),
-        client_names=names,
-        client_groups=None,
-        tests={"test": test.data},
-        transform=of.transform,
-        n_classes=10,
-        network="mlp",
-        network_options=NETWORK,
-        protocol=of.protocol,
-        validation=take(train.data, held),
-        collaborative=True,
-        manifest=manifest(
-            name,
-            seed,
-            VERSION,
-            options | ({"alpha": spread} if scene == "dir" else {}),
-            {"train": train, "test": test},
-            names,
-            parts,
-            held,
-        ),
-    )
+    return known, build
 
 
-cifar10: Callable[..., Scenario] = partial(_scenario, CIFAR10)
-svhn: Callable[..., Scenario] = partial(_scenario, SVHN)
-fashion: Callable[..., Scenario] = partial(_scenario, FASHION)
+cifar10: Callable[..., Described] = partial(_scenario, CIFAR10)
+svhn: Callable[..., Described] = partial(_scenario, SVHN)
+fashion: Callable[..., Described] = partial(_scenario, FASHION)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Data, Mapped, take
-from equipoise.data.own.columns import Columns, Own, listed, ordered
-from equipoise.data.own.reading import find
+from equipoise.data.own.columns import Columns, UserData, listed, ordered
+from equipoise.data.own.reading import read_user_data
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import partition
-from equipoise.scenarios.scenario import Images, Protocol, Scenario
+from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
+from equipoise.system.ranges import check_number, check_option, check_whole
 
 VERSION: Final = 1  # raise it whenever the same files give other parts
 
@@ -38,7 +40,6 @@ TESTS = ("groups", "clients", "all")
 
 
 def scenario(
-    seed: int,
     data: Path,
     *,
     clients: int | None = None,
@@ -55,15 +56,14 @@ def scenario(
     image: str | None = None,
     leave_out: str | Sequence[str] = (),
     download: bool = False,
-) -> Scenario:
-    """Make a federation of what the user has; :func:`equipoise.data.own.reading.find` says what that may be.
+) -> Described:
+    """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
 
     Where the data do not say what is for testing, a part of every client's samples is drawn, as evenly over the classes as
     possible. Numbers are standardised by the mean and standard deviation of all training samples.
 
     Parameters
     ----------
-    seed : >= 0; decides what is drawn.
     data : folder, file, or ``hub:OWNER/NAME``.
     clients : >= 1, among so many the training data are divided, if they do not say whose they are: by classes, with shares
         from a Dirichlet distribution.
@@ -85,59 +85,82 @@ def scenario(
     """
     _check(clients, test, validation, tests, size)
     columns = Columns(label, client, group, split, image, several(leave_out))
-    own = find(str(data), columns, download=download)
-    parts = divided(own, seed, clients=clients, alpha=alpha, test=test, validation=validation)
-    sets, of_clients = test_sets(own, parts, tests)
-    samples, standard = _samples(own, size, parts.training)
-    shape = samples.shape if isinstance(samples, Mapped) else samples[0].shape[1:]
-    images = isinstance(samples, Mapped) or samples[0].dtype == torch.uint8
-    asked = chosen([*several(measures), *([RATES] if own.group is not None else [])])
-    options = {"clients": clients, "alpha": alpha, "test": test, "validation": validation, "tests": tests, "size": size}
-    return Scenario(
+    own = _read(str(data), columns, download)
+    share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "validation": validation}
+    parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
+    test_sets(own, parts, tests)
+    if callable(own.inputs):
+        sample: tuple[int, ...] = (3, size, size)
+    else:
+        sample = own.inputs.shape[1:]
+    images = callable(own.inputs) or own.inputs.dtype == np.uint8
+    known = Description(
         name="own",
         summary=SUMMARY,
-        clients=tuple(take(samples, rows) for rows in parts.train.values()),
-        client_names=tuple(parts.train),
-        client_groups=of_clients,
-        tests={name: take(samples, rows) for name, rows in sets.items()},
+        sample=sample,
         transform=TRANSFORM if images else None,
         n_classes=len(own.classes),
-        network="cnn" if images and min(shape[1:]) >= SMALLEST else "mlp",
+        network="cnn" if images and min(sample[1:]) >= SMALLEST else "mlp",
         protocol=PROTOCOL,
-        measures=asked,
-        validation=take(samples, parts.validation) if parts.validation else None,
-        manifest={
-            "scenario": "own",
-            "seed": seed,
-            "recipe": {"version": VERSION, **options},
-            "source": own.source,
-            "layout": own.layout,
-            "read": dict(own.about),
-            "classes": list(own.classes),
-            "sha256": _digest(own),
-            **standard,
-            "notes": [*own.notes, *parts.notes],
-            "clients": parts.train,
-            "tests": sets,
-        },
+        measures=chosen([*several(measures), *([RATES] if own.group is not None else [])]),
+        has_validation=bool(parts.validation),
     )
+
+    def build(seed: int) -> Scenario:
+        parts = divided(own, seed, **share)
+        sets, of_clients = test_sets(own, parts, tests)
+        samples, standard = _samples(own, size, parts.training)
+        return Scenario(
+            **vars(known),
+            clients=tuple(take(samples, rows) for rows in parts.train.values()),
+            client_names=tuple(parts.train),
+            client_groups=of_clients,
+            tests={name: take(samples, rows) for name, rows in sets.items()},
+            validation=take(samples, parts.validation) if parts.validation else None,
+            manifest={
+                "scenario": "own",
+                "seed": seed,
+                "recipe": {"version": VERSION, **share, "tests": tests, "size": size},
+                "source": own.source,
+                "layout": own.layout,
+                "read": dict(own.about),
+                "classes": list(own.classes),
+                "sha256": _digest(own),
+                **standard,
+                "notes": [*own.notes, *parts.notes],
+                "clients": parts.train,
+                "tests": sets,
+            },
+        )
+
+    return known, build
+
+
+def _read(source: str, columns: Columns, download: bool) -> UserData:
+    """What the user has; of one file it is kept, so that a run, which asks several times, reads it once."""
+    if not Path(source).is_file():
+        return read_user_data(source, columns, download=download)
+    about = Path(source).stat()
+    return _kept(source, columns, download, (about.st_size, about.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def _kept(source: str, columns: Columns, download: bool, _changed: tuple[int, int]) -> UserData:
+    return read_user_data(source, columns, download=download)
 
 
 def _check(clients: object, test: float, validation: float, tests: object, size: object) -> None:
-    if clients is not None and (not isinstance(clients, int) or clients < 1):
-        raise ValueError(f"own: clients must be a whole number >= 1; found {clients!r}.")
-    if not 0 < test <= 0.5:
-        raise ValueError(f"own: test must be in (0, 0.5], the share of a client's samples to test on; found {test!r}.")
-    if not 0 <= validation <= 0.5:
-        raise ValueError(f"own: validation must be in [0, 0.5], the share that the server gets; found {validation!r}.")
-    if tests is not None and tests not in TESTS:
-        raise ValueError(f"own: tests must be one of {', '.join(TESTS)}; found {tests!r}.")
-    if not isinstance(size, int) or size < SMALLEST:
-        raise ValueError(f"own: size must be a whole number of pixels >= {SMALLEST}; found {size!r}.")
+    if clients is not None:
+        check_whole("own: clients", clients, 1)
+    check_number("own: test", test, 0, 0.5, ", the share of a client's samples to test on", above=True)
+    check_number("own: validation", validation, 0, 0.5, ", the share that the server gets")
+    if tests is not None:
+        check_option("own: tests", tests, TESTS)
+    check_whole("own: size", size, SMALLEST, meaning=" pixels")
 
 
 def several(words: str | Sequence[str]) -> tuple[str, ...]:
-    """Words that may be told as a list, or in one text with commas, as on the command line."""
+    """Words that may be given as a list, or in one text with commas, as on the command line."""
     each = words if isinstance(words, (list, tuple)) else str(words).split(",")
     return tuple(str(word).strip() for word in each if str(word).strip())
 
@@ -159,13 +182,19 @@ class Parts:
 
 
 def divided(
-    own: Own, seed: int, *, clients: int | None = None, alpha: float = 0.5, test: float = 0.2, validation: float = 0.0
+    own: UserData,
+    seed: int,
+    *,
+    clients: int | None = None,
+    alpha: float = 0.5,
+    test: float = 0.2,
+    validation: float = 0.0,
 ) -> Parts:
     """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`.
 
     Raises
     ------
-    DataError : the data do not say whose they are, and ``clients`` is not told; or both are.
+    DataError : the data do not say whose they are, and there is no ``clients``; or both are there.
     """
     y = np.array(_numbered(own))
     split = np.array(own.split if own.split is not None else ["train"] * len(own))
@@ -206,7 +235,12 @@ def divided(
 
 
 def _remarks(
-    own: Own, train: dict[str, list[int]], tested: dict[str, list[int]], common: list[int], drawn: bool, share: float
+    own: UserData,
+    train: dict[str, list[int]],
+    tested: dict[str, list[int]],
+    common: list[int],
+    drawn: bool,
+    share: float,
 ) -> Iterator[str]:
     if drawn:
         which = (
@@ -225,12 +259,14 @@ def _remarks(
             yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
 
 
-def _numbered(own: Own) -> list[int]:
+def _numbered(own: UserData) -> list[int]:
     number = {name: k for k, name in enumerate(own.classes)}
     return [number[name] for name in own.label]
 
 
-def _dealt(own: Own, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float) -> list[str]:
+def _dealt(
+    own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float
+) -> list[str]:
     """Whose each sample is, of data that do not say it: training samples by a Dirichlet draw, the others nobody's."""
     if clients is None:
         raise DataError(
@@ -280,7 +316,7 @@ def _give_back(
         del drawn[name]
 
 
-def test_sets(own: Own, parts: Parts, tests: str | None) -> tuple[dict[str, list[int]], tuple[str, ...] | None]:
+def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str, list[int]], tuple[str, ...] | None]:
     """The named test sets, and for each client the one it belongs to, where each has one."""
     every = sorted([row for rows in parts.test.values() for row in rows] + parts.common)
     if not every:
@@ -308,7 +344,7 @@ def test_sets(own: Own, parts: Parts, tests: str | None) -> tuple[dict[str, list
     return {ALL: every}, None
 
 
-def _samples(own: Own, size: int, training: list[int]) -> tuple[Data, dict[str, Any]]:
+def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[str, Any]]:
     """All samples, numbers standardised, and what of that is for the record."""
     y = torch.tensor(_numbered(own))
     if callable(own.inputs):
@@ -328,10 +364,10 @@ def _samples(own: Own, size: int, training: list[int]) -> tuple[Data, dict[str, 
     }
 
 
-def _digest(own: Own) -> str:
+def _digest(own: UserData) -> str:
     """Sha256 of what the samples are; of image files their names and sizes, as their pixels may be gigabytes."""
-    told = [own.label, own.client, own.group, own.split, own.features, own.names, dict(own.about)]
-    total = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    content = [own.label, own.client, own.group, own.split, own.features, own.names, dict(own.about)]
+    total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     if not callable(own.inputs):
         total.update(np.ascontiguousarray(own.inputs).data)
     return total.hexdigest()

@@ -1,83 +1,86 @@
-"""What the scenarios that read files have in common: normalisation, the record of what was read, and a short memory."""
+"""What the scenarios that read a paper's data sets have in common: normalisation, and the record of what was read."""
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, wraps
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.data.contents import Found
-from equipoise.data.memory_mapped import labels, shape
-from equipoise.scenarios.scenario import Scenario
+from equipoise.data import locations
+from equipoise.data.contents import Contents
+from equipoise.data.memory_mapped import Data, labels, shape
+from equipoise.data.sets import catalog
+from equipoise.scenarios.scenario import Description, Scenario
 
 MEAN: Final = (0.485, 0.456, 0.406)  # the usual ImageNet numbers, per channel
 STD: Final = (0.229, 0.224, 0.225)
 
 
-def manifest(
-    name: str,
+def scenario(
+    known: Description,
     seed: int,
-    version: int,
-    options: Mapping[str, Any],
-    found: Mapping[str, Found],
-    names: Sequence[str],
+    recipe: Mapping[str, Any],
+    files: Mapping[str, Contents],
     parts: Sequence[Sequence[int]],
-    validation: Sequence[int] | None = None,
-) -> dict[str, Any]:
-    """Record of a scenario that was read from files.
+    clients: Iterable[Data],
+    tests: Mapping[str, Data],
+    *,
+    names: Sequence[str],
+    groups: Sequence[str] | None = None,
+    held: tuple[Data, Sequence[int]] | None = None,
+) -> Scenario:
+    """A scenario that was read from files, with the record of what was read.
 
-    ``sha256`` is of the labels, the names and the shape of all samples, and of what the reader says about its files. The
-    pixels are not in it: there may be gigabytes of them, and files of one size and name rarely differ.
+    ``sha256`` of the record is of the labels, the names and the shape of all samples, and of what the reader says about its
+    files. The pixels are not in it: there may be gigabytes of them, and files of one size and name rarely differ.
 
     Parameters
     ----------
-    name, seed, version, options : what the scenario was made by; raise ``version`` whenever a part of it changes.
-    found : what was read, by name.
-    names, parts : the clients, and the positions of each one's samples in the training part of what was read.
-    validation : positions of the server's samples, if it has any.
+    known, seed, recipe : what the scenario was made by; raise ``version`` of the recipe whenever a part of it changes.
+    files : what was read, by name.
+    parts : the positions of each client's samples in the training part of what was read.
+    clients, tests, names, groups : as in ``Scenario``.
+    held : the server's samples and their positions, if it has any.
     """
     total = hashlib.sha256()
-    for what in sorted(found):
-        one = found[what]
+    for what in sorted(files):
+        one = files[what]
         facts = {key: value for key, value in one.about.items() if key != "images"}  # a cached file, named by times
         about = [what, list(shape(one.data)), list(one.classes), one.names, facts]
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
         total.update(labels(one.data).numpy().tobytes())
-    held = {} if validation is None else {"validation": list(validation)}
-    return {
-        "scenario": name,
-        "seed": seed,
-        "recipe": {"version": version, **options},
-        "read": {what: {"samples": len(one), **one.about} for what, one in found.items()},
-        "sha256": total.hexdigest(),
-        "clients": {who: list(part) for who, part in zip(names, parts, strict=True)},
-        **held,
-    }
+    return Scenario(
+        **vars(known),
+        clients=tuple(clients),
+        client_names=tuple(names),
+        client_groups=None if groups is None else tuple(groups),
+        tests=tests,
+        validation=None if held is None else held[0],
+        manifest={
+            "scenario": known.name,
+            "seed": seed,
+            "recipe": recipe,
+            "read": {what: {"samples": len(one), **one.about} for what, one in files.items()},
+            "sha256": total.hexdigest(),
+            "clients": {who: list(part) for who, part in zip(names, parts, strict=True)},
+            **({} if held is None else {"validation": list(held[1])}),
+        },
+    )
 
 
-def remembered(build: Callable[..., Scenario]) -> Callable[..., Scenario]:
-    """The same function, which gives the last scenarios again instead of reading their files anew.
+def require(name: str, data: Path | None) -> None:
+    """Require that something of a data set is there, before anything is read; nothing if the folder is not known yet.
 
-    A run asks for its scenario several times. Files that change while a program runs are not seen before the folder's own
-    time of change says so.
+    Raises
+    ------
+    MissingError : nothing is.
     """
-
-    @wraps(build)
-    def recall(seed: int, data: Path, **options: Any) -> Scenario:
-        changed = data.stat().st_mtime_ns if data.exists() else 0
-        given = tuple(sorted((name, _frozen(value)) for name, value in options.items()))
-        return _made(build, seed, data.absolute(), changed, given)
-
-    return recall
+    if data is not None:
+        locations.located(name, data, catalog.data_set(name).places)
 
 
-@lru_cache(maxsize=2)
-def _made(
-    build: Callable[..., Scenario], seed: int, data: Path, changed: int, given: tuple[tuple[str, Any], ...]
-) -> Scenario:
-    return build(seed, data, **dict(given))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+def read(name: str, data: Path | None, split: str, **options: Any) -> Contents:
+    """Read one split of a data set, as :func:`equipoise.data.sets.catalog.read` does."""
+    if data is None:
+        raise ValueError(f"{name} cannot be read without the folder that holds it.")
+    return catalog.read(name, data, split, **options)

@@ -35,7 +35,7 @@ def iid(n: int, clients: int, seed: int) -> list[list[int]]:
     ------
     ValueError if ``clients`` is not in 1..n, because every client needs a sample.
     """
-    _fits("iid", n, clients)
+    check("iid", n, clients)
     return [part.tolist() for part in np.array_split(np.random.default_rng(seed).permutation(n), clients)]
 
 
@@ -246,7 +246,7 @@ def quality(
     ValueError if a parameter is out of range, or no draw gives every client ``min_size`` samples.
     """
     classes = _classes("quality", labels, clients, alpha, seed, min_size, redraws, 2**32)
-    check_whole("quality: corrupted", corrupted, 0, clients, ", the number of clients")
+    check("quality", sum(map(len, classes)), clients, alpha, corrupted)
     rng = RandomState(seed)
     clean = clients - corrupted
 
@@ -304,7 +304,7 @@ def power_sizes(
     ------
     ValueError if a parameter is out of range, or a client would have fewer than ``min_size`` samples.
     """
-    _fits("power_sizes", n, clients)
+    check("power_sizes", n, clients)
     if recipe not in RECIPES:
         raise ValueError(unknown("recipe of power_sizes:", recipe, RECIPES))
     check_number("power_sizes: exponent", exponent, 0, above=True, below=True)
@@ -572,11 +572,25 @@ def _generator(who: str, seed: int) -> Generator:
     return np.random.default_rng(seed)
 
 
-def _fits(who: str, n: int, clients: int) -> None:
+def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0) -> None:
+    """Require of a partition what can be said before the labels are known.
+
+    Parameters
+    ----------
+    who : name of the partition, for errors.
+    n : number of samples.
+    clients, alpha, corrupted : as in ``quality``.
+
+    Raises
+    ------
+    ValueError if a parameter is out of its range.
+    """
     if not 1 <= clients <= n:
         raise ValueError(
             f"{who}: each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
         )
+    check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
+    check_whole(f"{who}: corrupted", corrupted, 0, clients, ", the number of clients")
 
 
 def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
@@ -584,7 +598,7 @@ def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
     of: NDArray[Any] = np.asarray(labels)
     if of.ndim != 1:
         raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(of.shape)}.")
-    _fits(who, len(of), clients)
+    check(who, len(of), clients)
     return [np.flatnonzero(of == label) for label in np.unique(of)]
 
 
@@ -657,7 +671,7 @@ def _classes(
     """Check what the class-wise partitions have in common, and return the samples of each class."""
     classes = _by_class(who, labels, clients)
     n = sum(map(len, classes))
-    check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
+    check(who, n, clients, alpha)
     check_whole(f"{who}: seed", seed, 0, seeds - 1)
     check_whole(f"{who}: redraws", redraws, 1)
     if not 0 <= min_size * clients <= n:

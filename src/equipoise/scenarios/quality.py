@@ -9,9 +9,10 @@ from functools import partial
 
 import torch
 
-from equipoise.scenarios import cache, digits, partition
+from equipoise.scenarios import digits, partition
+from equipoise.scenarios.corrupted import check_severity, qualities
 from equipoise.scenarios.corruption import CORRUPTIONS, Corruption, motion_blur
-from equipoise.scenarios.scenario import Protocol, Scenario
+from equipoise.scenarios.scenario import Described, Protocol, Scenario
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
@@ -34,7 +35,6 @@ SUMMARY = "Digits of all domains; the images of a few clients are noisy or blurr
 
 
 def scenario(
-    seed: int = 0,
     *,
     clients: int = CLIENTS,
     corrupted: int = CORRUPTED,
@@ -43,7 +43,7 @@ def scenario(
     severity: int = 4,
     train: Sequence[int] = TRAIN,
     test: Sequence[int] = TEST,
-) -> Scenario:
+) -> Described:
     """Digits, where the images of some clients are corrupted.
 
     The test groups ``clean`` and ``corrupted`` show the same images, before and after the corruption. A client has at
@@ -51,7 +51,6 @@ def scenario(
 
     Parameters
     ----------
-    seed : >= 0; another seed draws other images, another partition and other noise.
     clients : >= 1, clients in all.
     corrupted : in 0..clients; the last so many. Of 20 clients, 1, 2, 4 and 6 are 5, 10, 20 and 30 %.
     alpha : >= 0.01; how evenly a class is spread, among the clean clients and among the corrupted ones.
@@ -65,48 +64,39 @@ def scenario(
     """
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown("corruption", corruption, CORRUPTIONS))
-    data = digits.recall(seed, train, test)
-    (x, y), (clean, labels) = digits.joined(data, "train"), digits.joined(data, "test")
-    # The stream's key is one that the images do not use. Samples come sorted by domain, which must not decide.
-    rng = digits.stream(seed, len(digits.DOMAINS) + 1)
-    for_parts, for_train, for_test = rng.integers(0, 2**32, 3).tolist()
-    order = torch.from_numpy(rng.permutation(len(y)))
-    least = max(1, len(y) // (4 * clients)) if clients > 0 else 1
-    drawn = partition.quality(y[order], clients, corrupted, alpha, for_parts, min_size=least)
-    parts = [order[part] for part in drawn]
+    known = digits.described(
+        "digits-quality", SUMMARY, train, test,
+        network_options=NETWORK, protocol=PROTOCOL, measures=("accuracy", "balanced", "auc", "auc_ovr"),
+    )  # fmt: skip
+    partition.check("quality", sum(train), clients, alpha, corrupted=corrupted)
     corrupt = CORRUPT[corruption]
-    bad = torch.cat(parts[clients - corrupted :]) if corrupted else order[:0]
-    x[bad] = corrupt(x[bad], severity, for_train)
-    tests = {"clean": (clean, labels), "corrupted": (corrupt(clean, severity, for_test), labels)}
-    groups = ("clean",) * (clients - corrupted) + ("corrupted",) * corrupted
-    names = tuple(f"{group}-{k}" for group in ("clean", "corrupted") for k in range(1, groups.count(group) + 1))
-    made = {"train/x": x, "train/y": y} | {f"test/{name}/x": images for name, (images, _) in tests.items()}
-    return Scenario(
-        name="digits-quality",
-        summary=SUMMARY,
-        clients=tuple((x[part], y[part]) for part in parts),
-        client_names=names,
-        client_groups=groups,
-        tests=tests,
-        transform=digits.TRANSFORM,
-        n_classes=10,
-        network="cnn",
-        network_options=NETWORK,
-        protocol=PROTOCOL,
-        measures=("accuracy", "balanced", "auc", "auc_ovr"),
-        manifest={
-            "scenario": "digits-quality",
-            **digits.recipe(seed, train, test),
-            "quality": {
-                "version": VERSION,
-                "corrupted": corrupted,
-                "corruption": corruption,
-                "severity": severity,
-                "alpha": alpha,
-                "min_size": least,
-            },
-            "sha256": cache.digest({**made, "test/y": labels}),
-            # Positions in the training images of all domains, joined in the order of DOMAINS.
-            "clients": {name: part.tolist() for name, part in zip(names, parts, strict=True)},
-        },
-    )
+    check_severity(corrupt, severity)
+    least = max(1, sum(train) // (4 * clients))
+
+    def build(seed: int) -> Scenario:
+        data = digits.recall(seed, train, test)
+        (x, y), (clean, labels) = digits.joined(data, "train"), digits.joined(data, "test")
+        # The stream's key is one that the images do not use. Samples come sorted by domain, which must not decide.
+        rng = digits.stream(seed, len(digits.DOMAINS) + 1)
+        for_parts, for_train, for_test = rng.integers(0, 2**32, 3).tolist()
+        order = torch.from_numpy(rng.permutation(len(y)))
+        drawn = partition.quality(y[order], clients, corrupted, alpha, for_parts, min_size=least)
+        parts = [order[part].tolist() for part in drawn]
+        bad = [row for part in parts[clients - corrupted :] for row in part]
+        x[bad] = corrupt(x[bad], severity, for_train)
+        tests = {"clean": (clean, labels), "corrupted": (corrupt(clean, severity, for_test), labels)}
+        made = {"train/x": x, "train/y": y} | {f"test/{name}/x": images for name, (images, _) in tests.items()}
+        quality = {
+            "version": VERSION,
+            "corrupted": corrupted,
+            "corruption": corruption,
+            "severity": severity,
+            "alpha": alpha,
+            "min_size": least,
+        }
+        return digits.divided(
+            known, seed, train, test, made | {"test/y": labels}, parts,
+            images=(x, y), groups=qualities(clients, corrupted), tests=tests, quality=quality,
+        )  # fmt: skip
+
+    return known, build

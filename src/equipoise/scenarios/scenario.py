@@ -1,6 +1,6 @@
 """What a scenario is: the data of the clients, the named test groups, and how images reach the network."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,49 +48,69 @@ class Protocol:
             raise ValueError(f"Protocol: steps must be >= 1, or None for epochs; found {self.steps}.")
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """Federated data with its named test groups and the protocol it is meant to be trained with.
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a scenario is, known before any data are made or read.
 
     Parameters
     ----------
     name, summary : the scenario's name, and one line about it.
+    sample : shape of one sample of the clients' data; [C, H, W] of images.
+    transform : turns the samples into what the network takes; ``None`` leaves them as they are.
+    n_classes : labels lie in 0..n_classes - 1.
+    network : name of the default network.
+    network_options : options of the default network.
+    protocol : recommended training.
+    measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
+    has_validation : whether the server holds samples that no client trains on, for methods that judge models by them.
+    collaborative : whether what a client gets is to be compared with what it would reach alone.
+    """
+
+    name: str
+    summary: str
+    sample: tuple[int, ...] = ()
+    transform: Transform | None
+    n_classes: int
+    network: str
+    network_options: Mapping[str, Any] = field(default_factory=dict)
+    protocol: Protocol
+    measures: tuple[str, ...] = ("accuracy",)
+    has_validation: bool = False
+    collaborative: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample as the network takes it."""
+        return self.transform.shape(self.sample) if isinstance(self.transform, Images) else self.sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario(Description):
+    """A description with its data: federated clients and named test groups.
+
+    ``sample`` and ``has_validation`` of the description follow from the data.
+
+    Parameters
+    ----------
     clients : per client its samples: uint8 images [n, C, H, W] or numbers [n, ...] with labels int64 [n], or ``Mapped``.
     client_names : one per client, such as ``"photo-2"``.
     client_groups : per client the key of ``tests`` that its own data resemble; ``None`` if the clients are alike, and
         the union of all tests is right for each of them.
     tests : named evaluation sets in the order of reports, of the same kind.
-    transform : turns the samples into what the network takes; ``None`` leaves them as they are.
-    n_classes : labels lie in 0..n_classes - 1.
-    network : name of the default network.
-    protocol : recommended training.
     manifest : JSON-able record of what the data are and where each client's part came from.
-    measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
-    network_options : options of the default network.
-    validation : samples that the server holds, for methods that judge models by them; no client trains on
-        them. ``None`` if it holds none.
-    collaborative : whether what a client gets is to be compared with what it would reach alone.
+    validation : samples that the server holds; ``None`` if it holds none.
 
     Raises
     ------
     ValueError if the parts contradict each other.
     """
 
-    name: str
-    summary: str
     clients: tuple[Data, ...]
     client_names: tuple[str, ...]
     client_groups: tuple[str, ...] | None
     tests: Mapping[str, Data]
-    transform: Transform | None
-    n_classes: int
-    network: str
-    protocol: Protocol
     manifest: dict[str, Any]
-    measures: tuple[str, ...] = ("accuracy",)
-    network_options: Mapping[str, Any] = field(default_factory=dict)
     validation: Data | None = None
-    collaborative: bool = False
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
@@ -120,14 +140,20 @@ class Scenario:
                 raise ValueError(
                     f"Scenario {self.name}: '{who}' must have at least one label, all in 0..{self.n_classes - 1}."
                 )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample as the network takes it."""
-        sample = shape(self.clients[0])
-        return self.transform.shape(sample) if isinstance(self.transform, Images) else sample
+        object.__setattr__(self, "sample", shape(self.clients[0]))
+        object.__setattr__(self, "has_validation", self.validation is not None)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """How many samples each client has."""
         return tuple(len(labels(data)) for data in self.clients)
+
+
+Described = tuple[
+    Description, Callable[[int], Scenario]
+]  # a description, and the function that makes its data from a seed
+
+
+def numbered(groups: Sequence[str]) -> tuple[str, ...]:
+    """A name for each client: its group's, and its number among the clients of that group, from 1."""
+    return tuple(f"{group}-{1 + list(groups[:k]).count(group)}" for k, group in enumerate(groups))

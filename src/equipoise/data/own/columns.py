@@ -54,7 +54,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Own:
+class UserData:
     """What lies in the user's files; no image is decoded yet.
 
     Parameters
@@ -141,17 +141,17 @@ def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
     return tuple(SPLITS[word.strip().lower()] for word in words)
 
 
-def column(known: Sequence[str], told: str | None, usual: str, what: str) -> str | None:
+def column(known: Sequence[str], named: str | None, usual: str, what: str) -> str | None:
     """The column that the user named, or the usual one if there is one, whatever its capitals.
 
     Raises
     ------
     DataError : the user named one that is not there.
     """
-    if told is not None:
-        if str(told) not in known:
-            raise DataError(f"{what}: {unknown('column', told, known)}")
-        return str(told)  # the command line makes a number of 7
+    if named is not None:
+        if str(named) not in known:
+            raise DataError(f"{what}: {unknown('column', named, known)}")
+        return str(named)  # the command line makes a number of 7
     return next((name for name in known if name.strip().lower() == usual), None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import decoded
-from equipoise.data.own.columns import SPLITS, Own, listed
+from equipoise.data.own.columns import SPLITS, UserData, listed
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SYSTEM = ("thumbs.db", "desktop.ini", "__macosx")  # what systems leave in folders; and all that begins with a dot
@@ -28,7 +28,7 @@ class _Tree:
     empty: tuple[tuple[str, ...], ...]
 
 
-def read(top: Path) -> Own:
+def read(top: Path) -> UserData:
     """Find the images below a folder, and what their folders say.
 
     Raises
@@ -51,13 +51,13 @@ def read(top: Path) -> Own:
         )
     if tree.empty:
         notes.append(f"No image in {listed('/'.join(parts) for parts in tree.empty)}: passed over.")
-    told = any(clients)
-    return Own(
+    owned = any(clients)
+    return UserData(
         source=str(top),
-        layout="a folder per client, with a folder per class" if told else "a folder per class",
+        layout="a folder per client, with a folder per class" if owned else "a folder per class",
         label=labels,
         inputs=partial(decoded, files, what="own data"),
-        client=clients if told else None,
+        client=clients if owned else None,
         split=None if splits[0] is None else splits,
         names=names,
         about={"files": len(files), "bytes": sum(path.stat().st_size for path in files)},
@@ -97,7 +97,7 @@ def _look(top: Path) -> _Tree:
 
 
 def _meant(top: Path, tree: _Tree) -> list[tuple[str, str | None, str]]:
-    """Client ("": nobody's), split (None: not told) and class of every image.
+    """Client ("": nobody's), split (None: the folders do not say) and class of every image.
 
     Raises
     ------

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import kept, resized
-from equipoise.data.own.columns import SPLITS, Column, Columns, Own, class_names, column, filled, listed
+from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, class_names, column, filled, listed
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
 
 
-def read(address: str, columns: Columns, *, download: bool) -> Own:
+def read(address: str, columns: Columns, *, download: bool) -> UserData:
     """Read a data set that is on this machine, or that may be downloaded.
 
     Parameters
@@ -66,7 +66,7 @@ def read(address: str, columns: Columns, *, download: bool) -> Own:
         return lambda k: f"{what}, sample {k}, column {used[role]}"
 
     label = class_names(words("label"), where("label"))
-    told = {role: filled(words(role), role, where(role)) for role in ("client", "group") if used[role] is not None}
+    owners = {role: filled(words(role), role, where(role)) for role in ("client", "group") if used[role] is not None}
     taken = {image, *used.values(), *columns.leave_out}
     rest = [key for key in known if key not in taken]
     facts = {"name": address, "samples": {part: len(table) for part, table in tables.items()}}
@@ -77,7 +77,7 @@ def read(address: str, columns: Columns, *, download: bool) -> Own:
     else:
         inputs = _numbers(what, list(tables.values()), rest)
     split = tuple(part for part, table in tables.items() for _ in range(len(table)))
-    return Own(
+    return UserData(
         source=what,
         layout="a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row"),
         label=label,
@@ -86,7 +86,7 @@ def read(address: str, columns: Columns, *, download: bool) -> Own:
         features=() if image is not None else tuple(rest),
         about=facts,
         notes=tuple(notes),
-        **told,
+        **owners,
     )
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Columns, Own, listed
+from equipoise.data.own.columns import Columns, UserData, listed
 
 HUB = "hub:"
 
 
-def find(source: str | Path, columns: Columns | None = None, *, download: bool = False) -> Own:
+def read_user_data(source: str | Path, columns: Columns | None = None, *, download: bool = False) -> UserData:
     """Look at the user's data and say what there is.
 
     ======================= ============================================================================================
@@ -49,7 +49,7 @@ def find(source: str | Path, columns: Columns | None = None, *, download: bool =
     return _checked(_read(path, columns))
 
 
-def _read(path: Path, columns: Columns) -> Own:
+def _read(path: Path, columns: Columns) -> UserData:
     from equipoise.data.own import folders as own_folders
     from equipoise.data.own import tables as own_tables
 
@@ -66,12 +66,12 @@ def _read(path: Path, columns: Columns) -> Own:
     if tables:
         return readers[tables[0].suffix.lower()](tables[0], columns)
     if columns.named or columns.leave_out:
-        told = next(iter([*columns.named, "leave_out"]))
-        raise DataError(f"{path} is a folder of images, and {told} names a column of a table. Leave it out.")
+        option = next(iter([*columns.named, "leave_out"]))
+        raise DataError(f"{path} is a folder of images, and {option} names a column of a table. Leave it out.")
     return own_folders.read(path)
 
 
-def _checked(own: Own) -> Own:
+def _checked(own: UserData) -> UserData:
     """Require what training needs, whatever the data came from.
 
     Raises

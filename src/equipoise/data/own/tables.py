@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import decoded
-from equipoise.data.own.columns import Column, Columns, Own, class_names, column, filled, listed, splits
+from equipoise.data.own.columns import Column, Columns, UserData, class_names, column, filled, listed, splits
 
 Where = Callable[[int], str]  # says where a sample stands
 DELIMITERS = ",;\t"
@@ -25,7 +25,7 @@ ROLES = ("client", "group", "split")
 FIXES = "{mend}; leave the column out, --set leave_out={name}; or say what it is for, such as --set group={name}"
 
 
-def csv(path: Path, columns: Columns) -> Own:
+def csv(path: Path, columns: Columns) -> UserData:
     """Read a table: a row per sample, its class, and the path of an image or a number in every other column.
 
     The delimiter is a comma, semicolon or tabulator, whichever the header has most of. Empty lines are passed over.
@@ -43,7 +43,7 @@ def csv(path: Path, columns: Columns) -> Own:
         raise DataError(f"{path} cannot be read as a table ({error}). Expected UTF-8 text with a header.") from None
 
 
-def _table(path: Path, columns: Columns, reader: Any) -> Own:
+def _table(path: Path, columns: Columns, reader: Any) -> UserData:
     header: list[str] = next(reader, [])
     if doubled := [name for name in header if header.count(name) > 1]:
         raise DataError(f"{path}: two columns are called {doubled[0]!r}. Rename one.")
@@ -80,16 +80,16 @@ def _table(path: Path, columns: Columns, reader: Any) -> Own:
     def where(role: str) -> Where:
         return lambda k: f"{path}, line {lines[k]}, column {used[role]}"
 
-    told = _told(cells, where)
+    roles = _roles(cells, where)
     notes: list[str] = []
     inputs: Any = np.frombuffer(numbers, np.float32).reshape(len(lines), len(wanted))
     if used["path"] is not None:
-        files, notes = _files(path, cells["path"], told["label"], where("path"))
+        files, notes = _files(path, cells["path"], roles["label"], where("path"))
         inputs = partial(decoded, files, what="own data")
         if rest:
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
-    return Own(
+    return UserData(
         source=str(path),
         layout="a table of images" if used["path"] is not None else f"a table of {len(rest)} numbers per row",
         inputs=inputs,
@@ -97,7 +97,7 @@ def _table(path: Path, columns: Columns, reader: Any) -> Own:
         names=tuple(cells["path"]) if used["path"] is not None else tuple(f"line {line}" for line in lines),
         about={"file": path.name, "bytes": path.stat().st_size},
         notes=tuple(notes),
-        **told,
+        **roles,
     )
 
 
@@ -113,15 +113,15 @@ def _number(path: Path, line: int, name: str, cell: str) -> float:
     return value
 
 
-def _told(cells: dict[str, Any], where: Callable[[str], Where]) -> dict[str, Any]:
+def _roles(cells: dict[str, Any], where: Callable[[str], Where]) -> dict[str, Any]:
     """Class, client, group and split of every sample, as far as there are such columns."""
-    told: dict[str, Column] = {"label": class_names(cells["label"], where("label"))}
+    roles: dict[str, Column] = {"label": class_names(cells["label"], where("label"))}
     for role in ("client", "group"):
         if role in cells:
-            told[role] = filled(cells[role], role, where(role))
+            roles[role] = filled(cells[role], role, where(role))
     if "split" in cells:
-        told["split"] = splits(cells["split"], where("split"))
-    return told
+        roles["split"] = splits(cells["split"], where("split"))
+    return roles
 
 
 def _files(path: Path, cells: Sequence[str], labels: Sequence[str], where: Where) -> tuple[tuple[Path, ...], list[str]]:
@@ -149,7 +149,7 @@ def _files(path: Path, cells: Sequence[str], labels: Sequence[str], where: Where
     return files, [note] if again else []
 
 
-def npz(path: Path, columns: Columns) -> Own:
+def npz(path: Path, columns: Columns) -> UserData:
     """Read arrays: x [n, ...] and y [n], and client, group and split [n] if there are such.
 
     Raises
@@ -195,14 +195,14 @@ def npz(path: Path, columns: Columns) -> Own:
     inputs = _inputs(path, str(x_name), x)
     unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
     kind = "images" if inputs.dtype == np.uint8 else "numbers"
-    return Own(
+    return UserData(
         source=str(path),
         layout=f"arrays: {kind} {list(inputs.shape[1:])}",
         inputs=inputs,
         names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
         about={"file": path.name, "bytes": path.stat().st_size},
         notes=(f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used.",) if unused else (),
-        **_told(cells, where),
+        **_roles(cells, where),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise.data.contents import Found
+from equipoise.data.contents import Contents
 from equipoise.data.locations import find
 from equipoise.data.sets import cifar, class_folders, covid, idx, isic, mat, retina, rsna, usps
 from equipoise.data.sets.download import Address
@@ -36,7 +36,7 @@ def each(*classes: int) -> Count:
 
 
 @dataclass(frozen=True)
-class Entry:
+class DataSet:
     """A line of the catalogue.
 
     Parameters
@@ -47,7 +47,7 @@ class Entry:
     splits : published counts by split; ``None`` where none is known, or where it depends on how the split is drawn.
     size : how much there is to fetch, in words.
     source : where a user gets it.
-    terms : of use, as told there at the time of writing.
+    terms : of use, as stated there at the time of writing.
     places : files and folders by which the set is recognised, below the user's folder, the usual one first.
     read : takes the user's folder, a split and options, and gives what it found.
     files : plain addresses, if the set has stable ones.
@@ -63,13 +63,13 @@ class Entry:
     source: str
     terms: str
     places: tuple[str, ...]
-    read: Callable[..., Found] = field(repr=False)
+    read: Callable[..., Contents] = field(repr=False)
     files: tuple[Address, ...] = ()
     optional: tuple[str, ...] = ()
     whole: Count | None = None
 
 
-def _idx(folder: str, base: str, told: tuple[tuple[str, int, str], ...]) -> tuple[Address, ...]:
+def _idx(folder: str, base: str, kinds: tuple[tuple[str, int, str], ...]) -> tuple[Address, ...]:
     """The four files of a set in the idx format: kind, bytes, md5."""
     return tuple(
         Address(
@@ -79,12 +79,12 @@ def _idx(folder: str, base: str, told: tuple[tuple[str, int, str], ...]) -> tupl
             md5,
             "train" if kind.startswith("train") else "test",
         )
-        for kind, size, md5 in told
+        for kind, size, md5 in kinds
     )
 
 
-SETS: dict[str, Entry] = {
-    "mnist": Entry(
+SETS: dict[str, DataSet] = {
+    "mnist": DataSet(
         title="MNIST",
         used_by="FedHEAL (Digits)",
         classes=DIGITS,
@@ -108,7 +108,7 @@ SETS: dict[str, Entry] = {
             ),
         ),
     ),
-    "usps": Entry(
+    "usps": DataSet(
         title="USPS",
         used_by="FedHEAL (Digits)",
         classes=DIGITS,
@@ -131,7 +131,7 @@ SETS: dict[str, Entry] = {
             )
         ),
     ),
-    "svhn": Entry(
+    "svhn": DataSet(
         title="SVHN, cropped digits",
         used_by="FedHEAL (Digits), FedSAC",
         classes=DIGITS,
@@ -155,7 +155,7 @@ SETS: dict[str, Entry] = {
         ),
         optional=("extra",),
     ),
-    "syn": Entry(
+    "syn": DataSet(
         title="SYN, synthetic digits of Roy et al. (2018)",
         used_by="FedHEAL (Digits)",
         classes=DIGITS,
@@ -166,7 +166,7 @@ SETS: dict[str, Entry] = {
         places=("syn", "synthetic_digits"),
         read=class_folders.syn,
     ),
-    "synth": Entry(
+    "synth": DataSet(
         title="synthetic digits of Ganin and Lempitsky (2015)",
         used_by="none of the papers (Digits-5 has it in the place of SYN)",
         classes=DIGITS,
@@ -177,7 +177,7 @@ SETS: dict[str, Entry] = {
         places=("synth_train_32x32.mat", "synth_test_32x32.mat", "synth"),
         read=mat.synth,
     ),
-    "cifar10": Entry(
+    "cifar10": DataSet(
         title="CIFAR-10",
         used_by="FedSAC",
         classes=cifar.CLASSES,
@@ -199,7 +199,7 @@ SETS: dict[str, Entry] = {
             ),
         ),
     ),
-    "fashion-mnist": Entry(
+    "fashion-mnist": DataSet(
         title="Fashion-MNIST",
         used_by="FedSAC",
         classes=idx.CLOTHES,
@@ -220,7 +220,7 @@ SETS: dict[str, Entry] = {
             ),
         ),
     ),
-    "office-caltech10": Entry(
+    "office-caltech10": DataSet(
         title="Office-Caltech10",
         used_by="FedHEAL (Office-Caltech)",
         classes=class_folders.OFFICE,
@@ -236,7 +236,7 @@ SETS: dict[str, Entry] = {
         places=("office_caltech_10",),
         read=class_folders.office,
     ),
-    "retina": Entry(
+    "retina": DataSet(
         title="Retina, as SSL-FL prepared it",
         used_by="FedLD",
         classes=retina.CLASSES,
@@ -247,7 +247,7 @@ SETS: dict[str, Entry] = {
         places=("Retina", "diabetic-retinopathy-detection", "trainLabels.csv"),
         read=retina.read,
     ),
-    "covid-fl": Entry(
+    "covid-fl": DataSet(
         title="COVID-FL, as SSL-FL prepared it",
         used_by="FedLD",
         classes=covid.CLASSES,
@@ -258,7 +258,7 @@ SETS: dict[str, Entry] = {
         places=("COVID-FL",),
         read=covid.read,
     ),
-    "rsna-ich": Entry(
+    "rsna-ich": DataSet(
         title="RSNA intracranial haemorrhage",
         used_by="FedISM, FedISM+",
         classes=rsna.CLASSES,
@@ -270,7 +270,7 @@ SETS: dict[str, Entry] = {
         read=rsna.read,
         whole=Count(25000),
     ),
-    "isic2019": Entry(
+    "isic2019": DataSet(
         title="ISIC 2019",
         used_by="FedISM, FedISM+",
         classes=isic.CLASSES,
@@ -285,7 +285,7 @@ SETS: dict[str, Entry] = {
 }
 
 
-def entry(name: str) -> Entry:
+def data_set(name: str) -> DataSet:
     """A line of the catalogue.
 
     Raises
@@ -297,7 +297,7 @@ def entry(name: str) -> Entry:
     return SETS[name]
 
 
-def read(name: str, root: Path, split: str, **options: Any) -> Found:
+def read(name: str, root: Path, split: str, **options: Any) -> Contents:
     """Read one split of a data set from the user's files.
 
     Parameters
@@ -312,7 +312,7 @@ def read(name: str, root: Path, split: str, **options: Any) -> Found:
     ValueError : there is no such set or split.
     DataError : files that are missing or not what they should be.
     """
-    known = entry(name)
+    known = data_set(name)
     if split not in known.splits:
         raise ValueError(unknown(f"split of {name}", split, known.splits))
     return known.read(root.expanduser(), split, **options)
@@ -320,4 +320,4 @@ def read(name: str, root: Path, split: str, **options: Any) -> Found:
 
 def present(name: str, root: Path) -> bool:
     """Whether anything of a data set is there, complete or not."""
-    return find(root, entry(name).places) is not None
+    return find(root, data_set(name).places) is not None

@@ -20,7 +20,7 @@ WHOLE = "together"  # stands for all splits
 
 
 @dataclass(frozen=True)
-class Finding:
+class SplitCheck:
     """One split of a data set as it is in the user's files.
 
     Parameters
@@ -60,7 +60,7 @@ class Finding:
         return self.verdict in ("OK", "nothing to compare with") or (self.verdict == "missing" and not self.needed)
 
 
-def check(name: str, root: Path) -> tuple[Finding, ...]:
+def check(name: str, root: Path) -> tuple[SplitCheck, ...]:
     """Read every split of a data set and count its classes.
 
     Parameters
@@ -72,23 +72,23 @@ def check(name: str, root: Path) -> tuple[Finding, ...]:
     ------
     ValueError : there is no such set.
     """
-    findings = tuple(_findings(name, catalog.entry(name), root))
-    whole = catalog.entry(name).whole
+    findings = tuple(_findings(name, catalog.data_set(name), root))
+    whole = catalog.data_set(name).whole
     if whole is not None and (counts := [one.found for one in findings if one.found is not None]):
         together = tuple(map(sum, zip(*counts, strict=True)))
-        findings += (Finding(WHOLE, findings[0].classes, together, whole),)
+        findings += (SplitCheck(WHOLE, findings[0].classes, together, whole),)
     return findings
 
 
-def _findings(name: str, entry: catalog.Entry, root: Path) -> Iterator[Finding]:
+def _findings(name: str, entry: catalog.DataSet, root: Path) -> Iterator[SplitCheck]:
     for split, published in entry.splits.items():
         needed = split not in entry.optional
         try:
             found = catalog.read(name, root, split)
         except (DataError, OSError, ImportError) as error:
             there = not isinstance(error, MissingError)
-            yield Finding(split, entry.classes, None, published, needed, there, str(error))
+            yield SplitCheck(split, entry.classes, None, published, needed, there, str(error))
             continue
         counts = torch.bincount(labels(found.data), minlength=len(found.classes)).tolist()
         parts = {part: len(rows) for part, rows in found.parts.items()}
-        yield Finding(split, found.classes, tuple(counts), published, needed, parts=parts)
+        yield SplitCheck(split, found.classes, tuple(counts), published, needed, parts=parts)

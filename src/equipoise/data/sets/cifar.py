@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import facts, find, located, of_the_system
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -39,7 +39,7 @@ def _refuse(module: str, name: str) -> NoReturn:
     raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data needs")
 
 
-def read(root: Path, split: str) -> Found:
+def read(root: Path, split: str) -> Contents:
     """CIFAR-10: images uint8 [n, 3, 32, 32]; ``split`` is train or test.
 
     The files are pickles of Python 2: a dictionary with ``data`` uint8 [n, 3072], all red, then all green, then all blue
@@ -52,7 +52,7 @@ def read(root: Path, split: str) -> Found:
     paths = [_file(root, name) for name in FILES[split]]
     batches = [_batch(path) for path in paths]
     x, y = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*batches, strict=True))
-    return Found((x, y), CLASSES, about=facts(paths))
+    return Contents((x, y), CLASSES, about=facts(paths))
 
 
 def _file(root: Path, name: str) -> Path:
@@ -68,8 +68,8 @@ def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
         with path.open("rb") as file:
             content = Arrays(file, encoding="bytes").load()
-        told = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-        images, labels = told["data"], np.array(told["labels"])
+        batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
+        images, labels = batch["data"], np.array(batch["labels"])
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: refused, because {error}. Use the files of {ARCHIVE}.") from None
     except Exception as error:  # a damaged pickle may raise anything

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import entries, located, plain
 from equipoise.data.sets.idx import DIGITS
 from equipoise.data.sets.image_lists import mapped, weight
@@ -17,14 +17,14 @@ OFFICE = (
 SYN = {"train": ("train", "imgs_train"), "test": ("val", "imgs_valid")}
 
 
-def syn(root: Path, split: str) -> Found:
+def syn(root: Path, split: str) -> Contents:
     """SYN of FedHEAL: images uint8 [n, 3, 32, 32]; ``split`` is train or test, whose folder is called val."""
     ours, theirs = SYN[split]
     zero = located("syn", root, (f"syn/{ours}/0", f"synthetic_digits/{theirs}/0", f"syn/{theirs}/0"))
     return _read("syn", zero.parent, DIGITS, 32)
 
 
-def office(root: Path, split: str) -> Found:
+def office(root: Path, split: str) -> Contents:
     """Office-Caltech10: all images of one domain, uint8 [n, 3, 192, 192], sorted by class and file name.
 
     ``split`` is amazon, caltech, dslr or webcam.
@@ -32,7 +32,7 @@ def office(root: Path, split: str) -> Found:
     return _read("office-caltech10", located("office-caltech10", root, (f"office_caltech_10/{split}",)), OFFICE, 192)
 
 
-def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Found:
+def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Contents:
     """Images of a folder with one folder per class, whose names are compared without case and underscores.
 
     Raises
@@ -51,7 +51,7 @@ def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Found:
     files = [path for group in images for path in group]
     y = [k for k, group in enumerate(images) for _ in group]
     data = mapped(files, y, side, f"{name} {folder.name}")
-    return Found(data, tuple(classes), tuple(str(file.relative_to(folder)) for file in files), about=weight(files))
+    return Contents(data, tuple(classes), tuple(str(file.relative_to(folder)) for file in files), about=weight(files))
 
 
 def _images(folder: Path) -> list[Path]:

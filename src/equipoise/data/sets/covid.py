@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from equipoise.data.contents import Found
+from equipoise.data.contents import Contents
 from equipoise.data.decoding import picture
 from equipoise.data.locations import located
 from equipoise.data.sets import sslfl
@@ -14,7 +14,7 @@ CLASSES = ("normal", "pneumonia", "COVID-19")
 SIDE = 384  # of FedLD's crops
 
 
-def read(root: Path, split: str, *, side: int = SIDE) -> Found:
+def read(root: Path, split: str, *, side: int = SIDE) -> Contents:
     """Read the shipped lists of SSL-FL; ``parts`` are the twelve institutions, such as ``split_real/bimcv``.
 
     Images keep their shape: the shorter side becomes ``side`` and the longer one is cut on both sides, as the published test

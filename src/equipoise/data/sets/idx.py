@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import facts, find, located
 
 DIGITS = tuple("0123456789")
@@ -56,17 +56,17 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def mnist(root: Path, split: str) -> Found:
+def mnist(root: Path, split: str) -> Contents:
     """MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
     return _read("mnist", root, split, ("MNIST/raw", "MNIST"), DIGITS)
 
 
-def fashion(root: Path, split: str) -> Found:
+def fashion(root: Path, split: str) -> Contents:
     """Fashion-MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
     return _read("fashion-mnist", root, split, ("FashionMNIST/raw", "FashionMNIST"), CLOTHES)
 
 
-def _read(name: str, root: Path, split: str, folders: tuple[str, ...], classes: tuple[str, ...]) -> Found:
+def _read(name: str, root: Path, split: str, folders: tuple[str, ...], classes: tuple[str, ...]) -> Contents:
     paths = [_file(name, root, folders, f"{STEM[split]}-{what}-ubyte") for what in ("images-idx3", "labels-idx1")]
     x, y = array(paths[0], 3), array(paths[1], 1)
     if len(x) != len(y) or len(y) == 0:
@@ -74,7 +74,7 @@ def _read(name: str, root: Path, split: str, folders: tuple[str, ...], classes: 
     if y.max() >= len(classes):
         raise DataError(f"{paths[1]}: expected labels 0..{len(classes) - 1}; found {y.max()}. Get it again.")
     data = torch.from_numpy(x)[:, None], torch.from_numpy(y).long()
-    return Found(data, classes, about=facts(paths))
+    return Contents(data, classes, about=facts(paths))
 
 
 def _file(name: str, root: Path, folders: tuple[str, ...], file: str) -> Path:

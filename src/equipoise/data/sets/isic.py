@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import divided, ids, mapped, table, weight
 
@@ -24,7 +24,7 @@ SIDE = 224
 TEST = 0.2
 
 
-def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int = 0, side: int = SIDE) -> Found:
+def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int = 0, side: int = SIDE) -> Contents:
     """Read the challenge's training files, or the ready-made ``ISIC2019_20/{train,test}/clean/<id>.jpg`` of FedISM's code.
 
     ``parts`` are the centres of the images, after FLamby: the first letters of ``lesion_id`` in the metadata, and for
@@ -68,7 +68,7 @@ def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int =
     data = mapped(files, classes.values(), side, f"{NAME} {split}")
     metadata, ham = _find(root, METADATA), _find(root, HAM[0]) or _find(root, HAM[1])
     parts = {} if metadata is None else centres(list(classes), metadata, ham)
-    return Found(data, CLASSES, tuple(classes), parts, {**about, **weight(files)})
+    return Contents(data, CLASSES, tuple(classes), parts, {**about, **weight(files)})
 
 
 def _find(root: Path, name: str) -> Path | None:

@@ -8,26 +8,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import facts, located, of_the_system
 from equipoise.data.sets.idx import DIGITS
 
 CHUNK = 256  # images turned at a time
 
 
-def svhn(root: Path, split: str) -> Found:
+def svhn(root: Path, split: str) -> Contents:
     """SVHN, cropped digits: images uint8 [n, 3, 32, 32]; ``split`` is train, test or extra."""
     file = f"{split}_32x32.mat"
     return _read(located("svhn", root, (file, f"SVHN/{file}")))
 
 
-def synth(root: Path, split: str) -> Found:
+def synth(root: Path, split: str) -> Contents:
     """The synthetic digits of Ganin and Lempitsky: images uint8 [n, 3, 32, 32]; ``split`` is train or test."""
     file = f"synth_{split}_32x32.mat"
     return _read(located("synth", root, (file, f"synth/{file}", f"syn/{file}")))
 
 
-def _read(path: Path) -> Found:
+def _read(path: Path) -> Contents:
     """Read ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0.
 
     Raises
@@ -55,7 +55,7 @@ def _read(path: Path) -> Found:
     if len(digits) != images.shape[3] or not np.isin(digits, range(11)).all():
         raise DataError(f"{path}: expected y to be a label 1..10 for each of the {images.shape[3]} images.")
     y = torch.from_numpy(digits.astype(np.int64) % 10)
-    return Found((torch.from_numpy(_upright(images)), y), DIGITS, about=facts([path]))
+    return Contents((torch.from_numpy(_upright(images)), y), DIGITS, about=facts([path]))
 
 
 def _upright(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

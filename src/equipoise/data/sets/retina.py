@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import array, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.sets import sslfl
@@ -23,7 +23,7 @@ SIDE = 256  # what the released code makes of every image before it crops
 
 def read(
     root: Path, split: str, *, side: int = SIDE, positive_from: int = 1, test: float = 0.2, seed: int = 0
-) -> Found:
+) -> Contents:
     """Read the shipped lists of SSL-FL, or else Kaggle's ``trainLabels.csv`` with its images in ``train``.
 
     Of the shipped lists, ``parts`` are the clients ``split_1/client_1`` to ``split_3/client_5`` (Dirichlet 100, 1 and 0.5).
@@ -66,7 +66,7 @@ def read(
     files = [grades.parent / "train" / f"{name}.jpeg" for name in chosen]
     data = mapped(files, chosen.values(), side, f"{NAME} {split}", fundus)
     about = {**facts([grades]), "positive_from": positive_from, "test": test, "seed": seed, **weight(files)}
-    return Found(data, CLASSES, tuple(chosen), about=about)
+    return Contents(data, CLASSES, tuple(chosen), about=about)
 
 
 def fundus(path: Path) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import Load, ahead, bar, image, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import divided, ids, mapped, present, sample, weight
@@ -44,7 +44,7 @@ def read(
     seed: int = 0,
     group_by: str | None = None,
     side: int = SIDE,
-) -> Found:
+) -> Contents:
     """Read slices that are PNG files already, or else the competition's DICOM files (extra ``medical``).
 
     The PNG files are ``ICH_20/{train,test}/clean/<id>.png`` beside the lists ``ICH_20/{train,test}.csv``, as FedISM's code
@@ -81,7 +81,7 @@ def read(
         files = [table.parent / "stage_2_train" / f"{name}.dcm" for name in chosen[split]]
         load = _loader(window)
     data = mapped(files, chosen[split].values(), side, f"{NAME} {split} {window}", load)
-    return Found(data, CLASSES, tuple(chosen[split]), about={"window": window, **about, **weight(files)})
+    return Contents(data, CLASSES, tuple(chosen[split]), about={"window": window, **about, **weight(files)})
 
 
 def convert_rsna(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from equipoise.data.contents import DataError, Found
+from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import Fit, Load
 from equipoise.data.locations import facts
 from equipoise.data.sets.image_lists import SHOWN, cells, label, mapped, weight
@@ -22,7 +22,7 @@ def read(
     side: int,
     load: Load,
     fit: Fit,
-) -> Found:
+) -> Contents:
     """Read one split of a data set of that layout, sorted by file name.
 
     ``labels.csv`` has lines ``file,label``, the label written as a float, and no header; ``train.csv``, ``test.csv`` and the
@@ -69,7 +69,7 @@ def read(
     rank = {one: k for k, one in enumerate(names)}
     found = {who: tuple(sorted(rank[one] for one in group)) for who, group in parts.items()}
     about = facts([labels, *(path for path in (shipped,) if path.is_file())])
-    return Found(data, tuple(classes), tuple(names), found, {**about, **weight(files)})
+    return Contents(data, tuple(classes), tuple(names), found, {**about, **weight(files)})
 
 
 def _listed(path: Path) -> set[str]:
