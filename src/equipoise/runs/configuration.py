@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from equipoise import networks, scenarios
-from equipoise.core.model import Model
 from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.engines import ENGINES
-from equipoise.federation import forecast as forecasts
 from equipoise.federation.method import parse, read_value
-from equipoise.scenarios import Scenario
 from equipoise.system.errors import ExpectedError
 from equipoise.system.ranges import number, text
 
@@ -120,17 +116,6 @@ def configure(
             f"Choose one that does: {', '.join(scenarios.with_validation())}."
         )
     return config
-
-
-def check_memory(config: RunConfig, net: nn.Module, data: Scenario) -> None:
-    """Require that what a run takes for certain fits into the memory that is free.
-
-    Raises
-    ------
-    ForecastError : it does not.
-    """
-    sizes = torch.tensor(data.sizes)
-    forecasts.check(Model(net), parse(config.method), config.solver, sizes, config.participation, config.device)
 
 
 def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:

@@ -14,16 +14,19 @@ from typing import Any
 
 import tomli_w
 import torch
+from torch import nn
 
 from equipoise import flower, networks, scenarios
+from equipoise.core.model import Model
 from equipoise.core.settings import made
 from equipoise.data.locations import digest
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.federation import Alone, Federation, fingerprint
 from equipoise.federation.history import History
+from equipoise.federation.method import parse
 from equipoise.federation.round import Record
-from equipoise.runs.configuration import FLOWER, RunConfig, RunError, check_memory
+from equipoise.runs.configuration import FLOWER, RunConfig, RunError
 from equipoise.scenarios import Scenario
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
@@ -87,6 +90,26 @@ def finished(directory: Path) -> bool:
     return (directory / "summary.json").exists()
 
 
+def check_memory(config: RunConfig) -> None:
+    """Require that what a run takes for certain fits into the memory that is free, before its directory is made.
+
+    Raises
+    ------
+    ForecastError : it does not.
+    """
+    _check_memory(config, *_made(config))
+
+
+def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
+    data = scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
+    return data, networks.build(config.network, data.shape, data.n_classes, seed=config.seed, **config.network_options)
+
+
+def _check_memory(config: RunConfig, data: Scenario, net: nn.Module) -> None:
+    sizes = torch.tensor(data.sizes)
+    forecasts.check(Model(net), parse(config.method), config.solver, sizes, config.participation, config.device)
+
+
 def federation(
     config: RunConfig, workers: int | None = None, *, trains: bool = False, directory: Path | None = None
 ) -> tuple[Federation, Scenario]:
@@ -98,10 +121,9 @@ def federation(
     ------
     ForecastError : it ``trains``, and what that takes for certain does not fit into the memory that is free.
     """
-    data = scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
-    net = networks.build(config.network, data.shape, data.n_classes, seed=config.seed, **config.network_options)
+    data, net = _made(config)
     if trains:
-        check_memory(config, net, data)
+        _check_memory(config, data, net)
     same: dict[str, Any] = {
         "tests": data.tests,
         "transform": data.transform,
