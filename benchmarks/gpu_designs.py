@@ -227,7 +227,7 @@ def engine(name: str, chunk: int | None = None) -> Callable[[Task, Design], Roun
         e = federation.experiment
 
         def run(most: int | None) -> Tensor:
-            asked = e if most is None else replace(e, steps=most)
+            asked = e if most is None else replace(e, settings=replace(e.settings, steps=most))
             return one_round(asked, federation.progress, 1)[0].vector
 
         return run

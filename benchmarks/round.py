@@ -169,7 +169,7 @@ def sides(work: Workload, dtype: torch.dtype, engine: str = "auto") -> Sides:
     start = {name: value.clone() for name, value in net.state_dict().items()}
     experiment, model = federation.experiment, federation.experiment.model
     ids, sizes, drop = range(len(data)), [len(y) for _, y in data], model.batch_norm
-    index = draws.schedule(experiment.seed, 0, ids, sizes, 1, work.batch, drop_single=drop).index  # [M, K, B]
+    index = draws.schedule(experiment.settings.seed, 0, ids, sizes, 1, work.batch, drop_single=drop).index  # [M, K, B]
     batches = [[rows[rows >= 0] for rows in client] for client in index]
 
     def equipoise() -> Weights:

@@ -30,7 +30,7 @@ from flwr.cli.config_utils import load_and_validate
 from equipoise.cli import flower as flower_cli
 from equipoise.cli import main as cli
 from equipoise.flower.deploy import certificates as certs
-from equipoise.flower.deploy import checks, local, project, superlink
+from equipoise.flower.deploy import checks, local, processes, project, superlink
 from equipoise.flower.deploy.certificates import CertificateError, make_certificates
 from equipoise.flower.deploy.superlink import FlowerError
 from equipoise.runs import directory as runs
@@ -528,7 +528,7 @@ def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: Path, monkeyp
     script = tmp_path / "broken"
     script.write_text("#!/bin/sh\necho the port is taken\nexit 3\n")
     script.chmod(0o755)
-    monkeypatch.setattr(local, "program", lambda name: str(script))
+    monkeypatch.setattr(processes, "program", lambda name: str(script))
     with (
         pytest.raises(FlowerError, match=r"(?s)superlink ended with status 3.*the port is taken"),
         local.LocalFederation(tmp_path / "local", tmp_path),
@@ -583,7 +583,7 @@ def test_up_checks_before_it_starts(equipoise: Any, app: Path, tmp_path: Path) -
     assert equipoise("flower", "up", app, "--check", "-c", "rounds=2").status == 0
     strangers = equipoise("flower", "up", app, "--node-config", told, "--sites", 2)
     assert strangers.status == 2
-    assert "tells of north, south" in strangers.err
+    assert "has settings of north, south" in strangers.err
     told.write_text('site = "north"\n')
     assert "a table per site" in equipoise("flower", "up", app, "--node-config", told).err
     lost = equipoise("flower", "up", app, "--node-config", tmp_path / "none.toml")

@@ -43,11 +43,11 @@ def test_everything_is_made_of_the_fields() -> None:
     ("change", "words"),
     [
         ({"epochs": 0}, "epochs must be a whole number >= 1; found 0"),
-        ({"steps": 1.5}, r"steps must be a whole number >= 1; found 1\.5"),
+        ({"steps": 1.5}, r"steps must be a whole number >= 1, or None; found 1\.5"),
         ({"participation": 0}, r"participation must be in \(0, 1\]; found 0"),
         ({"quorum": -0.1}, r"quorum must be in \[0, 1\]; found -0\.1"),
         ({"precision": "half"}, "precision must be one of full, bf16; found 'half'"),
-        ({"chunk": 0}, "chunk must be a whole number >= 1; found 0"),
+        ({"chunk": 0}, "chunk must be a whole number >= 1, or None; found 0"),
     ],
 )
 def test_a_value_out_of_its_range_is_refused(change: dict[str, Any], words: str) -> None:

@@ -22,7 +22,7 @@ from equipoise.cli.catalogue import FILE, catalogue
 from equipoise.data.sets.catalog import SETS
 from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS
-from equipoise.runs import reproduce
+from equipoise.runs.experiment import experiment_names
 from equipoise.scenarios import SCENARIOS
 from run_helpers import equipoise  # noqa: F401 (a fixture)
 
@@ -133,7 +133,7 @@ def test_other_names_are_completed() -> None:
     assert names(completion.networks("")) == list(NETWORKS)
     assert names(completion.data_sets("")) == list(SETS)
     assert names(completion.scenarios("digits-d")) == ["digits-dir"]
-    assert completion.experiments("") == reproduce.known()
+    assert completion.experiments("") == experiment_names()
     assert completion.experiments("fedheal/table5") == ["fedheal/table5"]
 
 

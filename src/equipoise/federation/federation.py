@@ -151,15 +151,17 @@ class Federation:
         here = [d for d in (known.first, *data) if not isinstance(d, Absent)]
         self.population = population
         self.engine_choice = _engine(settings.engine, model, here, asked) if population is None else population.choice
+        if isinstance(settings.engine, str):
+            call = ENGINES[self.engine_choice.engine](self.workers, settings.chunk)
+        else:  # jobs have the settings and go to other processes: they get its name
+            call, settings = settings.engine, replace(settings, engine=self.engine_choice.engine)
         sizes = torch.tensor([d.size for d in data], dtype=torch.float64, device=where)
         self.experiment = Experiment(
             model=model,
             bound=known.bound,
             method=self.method,
             solver=self.solver,
-            engine=ENGINES[self.engine_choice.engine](self.workers, settings.chunk)
-            if isinstance(settings.engine, str)
-            else settings.engine,
+            engine=call,
             setup=Setup(
                 model.initial,
                 model.layout,
