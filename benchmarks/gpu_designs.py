@@ -224,10 +224,10 @@ def engine(name: str, chunk: int | None = None) -> Callable[[Task, Design], Roun
             chunk=chunk,
             device=task.device,
         )
-        e = federation.experiment
+        trial = federation.trial
 
         def run(most: int | None) -> Tensor:
-            asked = e if most is None else replace(e, settings=replace(e.settings, steps=most))
+            asked = trial if most is None else replace(trial, settings=replace(trial.settings, steps=most))
             return one_round(asked, federation.progress, 1)[0].vector
 
         return run

@@ -167,13 +167,13 @@ def sides(work: Workload, dtype: torch.dtype, engine: str = "auto") -> Sides:
     data = [(x.to(dtype), y) for x, y in work.data()]
     federation = eq.Federation(net, data, "fedavg", SOLVER, batch_size=work.batch, engine=engine)
     start = {name: value.clone() for name, value in net.state_dict().items()}
-    experiment, model = federation.experiment, federation.experiment.model
+    trial, model = federation.trial, federation.trial.model
     ids, sizes, drop = range(len(data)), [len(y) for _, y in data], model.batch_norm
-    index = draws.schedule(experiment.settings.seed, 0, ids, sizes, 1, work.batch, drop_single=drop).index  # [M, K, B]
+    index = draws.schedule(trial.settings.seed, 0, ids, sizes, 1, work.batch, drop_single=drop).index  # [M, K, B]
     batches = [[rows[rows >= 0] for rows in client] for client in index]
 
     def equipoise() -> Weights:
-        after, _ = one_round(experiment, federation.progress, 1)
+        after, _ = one_round(trial, federation.progress, 1)
         return model.state_dict(after.vector)
 
     chosen = federation.engine_choice.engine

@@ -186,7 +186,7 @@ def two_rounds(method: str) -> Callable[[Inputs], Fields]:
         now, rounds = fed.progress, []
         for t in range(2):
             seen.clear()
-            now, record = one_round(fed.experiment, now, i["T"])
+            now, record = one_round(fed.trial, now, i["T"])
             (saga,) = (r for r in chosen.rules if isinstance(r, SAGA))
             value = torch.cat([answer.reports[chosen.rules.index(saga)]["value"] for _, answer in seen])
             visit = visit_of(asked(i, SGD(1.0), 0)[1], now.vector, t=t, rounds=i["T"])

@@ -20,7 +20,7 @@ from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
-from equipoise.federation.round import Experiment, begin
+from equipoise.federation.trial import Trial, begin
 from equipoise.flower import in_process
 
 N_INPUTS, N_CLASSES = 6, 3
@@ -125,16 +125,16 @@ def told(fed: eq.Federation) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k != "seconds"} for record in fed.records]
 
 
-def client_axes(e: Experiment) -> dict[str, list[int]]:
+def client_axes(trial: Trial) -> dict[str, list[int]]:
     """The axes along which clients are counted in each tensor of a run: lengths alone do not say, as others may be the same.
 
     Clients' own entries have one row each; of the server's, an axis counts clients if it is longer with one client more.
     """
-    one_more = replace(e.setup, sizes=torch.cat([e.setup.sizes, e.setup.sizes[:1]]))
-    servers = ([rule.server_state(setup) for rule in e.method.rules] for setup in (e.setup, one_more))
+    one_more = replace(trial.setup, sizes=torch.cat([trial.setup.sizes, trial.setup.sizes[:1]]))
+    servers = ([rule.server_state(setup) for rule in trial.method.rules] for setup in (trial.setup, one_more))
     few, more = (flatten({"server": state}) for state in servers)
     server = {k: [axis for axis, n in enumerate(x.shape) if more[k].shape[axis] != n] for k, x in few.items()}
-    return {k: [] if k == "vector" else [0] for k in begin(e).tensors() if k not in server} | server
+    return {k: [] if k == "vector" else [0] for k in begin(trial).tensors() if k not in server} | server
 
 
 # a server without clients

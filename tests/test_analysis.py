@@ -82,17 +82,19 @@ def test_trace_measures_the_local_models_of_the_run(engine: str) -> None:
 
     by_hand = federation("fedprox", epochs=1)
     by_hand.fit(2, progress=False)
-    start, e = by_hand.progress.vector, by_hand.experiment
+    start, trial = by_hand.progress.vector, by_hand.trial
     by_hand.fit(1, progress=False)
     ids = by_hand.records[-1]["ids"]
 
     def oracle(m: int) -> Oracle:
         from equipoise.core.draws import schedule
 
-        drawn = schedule(e.settings.seed, 2, [m], [e.data[m].size], 1, e.settings.batch_size, drop_single=False).of(0)
-        return Oracle(e.bound, e.data[m], e.solver, drawn, e.model.n_params)
+        drawn = schedule(
+            trial.settings.seed, 2, [m], [trial.data[m].size], 1, trial.settings.batch_size, drop_single=False
+        ).of(0)
+        return Oracle(trial.bound, trial.data[m], trial.solver, drawn, trial.model.n_params)
 
-    models = [visit_client(e.method.rules, oracle(m), 2, 3, start, [{}], [{}])[0] for m in ids]
+    models = [visit_client(trial.method.rules, oracle(m), 2, 3, start, [{}], [{}])[0] for m in ids]
     cross = [[float(oracle(j).loss(w)) for j in ids] for w in models]
     after = [float(oracle(j).loss(by_hand.progress.vector)) for j in ids]
     found = decompose(cross, after, [UNEQUAL[m] for m in ids])

@@ -103,12 +103,12 @@ def test_running_statistics_stay_at_home_where_there_is_noise() -> None:
     fed = make("dp(clip=0.2, noise=0.1)", 2, engine=watched(seen))
     P = fed.model.n_params
     assert torch.equal(fed.progress.vector[P:], fed.model.initial[P:])
-    private = fed.experiment.private
+    private = fed.trial.private
     assert private is not None
     assert private.tolist() == [k >= P for k in range(fed.model.size)]
     assert not torch.equal(fed.progress.own[0, P:], fed.progress.own[1, P:])
     free = make("dp(clip=0.2, noise=0)", 2)
-    assert free.experiment.private is None
+    assert free.trial.private is None
     assert not torch.equal(free.progress.vector[P:], free.model.initial[P:])
 
 

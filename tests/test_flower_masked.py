@@ -431,7 +431,7 @@ def test_the_weights_of_saga_are_known_to_the_sites_alone(tmp_path: Path) -> Non
     simulated.fit(4, progress=False)
     fed.fit(4, progress=False)
     known = {path.parent.name: json.loads(path.read_text())["weights"] for path in tmp_path.rglob("masks.json")}
-    last = [list(known[name].values())[-1] if name in known else 0.0 for name in fed.experiment.names]
+    last = [list(known[name].values())[-1] if name in known else 0.0 for name in fed.trial.names]
     k = [rule.power is not None for rule in fed.method.rules].index(True)
     assert last == pytest.approx(simulated.progress.server[k]["w"].tolist(), abs=1e-9)
     assert len(set(last)) == 5
@@ -479,8 +479,8 @@ def holds(parcel: Parcel, x: Tensor) -> bool:
 def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path) -> None:
     fed = both(method, states=tmp_path, participation=1.0)[1]
     fed.fit(1, progress=False)
-    start, word = fed.experiment.setup.initial, fed.experiment.names
-    private = fed.experiment.private
+    start, word = fed.trial.setup.initial, fed.trial.names
+    private = fed.trial.private
     start = start if private is None else start[~private]
     for name in word:
         (path,) = tmp_path.rglob(f"{name}/update.safetensors")
@@ -508,12 +508,12 @@ def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path)
 def test_who_drops_out_while_it_trains_is_left_out(method: str, how: str, wire: Wire) -> None:
     """Whether it never trained, or its summand is lost (or late): the others are asked for another sum."""
     simulated, fed = both(method)
-    gone = fed.experiment.names[4]
+    gone = fed.trial.names[4]
     wire.cut = lambda kind, site, n: how if (kind, site, n) == ("train.masked", gone, 1) else ""
     fed.fit(4, progress=False)
     (t,) = [record["round"] for record in fed.records if "quarantined" in record]
     assert fed.records[t]["quarantined"] == [{"client": 4, "name": gone, "reason": "is not reachable any more"}]
-    simulated.experiment = replace(simulated.experiment, engine=without({t: 4}))
+    simulated.trial = replace(simulated.trial, engine=without({t: 4}))
     simulated.fit(4, progress=False)
     assert distance(simulated, fed) < 1e-10
     first, again = (wire.kinds().count(kind) for kind in ("train.masked", "train.again"))
@@ -524,7 +524,7 @@ def test_who_drops_out_while_it_trains_is_left_out(method: str, how: str, wire: 
 def test_who_drops_out_once_the_weights_are_known_is_divided_out(wire: Wire, tmp_path: Path) -> None:
     """Its share of the sum A stays in the others' weights, which are divided by their sum."""
     simulated, fed = both("saga(beta=1)", states=tmp_path, participation=1.0)
-    gone = fed.experiment.names[2]
+    gone = fed.trial.names[2]
     wire.cut = lambda kind, site, n: "up" if kind == "train.again" and site == gone else ""
     fed.fit(1, progress=False)
     simulated.fit(1, progress=False)
@@ -534,7 +534,7 @@ def test_who_drops_out_once_the_weights_are_known_is_divided_out(wire: Wire, tmp
     updates = torch.stack(
         [load_file(next(tmp_path.rglob(f"client-{m}/update.safetensors")))["0/update"] for m in range(5)]
     )
-    expected = simulated.experiment.setup.initial + (w[there, None] * updates[there]).sum(0) / w[there].sum()
+    expected = simulated.trial.setup.initial + (w[there, None] * updates[there]).sum(0) / w[there].sum()
     assert torch.allclose(fed.progress.vector, expected, rtol=0, atol=1e-9)
 
 
@@ -710,7 +710,7 @@ def test_a_summand_that_is_none(wrong: dict[str, Tensor], reason: str, monkeypat
 
     def train(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
         found = right(site, asked, node)
-        return replace(found, tensors=wrong) if site.experiment.names == ("client-3",) else found
+        return replace(found, tensors=wrong) if site.trial.names == ("client-3",) else found
 
     monkeypatch.setitem(masked_site.KINDS, "train.masked", train)
     fed.fit(1, progress=False)

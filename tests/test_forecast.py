@@ -73,10 +73,12 @@ def test_what_is_counted_is_right_to_the_byte(method: str, tmp_path: Path) -> No
     assert identical(fed, other)
     assert fed.records == []
     assert not list(tmp_path.iterdir())
-    e = fed.experiment
+    trial = fed.trial
     assert (plan.rounds, plan.clients, plan.cohort) == (4, 5, 4)
-    assert part(plan.memory, "updates of the round") == 4 * e.model.size * 8
-    certain = forecasts.certain(e.model, e.method, e.solver, e.setup.sizes, e.settings.participation)
+    assert part(plan.memory, "updates of the round") == 4 * trial.model.size * 8
+    certain = forecasts.certain(
+        trial.model, trial.method, trial.solver, trial.setup.sizes, trial.settings.participation
+    )
     assert sum(c.amount for c in certain if c.name != "training") <= plan.needed
     assert all(c.amount >= 0 for c in chain(plan.memory, plan.disk, plan.time, plan.once))
     assert [c.name for c in plan.once] == ["every client alone"] * fed.collaborative
@@ -108,7 +110,7 @@ def test_what_absent_clients_remember_is_on_disk(monkeypatch: pytest.MonkeyPatch
     P = fed.model.n_params
     moved = part(inside.memory, "state of the method") - part(outside.memory, "state of the method")
     assert moved == part(outside.disk, "absent clients") == 5 * P * 8
-    sure = forecasts.certain(fed.model, fed.method, fed.solver, fed.experiment.setup.sizes, 0.4)
+    sure = forecasts.certain(fed.model, fed.method, fed.solver, fed.trial.setup.sizes, 0.4)
     assert part(sure, "state of the method") == P * 8, "the server's control variate"
 
 

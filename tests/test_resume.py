@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from equipoise import CheckpointError, QuorumError
-from equipoise.federation import checkpoint, federation, guard
+from equipoise.federation import checkpoint, guard
+from equipoise.federation.directory import trim
 from equipoise.runs import directory as runs
 from equipoise.system import files
 from run_helpers import (
@@ -357,17 +358,17 @@ def test_a_write_that_fails_leaves_the_checkpoint_before(begun: Path, monkeypatc
 # trim
 def test_trim_keeps_what_the_checkpoint_counts_on(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert federation.trim(path, 3) == []
+    assert trim(path, 3) == []
     lines = ['{"round":0,"groups":{"a\u2028b":{"accuracy":0.5}}}\n', '{"round":1}\n', '{"round":2}\n']
     for t in range(4):
         path.write_text("".join(lines) + '{"rou', encoding="utf-8")
-        assert [record["round"] for record in federation.trim(path, t)] == list(range(t))
+        assert [record["round"] for record in trim(path, t)] == list(range(t))
         assert path.read_text(encoding="utf-8") == "".join(lines[:t])
     path.write_text(lines[0] + "??\n" + lines[2])
-    assert len(federation.trim(path, 1)) == 1  # the damage lies behind the checkpoint
+    assert len(trim(path, 1)) == 1  # the damage lies behind the checkpoint
     path.write_text(lines[0] + "??\n" + lines[2])
     with pytest.raises(CheckpointError, match="line 2 is damaged"):
-        federation.trim(path, 3)
+        trim(path, 3)
     assert path.read_text() == lines[0] + "??\n" + lines[2]
 
 

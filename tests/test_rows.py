@@ -25,7 +25,7 @@ from equipoise.core.tree import flatten, tree_map, unflatten
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint
-from equipoise.federation.round import begin
+from equipoise.federation.trial import begin
 from equipoise.methods import METHODS
 from helpers import KeepHead, Portion, clients, federation, samples, told
 
@@ -453,7 +453,7 @@ def test_every_method_gives_the_same_bits(
 @pytest.mark.usefixtures("everything_on_disk")
 def test_what_each_remembers_is_on_disk() -> None:
     fed = built("scaffold")
-    assert isinstance(begin(fed.experiment).clients[0]["c_i"], Rows)
+    assert isinstance(begin(fed.trial).clients[0]["c_i"], Rows)
     assert isinstance(built(KeepHead()).progress.own, Rows)
     rewarded = built(Portion())
     rewarded.fit(1, progress=False)

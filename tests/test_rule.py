@@ -117,15 +117,15 @@ class Badge(Rule):
 def test_a_client_predicts_with_what_it_would_be_told() -> None:
     fed = fitted(Badge(), 1)
     for m in range(5):
-        assert torch.equal(evaluation.deployed(fed.experiment, fed.progress, m), fed.model.initial + m)
+        assert torch.equal(evaluation.deployed(fed.trial, fed.progress, m), fed.model.initial + m)
 
 
 @pytest.mark.parametrize(("rule", "kind"), [(KeepHead(), "mlp"), (KeepNorm(), "batchnorm")])
 def test_the_global_model_shows_the_mean_of_what_is_private(rule: Rule, kind: str) -> None:
     fed = fitted(rule, 2, kind=kind, participation=1.0)
     private = rule.private(fed.model)
-    own, sizes = fed.progress.own, fed.experiment.setup.sizes
-    shown = evaluation.published(fed.experiment, fed.progress)
+    own, sizes = fed.progress.own, fed.trial.setup.sizes
+    shown = evaluation.published(fed.trial, fed.progress)
     expected = (sizes[:, None] * own).sum(0) / sizes.sum()
     assert torch.allclose(shown[private], expected[private], rtol=0, atol=1e-14)
     assert torch.equal(shown[~private], fed.progress.vector[~private])
@@ -170,9 +170,9 @@ def test_a_search_distance_belongs_to_what_is_trained() -> None:
 def test_publish_does_not_touch_what_is_private() -> None:
     """AFL gives out a mean of global models, in which private coordinates never moved; their mean goes in after it."""
     fed = fitted("fedbn+afl(averaged=true)", 3, kind="batchnorm", participation=1.0)
-    private = fed.experiment.private
-    shown = evaluation.published(fed.experiment, fed.progress)
-    sizes = fed.experiment.setup.sizes
+    private = fed.trial.private
+    shown = evaluation.published(fed.trial, fed.progress)
+    sizes = fed.trial.setup.sizes
     expected = (sizes[:, None] * fed.progress.own).sum(0) / sizes.sum()
     assert torch.allclose(shown[private], expected[private], rtol=0, atol=1e-14)
 

@@ -75,7 +75,7 @@ def test_only_who_takes_part_is_loaded() -> None:
     fed.fit(3, progress=False)
     asked = Counter(m for record in fed.records for m in record["ids"])
     assert count == asked + Counter([0])
-    assert all(isinstance(d, Absent) for d in fed.experiment.data)
+    assert all(isinstance(d, Absent) for d in fed.trial.data)
 
 
 def test_no_samples_are_kept_after_the_round() -> None:

@@ -24,7 +24,8 @@ from equipoise.core.rule import SEES, Cohort, Rule, Sees, Setup, State
 from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import Method, parse
-from equipoise.federation.round import Experiment, Progression, one_round
+from equipoise.federation.round import one_round
+from equipoise.federation.trial import Progression, Trial
 from equipoise.methods import METHODS
 from helpers import N_CLASSES, Unstable, client_axes, federation, normal, watched
 
@@ -53,7 +54,7 @@ class Look(Rule):
 class Replay:
     """The last round of a run: what was there ``before`` it, what clients sent, and what the server made of it."""
 
-    experiment: Experiment
+    trial: Trial
     before: Progression
     answer: Answer
     received: Tensor
@@ -65,7 +66,7 @@ class Replay:
         def engine(job: Job) -> Iterator[Answer]:
             yield replace(self.answer, trained=self.received + updates, reports=reports)
 
-        after, _ = one_round(replace(self.experiment, engine=engine), self.before, ROUNDS)
+        after, _ = one_round(replace(self.trial, engine=engine), self.before, ROUNDS)
         found = {"vector": after.vector, "server": after.server}
         return flatten(found if after.given is None else {**found, "given": after.given})
 
@@ -121,7 +122,7 @@ def last_round(text: str) -> Replay:
     fed.fit(ROUNDS - 1, progress=False)
     before = fed.progress
     del seen[:]
-    one_round(fed.experiment, before, ROUNDS)
+    one_round(fed.trial, before, ROUNDS)
     jobs, answers = zip(*seen, strict=True)
     assert all(job is jobs[0] for job in jobs)
     assert sorted(row for answer in answers for row in answer.rows) == list(range(len(jobs[0].ids)))
@@ -131,7 +132,7 @@ def last_round(text: str) -> Replay:
         for parts in zip(*((a.trained, a.reports, a.states) for a in answers), strict=True)
     )
     sent = Answer(tuple(range(len(order))), trained, reports, states)
-    return Replay(fed.experiment, before, sent, jobs[0].received, look.notes[0][-1])
+    return Replay(fed.trial, before, sent, jobs[0].received, look.notes[0][-1])
 
 
 # other answers
@@ -144,7 +145,7 @@ def noise(r: Replay, seed: int) -> tuple[Tensor, list[State]]:
 def shifted(r: Replay, seed: int) -> tuple[Tensor, list[State]]:
     """The sums are as they were: of the updates by their weights, of the reports as rules add them up."""
     change = 0.05 * normal(r.updates.shape[1], seed=seed) * r.counted()
-    rules = zip(r.experiment.method.rules, r.answer.reports, strict=True)
+    rules = zip(r.trial.method.rules, r.answer.reports, strict=True)
     return moved(r, change), [with_sums(rule, report, r.pair) for rule, report in rules]
 
 
@@ -219,10 +220,10 @@ def test_the_server_sees_what_it_must(text: str) -> None:
 def follows_contribution(text: str) -> bool:
     """Whether what clients get depends on what they reach alone, in the first round (submodels) or in the last (rewards)."""
     last = last_round(text)
-    other = replace(last.experiment, contribution=torch.tensor(CONTRIBUTION, dtype=torch.float64).roll(1))
+    other = replace(last.trial, contribution=torch.tensor(CONTRIBUTION, dtype=torch.float64).roll(1))
     for t in (0, ROUNDS - 1):
         r = replace(last, before=replace(last.before, t=t))
-        now = replace(r, experiment=other).plain
+        now = replace(r, trial=other).plain
         if any(not torch.equal(r.plain[k], now[k]) for k in now):
             return True
     return False
@@ -231,13 +232,13 @@ def follows_contribution(text: str) -> bool:
 @pytest.mark.parametrize("text", [text for text in ALL if SEES.index(parse(text).sees) <= SEES.index("sum")])
 def test_who_sees_sums_keeps_nothing_of_single_clients(text: str) -> None:
     r = last_round(text)
-    assert not kept_of_clients(r.experiment)
+    assert not kept_of_clients(r.trial)
     assert r.before.given is None
 
 
-def kept_of_clients(e: Experiment) -> list[str]:
+def kept_of_clients(trial: Trial) -> list[str]:
     """What the server keeps with an entry for each client."""
-    return [name for name, axes in client_axes(e).items() if name.startswith("server") and axes]
+    return [name for name, axes in client_axes(trial).items() if name.startswith("server") and axes]
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ class Memory(Rule):
 
 
 def test_what_is_kept_of_clients_grows_with_their_number() -> None:
-    of = {each: federation(Memory(each)).experiment for each in (True, False)}
+    of = {each: federation(Memory(each)).trial for each in (True, False)}
     assert all(len(e.data) == 5 for e in of.values())
     assert {each: kept_of_clients(e) for each, e in of.items()} == {True: ["server/0/x"], False: []}
 
@@ -260,7 +261,7 @@ def test_what_is_kept_of_clients_grows_with_their_number() -> None:
 def test_scalars_are_few(text: str) -> None:
     """Beside reports that are summed, a client tells one number at a time."""
     r = last_round(text)
-    for rule, report in zip(r.experiment.method.rules, r.answer.reports, strict=True):
+    for rule, report in zip(r.trial.method.rules, r.answer.reports, strict=True):
         if rule.sees == "scalars+sum":
             assert all(x.dim() == 1 for x in report.values())
 
@@ -317,8 +318,8 @@ def test_what_leaves_a_site_is_in_the_table(name: str) -> None:
     assert sent_as(rounds) == {word for word in WORDS if word in model}
     assert named(reports) == shapes(r.answer.reports for r in rounds)
     assert named(kept) == shapes(r.answer.states for r in rounds)
-    assert ("BatchNorm" in kept or "the whole model" in kept) == any(r.experiment.private is not None for r in rounds)
-    assert (kept == "nothing") == all(not flatten(r.answer.states) and r.experiment.private is None for r in rounds)
+    assert ("BatchNorm" in kept or "the whole model" in kept) == any(r.trial.private is not None for r in rounds)
+    assert (kept == "nothing") == all(not flatten(r.answer.states) and r.trial.private is None for r in rounds)
     assert ("none" in reports) == any(not flatten(r.answer.reports) for r in rounds)
 
 
@@ -329,10 +330,10 @@ def sent_as(rounds: list[Replay]) -> set[str]:
     """What sort of model is sent, in words of the table."""
     words = set()
     for r in rounds:
-        private = r.experiment.private
+        private = r.trial.private
         words |= {"nothing" if private.all() else "without"} if private is not None else set()
         words |= {"submodel"} if r.cohort.held is not None else set()
-        words |= {"clipped"} if r.experiment.method.overriding("upload") else set()
+        words |= {"clipped"} if r.trial.method.overriding("upload") else set()
     return words or {"whole"}
 
 

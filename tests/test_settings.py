@@ -13,7 +13,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.cli.options import TRAINING
 from equipoise.core.settings import Keywords, RunSettings, Settings, changed, made, meaning
-from equipoise.federation.federation import differing
+from equipoise.federation.fingerprint import differing
 from equipoise.flower.settings import OF_SITES, AppSettings
 from equipoise.runs.configuration import RunConfig
 from helpers import clients
@@ -65,7 +65,7 @@ def test_a_keyword_wins_over_the_settings() -> None:
     settings = Settings(epochs=3, seed=2)
     assert changed(settings, {"epochs": 5}) == Settings(epochs=5, seed=2)
     fed = eq.Federation(nn.Linear(6, 3).double(), clients(), settings=settings, batch_size=4)
-    assert fed.experiment.settings == replace(settings, batch_size=4)
+    assert fed.trial.settings == replace(settings, batch_size=4)
 
 
 def test_a_configuration_survives_its_file() -> None:

@@ -201,7 +201,7 @@ class Spy(Rule):
 def test_the_server_does_not_see_what_is_private(kind: str) -> None:
     rule = KeepNorm() if kind == "batchnorm" else KeepHead()
     fed = fitted((rule, Spy()), 3, kind=kind, participation=1.0)
-    private = fed.experiment.private
+    private = fed.trial.private
     seen = fed.progress.server[1]["seen"][:, :, private]
     assert torch.equal(seen, fed.model.initial[private].expand_as(seen))
     assert not torch.equal(fed.progress.own[:, private], seen[0])

@@ -24,7 +24,7 @@ from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
 from equipoise.engines.workers import Stacks, Workers
-from equipoise.federation.round import Progression
+from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
 from equipoise.methods import METHODS

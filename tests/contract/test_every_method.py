@@ -154,7 +154,7 @@ def run(name: str, kind: str = "mlp", engine: str = "sequential") -> eq.Federati
 
 def learned(fed: eq.Federation) -> Tensor:
     """The global model [G], or those at home [N, G] where nothing leaves it."""
-    private, own = fed.experiment.private, fed.progress.own
+    private, own = fed.trial.private, fed.progress.own
     return own if own is not None and private is not None and bool(private.all()) else fed.progress.vector
 
 
@@ -341,7 +341,7 @@ def check_renumbering(method: Any, kind: str = "mlp") -> None:
     assert moved(a)
     one, two = a.progress.tensors(), b.progress.tensors()
     assert one.keys() == two.keys()
-    axes = client_axes(a.experiment)
+    axes = client_axes(a.trial)
     for key, value in one.items():
         for axis in axes.get(key, [0]):  # what is handed out to each client begins after a round
             value = value.index_select(axis, torch.tensor(order))

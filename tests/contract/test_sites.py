@@ -63,19 +63,19 @@ def server_side(fed: eq.Federation) -> dict[str, Tensor]:
 def at_home(fed: eq.Federation, states: Path, m: int) -> dict[str, Tensor] | None:
     """What client ``m`` keeps in its files."""
     receipt = Receipt.of({key: x[m] for key, x in fed.progress.clients[0].items()})
-    return Store.at(states, "run", fed.experiment.names[m]).recall(receipt)
+    return Store.at(states, "run", fed.trial.names[m]).recall(receipt)
 
 
 def remembered(fed: eq.Federation, m: int) -> dict[str, Tensor]:
     """What client ``m`` of the simulator keeps, by the names of the files."""
-    e, p = fed.experiment, fed.progress
+    trial, p = fed.trial, fed.progress
     kept = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
-    return kept if p.own is None or e.private is None else {**kept, "own": p.own[m][e.private]}
+    return kept if p.own is None or trial.private is None else {**kept, "own": p.own[m][trial.private]}
 
 
 def records(fed: eq.Federation) -> list[dict[str, Any]]:
     """What was recorded, less what only one of the two records."""
-    private = fed.experiment.private
+    private = fed.trial.private
     left_out = {"sent"} | ({"groups"} if private is not None and bool(private.any()) else set())
     return [{key: x for key, x in record.items() if key not in left_out} for record in told(fed)]
 
@@ -84,7 +84,7 @@ def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
     one, two = server_side(simulated), server_side(sites)
     assert one.keys() == two.keys()
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
-    for m in range(len(simulated.experiment.data)):
+    for m in range(len(simulated.trial.data)):
         expected, found = remembered(simulated, m), at_home(sites, states, m)
         if found is None:  # it never took part, or keeps nothing
             continue
@@ -150,7 +150,7 @@ def _next_job(fed: eq.Federation) -> Any:
         raise KilledError
 
     with pytest.raises(KilledError):
-        one_round(replace(fed.experiment, engine=spy), fed.progress, ROUNDS)
+        one_round(replace(fed.trial, engine=spy), fed.progress, ROUNDS)
     return jobs[0]
 
 
@@ -164,7 +164,7 @@ def test_as_many_bytes_travel_as_the_simulator_counts(name: str, kind: str, tmp_
     settings = {"kind": kind, "sizes": SIZES[kind], "participation": 1.0}
     sites = consortium(name, states=tmp_path, **settings)
     sites.fit(ROUNDS, progress=False)
-    private = sites.experiment.private
+    private = sites.trial.private
     for record in sites.records[
         1 if private is not None else 0 :
     ]:  # which begin with the first values of what is private

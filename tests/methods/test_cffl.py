@@ -390,6 +390,6 @@ def test_it_decides_what_nobody_else_may() -> None:
 @pytest.mark.parametrize("theta_u", [1.0, 0.3])
 def test_what_stays_at_home_is_neither_sent_nor_counted_twice(theta_u: float) -> None:
     fed = fitted(f"fedbn+cffl(theta_u={theta_u})", 3, kind="batchnorm", participation=1.0)
-    e, p = fed.experiment, fed.progress
+    trial, p = fed.trial, fed.progress
     for m in range(5):
-        assert torch.equal(fed._vector(m)[e.private], p.own[m][e.private])
+        assert torch.equal(fed._vector(m)[trial.private], p.own[m][trial.private])

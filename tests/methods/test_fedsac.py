@@ -93,9 +93,9 @@ def test_importances_that_are_not_finite_count_as_the_most_important() -> None:
 def test_a_distance_to_the_whole_model_shrinks_with_the_reputation() -> None:
     """Theorem 1: nested submodels, so delta is not increasing in r; the best contributor has the global model itself."""
     fed = fitted("fedsac(beta=8)", 3, participation=1.0, contribution=[0.1, 0.9, 0.4, 0.6, 0.3])
-    e, p = fed.experiment, fed.progress
-    units = submodels(e, p.server, range(5))
-    held = e.neurons.held(units)
+    trial, p = fed.trial, fed.progress
+    units = submodels(trial, p.server, range(5))
+    held = trial.neurons.held(units)
     delta = (p.vector - p.vector * held).norm(dim=1)
     r = p.server[0]["r"]
     order = r.argsort()
@@ -152,8 +152,8 @@ def test_who_is_absent_has_no_part_in_the_count() -> None:
     fed = federation("fedsac(beta=9)", contribution=[0.1, 0.2, 0.3, 0.4, 0.9], participation=0.6)
     before = fed.progress.vector.clone()
     fed.fit(1, progress=False)
-    units = submodels(fed.experiment, fed.progress.server, fed.records[0]["ids"])
-    nobody = ~fed.experiment.neurons.held(units).any(0)
+    units = submodels(fed.trial, fed.progress.server, fed.records[0]["ids"])
+    nobody = ~fed.trial.neurons.held(units).any(0)
     assert (4 in fed.records[0]["ids"]) == (not nobody.any())
     assert torch.equal(fed.progress.vector[nobody], before[nobody])
 
@@ -207,7 +207,7 @@ def test_what_is_not_held_does_not_move_and_weight_decay_leaves_it_alone() -> No
             seen.append(answer.trained[0][~job.held[answer.rows[0]]])
             yield answer
 
-    fed.experiment = replace(fed.experiment, engine=engine)
+    fed.trial = replace(fed.trial, engine=engine)
     fed.fit(1, progress=False)
     assert all(not x.any() for x in seen)
     assert sum(len(x) for x in seen) > 0
@@ -235,7 +235,7 @@ def test_importances_are_looked_at_every_so_many_rounds(monkeypatch: pytest.Monk
 def test_without_allocation_the_submodels_are_as_large_and_drawn_anew() -> None:
     fed = fitted("fedsac-no-allocation(every=1, beta=2)", 4, contribution=[0.1, 0.2, 0.3, 0.4, 0.9], participation=1.0)
     units = [r["units"] for r in fed.records]
-    K = fed.experiment.neurons.n
+    K = fed.trial.neurons.n
     r = fed.progress.server[0]["r"]
     for found in units:
         held = torch.tensor(found["held"]).sum(1)
@@ -250,8 +250,8 @@ def test_the_source_of_contributions() -> None:
     for fed, source in ((a, "standalone_val"), (b, "standalone_test")):
         told = fed.history.meta["contribution"]
         assert told["used"] == source
-        assert torch.equal(fed.experiment.contribution, torch.tensor(told[source], dtype=torch.float64))
-        assert torch.allclose(fed.progress.server[0]["r"], reputations(fed.experiment.contribution, 10.0))
+        assert torch.equal(fed.trial.contribution, torch.tensor(told[source], dtype=torch.float64))
+        assert torch.allclose(fed.progress.server[0]["r"], reputations(fed.trial.contribution, 10.0))
     assert a.history.meta["contribution"]["standalone_val"] == b.history.meta["contribution"]["standalone_val"]
 
 
@@ -267,21 +267,21 @@ def test_contributions_are_those_of_the_method_standalone() -> None:
 def test_a_smaller_submodel_travels_in_fewer_bytes() -> None:
     """The bytes of a record are those of the messages, which carry all that the client needs."""
     fed = fitted("fedsac(beta=6)", 2, participation=1.0, contribution=[0.1, 0.9, 0.4, 0.6, 0.3])
-    e, p, told = fed.experiment, fed.progress, fed.records[-1]["bytes"]
-    units = submodels(e, p.server, range(5))
-    held = e.neurons.held(units)
+    trial, p, told = fed.trial, fed.progress, fed.records[-1]["bytes"]
+    units = submodels(trial, p.server, range(5))
+    held = trial.neurons.held(units)
     for m in range(5):
         message = wire.pack_submodel(p.vector, units[m], held[m])
         assert told["down"][m] == wire.size(message)
         assert told["up"][m] == int(held[m].sum()) * 8
-        again = wire.unpack_units(message, e.neurons.n)
+        again = wire.unpack_units(message, trial.neurons.n)
         assert torch.equal(again, units[m])
-        assert torch.equal(wire.unpack_submodel(message, e.neurons.held(again)), p.vector * held[m])
+        assert torch.equal(wire.unpack_submodel(message, trial.neurons.held(again)), p.vector * held[m])
     order = p.server[0]["r"].argsort()
     down = torch.tensor(told["down"])[order]
     assert (down.diff() >= 0).all()
     assert down[0] < down[-1]
-    assert down[-1] == told["full"] + -(-e.neurons.n // 8)
+    assert down[-1] == told["full"] + -(-trial.neurons.n // 8)
 
 
 def test_the_bytes_of_a_submodel_of_the_papers_network() -> None:
@@ -300,11 +300,11 @@ def test_the_bytes_of_a_submodel_of_the_papers_network() -> None:
 # what a client owns
 def test_a_client_predicts_with_its_submodel_of_the_last_model() -> None:
     fed = fitted("fedsac(beta=6)", 3, tests=TESTS, participation=1.0, contribution=[0.1, 0.9, 0.4, 0.6, 0.3])
-    held = fed.experiment.neurons.held(submodels(fed.experiment, fed.progress.server, range(5)))
+    held = fed.trial.neurons.held(submodels(fed.trial, fed.progress.server, range(5)))
     x, y = TESTS["a"]
     for m in range(5):
         net = network()
-        net.load_state_dict(fed.experiment.model.state_dict(fed.progress.vector * held[m]))
+        net.load_state_dict(fed.trial.model.state_dict(fed.progress.vector * held[m]))
         expected = net(x).argmax(1)
         assert torch.equal(fed.predict(x, client=m), expected)
         small = fed.network(client=m, compact=True)
@@ -377,7 +377,7 @@ def test_what_a_client_does_not_hold_is_not_there_in_sums_either(name: str) -> N
     torch.manual_seed(0)
     net = Sigmoid()
     fed = fitted(name, 3, net=net, contribution=[0.1, 0.9, 0.5, 0.7, 0.3], participation=1.0, validation=samples(30, 2))
-    held = fed.experiment.neurons.held(submodels(fed.experiment, fed.progress.server, range(5)))
+    held = fed.trial.neurons.held(submodels(fed.trial, fed.progress.server, range(5)))
     assert not held[0].all()
     x = samples(20, 4)[0]
     for m in range(5):

@@ -118,7 +118,7 @@ def test_looking_changes_nothing() -> None:
 def test_it_comes_last(name: str) -> None:
     """Whatever model a client would predict with is trained once more."""
     plain, tuned = (fitted(text, 2, participation=1.0) for text in (name, f"finetune+{name}"))
-    e, p = plain.experiment, plain.progress
+    trial, p = plain.trial, plain.progress
     for m in range(2):
-        oracle = evaluation._at_home(e, p.t, m, e.data[m])
+        oracle = evaluation._at_home(trial, p.t, m, trial.data[m])
         assert torch.equal(tuned._vector(m), oracle.solve(plain._vector(m)))

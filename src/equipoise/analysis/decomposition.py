@@ -18,7 +18,8 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import Method, parse
-from equipoise.federation.round import Experiment, Progression, begin, one_round
+from equipoise.federation.round import one_round
+from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.metrics.decomposition import decompose
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
@@ -69,69 +70,71 @@ def trace(
             f"trace trains from the first round on; this federation has done {fed.progress.t}. Make a new one."
         )
     fed.prepare(rounds, progress=False)
-    e, had = fed.experiment, known or {}
-    tried = {text: _with(e, parse(text)) for text in others}
+    trial, had = fed.trial, known or {}
+    tried = {text: _with(trial, parse(text)) for text in others}
     rows = []
     for t in range(rounds):
         measured = (t + 1) % every == 0 or t == rounds - 1
-        own = str(e.method)
+        own = str(trial.method)
         for text, other in tried.items() if measured else ():
             if (t, text) not in had:
-                fresh = _from(other, evaluation.published(e, fed.progress))
+                fresh = _from(other, evaluation.published(trial, fed.progress))
                 now = replace(begin(fresh), t=t)
                 rows.append({"method": text, **_measured(fresh, fed.tests, now, rounds)[2]})
             else:
                 rows.append(dict(had[t, text]))
         if measured and (t, own) not in had:
-            fed.progress, record, row = _measured(e, fed.tests, fed.progress, rounds)
+            fed.progress, record, row = _measured(trial, fed.tests, fed.progress, rounds)
             rows.append({"method": own, **row})
         else:
-            fed.progress, record = one_round(e, fed.progress, rounds)
+            fed.progress, record = one_round(trial, fed.progress, rounds)
             rows += [dict(had[t, own])] if measured else []
         if on_round is not None:
             on_round(t, record)
     return rows
 
 
-def _with(e: Experiment, method: Method) -> Experiment:
-    """The same experiment by another method."""
-    method.check(e.solver)
-    if lacking := method.needs - ({"validation"} if e.oracle is not None else set()):
+def _with(trial: Trial, method: Method) -> Trial:
+    """The same trial by another method."""
+    method.check(trial.solver)
+    if lacking := method.needs - ({"validation"} if trial.oracle is not None else set()):
         raise ValueError(
             f"{method} cannot be tried for one round from the models of another method: it needs {', '.join(sorted(lacking))}. "
             "Take apart a run of its own."
         )
-    return replace(e, method=method, private=method.private(e.model))
+    return replace(trial, method=method, private=method.private(trial.model))
 
 
-def _from(e: Experiment, vector: Tensor) -> Experiment:
-    """The same experiment with another first model [G], for everybody and for everything that is remembered."""
-    return replace(e, setup=replace(e.setup, initial=vector.clone()))
+def _from(trial: Trial, vector: Tensor) -> Trial:
+    """The same trial with another first model [G], for everybody and for everything that is remembered."""
+    return replace(trial, setup=replace(trial.setup, initial=vector.clone()))
 
 
 def _measured(
-    e: Experiment, tests: EvaluationSets, now: Progression, rounds: int
+    trial: Trial, tests: EvaluationSets, now: Progression, rounds: int
 ) -> tuple[Progression, dict[str, Any], Row]:
     """One round, and the terms of its loss."""
     models: dict[int, Tensor] = {}
 
     def watching(job: Job) -> Iterator[Answer]:
-        for answer in e.engine(job):
+        for answer in trial.engine(job):
             if not answer.error:
                 models.update({job.ids[row]: x.clone() for row, x in zip(answer.rows, answer.trained, strict=True)})
             yield answer
 
-    following, record = one_round(replace(e, engine=watching), now, rounds)
+    following, record = one_round(replace(trial, engine=watching), now, rounds)
     ids = record["ids"]  # without those in quarantine
-    cross = torch.stack([_losses(e, tests, models[m], ids) for m in ids])
-    after = _losses(e, tests, evaluation.published(e, following), ids)
-    found = decompose(cross.numpy(), after.numpy(), e.setup.sizes[ids].cpu().numpy())
+    cross = torch.stack([_losses(trial, tests, models[m], ids) for m in ids])
+    after = _losses(trial, tests, evaluation.published(trial, following), ids)
+    found = decompose(cross.numpy(), after.numpy(), trial.setup.sizes[ids].cpu().numpy())
     return following, record, {"round": now.t, **found._asdict(), "total": found.total}
 
 
-def _losses(e: Experiment, tests: EvaluationSets, vector: Tensor, ids: Sequence[int]) -> Tensor:
+def _losses(trial: Trial, tests: EvaluationSets, vector: Tensor, ids: Sequence[int]) -> Tensor:
     """Loss of one whole model [G] on the training data of each client [m]."""
-    return torch.tensor([tests.score(e, vector, loaded(e.data[m]), ())["loss"] for m in ids], dtype=torch.float64)
+    return torch.tensor(
+        [tests.score(trial, vector, loaded(trial.data[m]), ())["loss"] for m in ids], dtype=torch.float64
+    )
 
 
 def decomposition(

@@ -143,14 +143,14 @@ def landscape(
         fed.resume(path)
         names, group = _agree(path, fed, names, group)
         data = fed.tests.sets[group]
-        vector = evaluation.published(fed.experiment, fed.progress)
+        vector = evaluation.published(fed.trial, fed.progress)
         P = fed.model.n_params
         directions = [filter_normalised(raw, vector[:P], fed.model.shapes) for raw in _drawn(draws, P, seed, vector)]
 
         def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples | Stream = data) -> float:
             nonlocal done
             moved = torch.cat([vector[: len(step)] + step, vector[len(step) :]])
-            value = float(fed.tests.score(fed.experiment, moved, data, ())["loss"])
+            value = float(fed.tests.score(fed.trial, moved, data, ())["loss"])
             done += 1
             if on_point is not None:
                 on_point(done, total)

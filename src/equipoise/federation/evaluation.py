@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.core import task
 from equipoise.core.alignment import aligned
@@ -18,7 +18,9 @@ from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
-from equipoise.federation.round import Experiment, Progression, Record, submodels
+from equipoise.federation.records import Record
+from equipoise.federation.round import submodels
+from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import AREAS, classification
 from equipoise.system.threads import run_in_order
 
@@ -31,44 +33,44 @@ LAST = 5  # rounds that make the reported figures
 Score = dict[str, Any]  # accuracy, loss, the other measures asked for; "missing": classes that an area leaves out
 
 
-def published(e: Experiment, p: Progression) -> Tensor:
+def published(trial: Trial, p: Progression) -> Tensor:
     """The global model as it is evaluated and given out: a whole vector [G].
 
     What clients keep to themselves is there as the mean over clients, by samples.
     """
-    vector = _shared(e, p)
-    if e.private is None or p.own is None:
+    vector = _shared(trial, p)
+    if trial.private is None or p.own is None:
         return vector
-    share = (e.setup.sizes / e.setup.sizes.sum()).to(vector.dtype)
+    share = (trial.setup.sizes / trial.setup.sizes.sum()).to(vector.dtype)
     mean = torch.zeros_like(vector)
     for k in range(0, len(share), BLOCK):
         mean += share[k : k + BLOCK] @ p.own[k : k + BLOCK]
-    return torch.where(e.private, mean, vector)  # as FedBN's authors do for a client from outside
+    return torch.where(trial.private, mean, vector)  # as FedBN's authors do for a client from outside
 
 
-def _shared(e: Experiment, p: Progression) -> Tensor:
+def _shared(trial: Trial, p: Progression) -> Tensor:
     """The global model [G] as the rules publish it; what clients keep to themselves means nothing in it."""
-    theta = p.vector[: e.model.n_params]
-    for rule, state in zip(e.method.rules, p.server, strict=True):
+    theta = p.vector[: trial.model.n_params]
+    for rule, state in zip(trial.method.rules, p.server, strict=True):
         theta = rule.publish(theta, state)
-    return torch.cat([theta, p.vector[e.model.n_params :]])
+    return torch.cat([theta, p.vector[trial.model.n_params :]])
 
 
-def deployed(e: Experiment, p: Progression, m: int) -> Tensor:
+def deployed(trial: Trial, p: Progression, m: int) -> Tensor:
     """The model client ``m`` predicts with: a whole vector [G].
 
     Raises
     ------
     LoadError : it must train for that first, and its data cannot be loaded.
     """
-    return _deployed(e, p, m, bool(e.method.overriding("deploy")))
+    return _deployed(trial, p, m, bool(trial.method.overriding("deploy")))
 
 
-def _deployed(e: Experiment, p: Progression, m: int, deploys: bool) -> Tensor:
+def _deployed(trial: Trial, p: Progression, m: int, deploys: bool) -> Tensor:
     """What client ``m`` predicts with, or what that is made of."""
     own = None if p.own is None else p.own[m]
     states = [{k: v[m] for k, v in state.items()} for state in p.clients]
-    return used(e, p.t, m, e.data[m], handed(e, p, m), own, states, deploys=deploys)
+    return used(trial, p.t, m, trial.data[m], handed(trial, p, m), own, states, deploys=deploys)
 
 
 @dataclass(frozen=True)
@@ -83,17 +85,17 @@ class Handed:
     messages: list[State]
 
 
-def handed(e: Experiment, p: Progression, m: int) -> Handed:
+def handed(trial: Trial, p: Progression, m: int) -> Handed:
     """The server's part in what client ``m`` predicts with."""
-    units = submodels(e, p.server, [m])
-    vector = _shared(e, p) if p.given is None else p.given[m]
-    deploys = bool(e.method.overriding("deploy"))
-    told = [rule.message(s, m) for rule, s in zip(e.method.rules, p.server, strict=True)] if deploys else []
+    units = submodels(trial, p.server, [m])
+    vector = _shared(trial, p) if p.given is None else p.given[m]
+    deploys = bool(trial.method.overriding("deploy"))
+    told = [rule.message(s, m) for rule, s in zip(trial.method.rules, p.server, strict=True)] if deploys else []
     return Handed(vector, None if units is None else units[0], told)
 
 
 def used(
-    e: Experiment,
+    trial: Trial,
     t: int,
     m: int,
     data: Samples | Stream | Absent,
@@ -108,46 +110,66 @@ def used(
     ``data`` are client ``m``'s, ``own`` [G] has its private coordinates, ``states`` what it remembers, per rule.
     """
     vector, own, states = aligned((given.vector, own, states))
-    if e.private is not None and own is not None:
-        vector = torch.where(e.private, own, vector)
-    whole = None if given.units is None or e.neurons is None else e.neurons.held(given.units)
-    held = None if whole is None else whole[: e.model.n_params]
+    if trial.private is not None and own is not None:
+        vector = torch.where(trial.private, own, vector)
+    whole = None if given.units is None or trial.neurons is None else trial.neurons.held(given.units)
+    held = None if whole is None else whole[: trial.model.n_params]
     vector = vector if whole is None else vector.where(whole, 0)
     if not deploys or not given.messages:
         return vector
-    oracle = _at_home(e, t, m, data)
-    random = e.model.random or not isinstance(data, Samples)
-    with seeded(noise(e.settings.seed, t, m) if random else None):
-        for rule, state, told in zip(e.method.rules, states, aligned(given.messages), strict=True):
+    oracle = _at_home(trial, t, m, data)
+    random = trial.model.random or not isinstance(data, Samples)
+    with seeded(noise(trial.settings.seed, t, m) if random else None):
+        for rule, state, told in zip(trial.method.rules, states, aligned(given.messages), strict=True):
             if overrides(rule, "deploy"):
-                visit = Visit(vector, e.model.n_params, state, told, oracle, t, t, held)
+                visit = Visit(vector, trial.model.n_params, state, told, oracle, t, t, held)
                 vector = rule.deploy(vector, visit)
     return vector if whole is None else vector.where(whole, 0)
 
 
-def _at_least(e: Experiment, p: Progression, m: int) -> Tensor:
+def compact(trial: Trial, p: Progression, client: int | None, vector: Tensor) -> nn.Module:
+    """The smaller network of a client's submodel, with the values of a whole vector [G].
+
+    Raises
+    ------
+    ValueError : there is no submodel (so it is for the global model, None), or none can be cut out.
+    """
+    units = None if client is None else submodels(trial, p.server, [client])
+    if units is None or trial.neurons is None:
+        why = "the global model is whole" if client is None else f"{trial.method} gives clients the whole network"
+        raise ValueError(f"compact: there is no submodel to cut out, because {why}. Leave compact out.")
+    if not trial.neurons.fits(units[0]):
+        raise ValueError(
+            "compact: this network cannot be made smaller (its code may name sizes, or a convolution would have no "
+            "channel left). Leave compact out: what the client does not hold is zero."
+        )
+    model, index = trial.neurons.extract(units[0])
+    return model.network(vector[index])
+
+
+def _at_least(trial: Trial, p: Progression, m: int) -> Tensor:
     """What client ``m`` predicts with; where it cannot train for that, the model that it would have trained."""
     try:
-        return deployed(e, p, m)
+        return deployed(trial, p, m)
     except LoadError as error:
         log.warning("%s; it is tested without its own training", error)
-        return _deployed(e, p, m, deploys=False)
+        return _deployed(trial, p, m, deploys=False)
 
 
-def _at_home(e: Experiment, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
+def _at_home(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
     """Client ``m``'s own data, with one epoch to train on; most methods do not look at them."""
     data = Awaited(known) if isinstance(known, Absent) else known
     drawn = schedule(
-        e.settings.seed,
+        trial.settings.seed,
         t,
         [m],
         [known.size],
         1,
-        e.settings.batch_size,
-        chances=e.chances,
-        drop_single=e.model.batch_norm,
+        trial.settings.batch_size,
+        chances=trial.chances,
+        drop_single=trial.model.batch_norm,
     )  # the batches of the next round's first epoch
-    return Oracle(e.bound, data, e.solver, drawn.to(e.setup.initial.device).of(0), e.model.n_params)
+    return Oracle(trial.bound, data, trial.solver, drawn.to(trial.setup.initial.device).of(0), trial.model.n_params)
 
 
 def costly(t: int, rounds: int) -> bool:
@@ -155,24 +177,24 @@ def costly(t: int, rounds: int) -> bool:
     return t % EVERY == 0 or t > rounds - LAST
 
 
-def personal(e: Experiment, p: Progression) -> bool:
+def personal(trial: Trial, p: Progression) -> bool:
     """Whether clients predict with models of their own."""
-    return e.private is not None or p.given is not None or any(map(e.method.overriding, ("deploy", "submodel")))
+    return trial.private is not None or p.given is not None or any(map(trial.method.overriding, ("deploy", "submodel")))
 
 
-def answers(e: Experiment, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[tuple[Tensor, Tensor]]:
+def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[tuple[Tensor, Tensor]]:
     """Logits [n, C] and labels [n] of each data set at a whole vector [G]: all sets in batches, over all workers."""
-    P, random = e.model.n_params, e.model.random or any(isinstance(d, Stream) for d in sets)
+    P, random = trial.model.n_params, trial.model.random or any(isinstance(d, Stream) for d in sets)
     width = [at_once(d, EVALUATION_BATCH) for d in sets]
     blocks = [
         (d, rows)
         for d, w in zip(sets, width, strict=True)
         for rows in torch.arange(d.size, device=vector.device).split(w)
     ]
-    n = 1 if random or vector.device.type != "cpu" else min(e.workers, len(blocks))
+    n = 1 if random or vector.device.type != "cpu" else min(trial.workers, len(blocks))
 
     def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
-        bound = e.bound if n == 1 else Bound(e.model)
+        bound = trial.bound if n == 1 else Bound(trial.model)
 
         def ask(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
             x, y = block[0].batch(block[1], None)
@@ -194,23 +216,42 @@ class EvaluationSets:
     groups: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)
 
+    @staticmethod
+    def of(
+        sets: Mapping[str, Samples | Stream], groups: Sequence[str] | None, n: int, measures: tuple[str, ...]
+    ) -> EvaluationSets:
+        """The sets of ``n`` clients.
+
+        Raises
+        ------
+        ValueError : ``groups`` does not name a set for each client.
+        """
+        if groups is None:
+            return EvaluationSets(sets, None, measures)
+        strange = sorted(set(groups) - set(sets))
+        if len(groups) != n or strange:
+            found = f"unknown {', '.join(strange)}" if strange else f"{len(groups)} entries"
+            expected = f"{n} clients; test sets: {', '.join(sets) or 'none'}"
+            raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
+        return EvaluationSets(sets, tuple(groups), measures)
+
     def score(
-        self, e: Experiment, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
+        self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
     ) -> Score:
         """Accuracy, loss and other measures (None: all that were asked for) of a whole vector [G] on one data set.
 
         The data set is passed through the network once, whatever is measured.
         """
-        return self._scores(e, vector, {"": data}, self.measures if measures is None else measures)[""]
+        return self._scores(trial, vector, {"": data}, self.measures if measures is None else measures)[""]
 
-    def scores(self, e: Experiment, vector: Tensor, measures: Sequence[str]) -> dict[str, Score]:
+    def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str]) -> dict[str, Score]:
         """Scores of a whole vector [G] on every set: accuracy, loss, and other ``measures``."""
-        return self._scores(e, vector, self.sets, measures)
+        return self._scores(trial, vector, self.sets, measures)
 
     def _scores(
-        self, e: Experiment, vector: Tensor, sets: Mapping[str, Samples | Stream], measures: Sequence[str]
+        self, trial: Trial, vector: Tensor, sets: Mapping[str, Samples | Stream], measures: Sequence[str]
     ) -> dict[str, Score]:
-        outputs = zip(sets, answers(e, vector, list(sets.values())), strict=True)
+        outputs = zip(sets, answers(trial, vector, list(sets.values())), strict=True)
         return {name: self._score(logits, y, measures) for name, (logits, y) in outputs}
 
     def _score(self, logits: Tensor, y: Tensor, measures: Sequence[str]) -> Score:
@@ -223,25 +264,25 @@ class EvaluationSets:
                 score["missing"] = list(found["missing"])
         return score
 
-    def record(self, e: Experiment, p: Progression, rounds: int) -> Record:
+    def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the accuracy of what each client predicts with."""
-        vector = published(e, p)
+        vector = published(trial, p)
         counts = costly(p.t, rounds)
-        scores = self.scores(e, vector, self.measures if counts else ())
+        scores = self.scores(trial, vector, self.measures if counts else ())
         record: Record = {"groups": scores}
-        if not personal(e, p):
-            same = {own: self.average(scores, own) for own in set(map(self._own, range(len(e.data))))}
-            clients = [same[self._own(m)] for m in range(len(e.data))]
+        if not personal(trial, p):
+            same = {own: self.average(scores, own) for own in set(map(self._own, range(len(trial.data))))}
+            clients = [same[self._own(m)] for m in range(len(trial.data))]
         elif not counts:
             return record
         else:
-            clients = [self.accuracy(e, _at_least(e, p, m), m) for m in range(len(e.data))]
+            clients = [self.accuracy(trial, _at_least(trial, p, m), m) for m in range(len(trial.data))]
         return {**record, "clients": {"accuracy": clients}}
 
-    def accuracy(self, e: Experiment, vector: Tensor, m: int) -> float:
+    def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """Accuracy of a whole vector [G] over all samples of the sets client ``m`` belongs to."""
         own = self._own(m)
-        return self.average(self._scores(e, vector, {n: self.sets[n] for n in own}, ()), own)
+        return self.average(self._scores(trial, vector, {n: self.sets[n] for n in own}, ()), own)
 
     def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)

@@ -30,10 +30,12 @@ from equipoise.core.solver import Solver
 from equipoise.core.tree import flatten
 from equipoise.data.samples import Samples
 from equipoise.federation import evaluation
-from equipoise.federation.federation import Federation, alone
+from equipoise.federation.contribution import isolated
+from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
-from equipoise.federation.records import line
-from equipoise.federation.round import Experiment, Progression, Record, begin, one_round
+from equipoise.federation.records import Record, line
+from equipoise.federation.round import one_round
+from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
 
@@ -303,25 +305,29 @@ def forecast(
 
 
 def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
-    e, now, total = _with_contribution(fed), fed.progress, fed.progress.t + rounds
-    N, M, device = len(e.data), cohort_size(len(e.data), e.settings.participation), now.vector.device
+    trial, now, total = _with_contribution(fed), fed.progress, fed.progress.t + rounds
+    N, M, device = len(trial.data), cohort_size(len(trial.data), trial.settings.participation), now.vector.device
     held, free = memory.taken(device), memory.free(device)
     if free is not None:  # the state is there already
         _refuse(
-            certain(e.model, e.method, e.solver, e.setup.sizes, e.settings.participation)[:2], free, "at least", N, M
+            certain(trial.model, trial.method, trial.solver, trial.setup.sizes, trial.settings.participation)[:2],
+            free,
+            "at least",
+            N,
+            M,
         )
     memory.watch(device)
     once, after, record = list[Cost](), now, dict[str, Any]()
     if fed.collaborative and fed.alone is None:
-        solo = alone(e)
+        solo = isolated(trial)
         seconds, _ = _timed(lambda last: one_round(solo, replace(last, t=0), rounds)[0], begin(solo), device)
         once.append(Cost("every client alone", rounds * seconds, f"{rounds:,} rounds of {N:,} clients"))
     seconds, (after, record) = _timed(
-        lambda last: one_round(e, replace(last[0], t=now.t), total), (now, record), device
+        lambda last: one_round(trial, replace(last[0], t=now.t), total), (now, record), device
     )
     time_of = [Cost("training", seconds, f"{M:,} clients and the server, in the round that was timed")]
     if sets := fed.tests.sets:
-        seconds, tested = _evaluation(fed, e, after, rounds)
+        seconds, tested = _evaluation(fed, trial, after, rounds)
         record = {**record, **tested, "seconds": 0.1234}
         time_of.append(Cost("evaluation", seconds, f"{len(sets)} test sets, on average over the rounds"))
     tensors = list[Any](after.tensors().values())
@@ -336,7 +342,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
         disk.insert(0, Cost("checkpoint", 2.0 * (state + on_disk), "the last one and the one that replaces it"))
         disk.insert(1, Cost("records", float(rounds * len(line(record).encode())), "metrics.jsonl"))
         peak = max(peak, memory.taken(device) + 2 * state)  # a checkpoint is made in memory, then written
-    data = (*e.data, *sets.values(), *(() if e.oracle is None else (e.oracle.source,)))
+    data = (*trial.data, *sets.values(), *(() if trial.oracle is None else (trial.oracle.source,)))
     counted = [
         Cost(
             "data",
@@ -344,7 +350,11 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
             f"of {N:,} clients, and of tests",
         ),
         Cost("state of the method", float(state), f"the model, and what {N:,} clients and the server remember"),
-        Cost("updates of the round", float(M * e.model.initial.nbytes), f"{M:,} clients x {e.model.size:,} numbers"),
+        Cost(
+            "updates of the round",
+            float(M * trial.model.initial.nbytes),
+            f"{M:,} clients x {trial.model.size:,} numbers",
+        ),
     ]
     rest = Cost(
         "everything else",
@@ -352,8 +362,10 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
         "Python, PyTorch, training and evaluation, as measured in a round",
     )
     steps = [
-        -(-d.size // e.settings.batch_size) * e.settings.epochs if e.settings.steps is None else e.settings.steps
-        for d in e.data
+        -(-d.size // trial.settings.batch_size) * trial.settings.epochs
+        if trial.settings.steps is None
+        else trial.settings.steps
+        for d in trial.data
     ]
     where = _there(Path(tempfile.gettempdir()) if directory is None else directory)
     return Forecast(
@@ -387,14 +399,16 @@ def _timed(step: Callable[[T], T], last: T, device: torch.device) -> tuple[float
     return seconds, last
 
 
-def _evaluation(fed: Federation, e: Experiment, after: Progression, rounds: int) -> tuple[float, Record]:
+def _evaluation(fed: Federation, trial: Trial, after: Progression, rounds: int) -> tuple[float, Record]:
     """Seconds of the evaluation of a round, on average over ``rounds`` rounds that end at its last; and what it records."""
     device, last = after.vector.device, after.t - 1 + rounds
     often = sum(evaluation.costly(t, last) for t in range(after.t, last + 1)) / rounds
-    dear, record = _timed(lambda _: fed.tests.record(e, after, after.t), dict[str, Any](), device)
+    dear, record = _timed(lambda _: fed.tests.record(trial, after, after.t), dict[str, Any](), device)
     if often == 1:
         return dear, record
-    plain, _ = _timed(lambda _: fed.tests.scores(e, evaluation.published(e, after), ()), dict[str, Any](), device)
+    plain, _ = _timed(
+        lambda _: fed.tests.scores(trial, evaluation.published(trial, after), ()), dict[str, Any](), device
+    )
     return often * dear + (1 - often) * plain, record
 
 
@@ -410,12 +424,12 @@ def _writing() -> float:
         return (time.perf_counter() - began) / PROBE
 
 
-def _with_contribution(fed: Federation) -> Experiment:
-    """The experiment, with clients that contribute alike where that is not known yet."""
-    e = fed.experiment
-    if not fed.collaborative or e.contribution is not None:
-        return e
-    return replace(e, contribution=torch.full_like(e.setup.sizes, 0.5))
+def _with_contribution(fed: Federation) -> Trial:
+    """The trial, with clients that contribute alike where that is not known yet."""
+    trial = fed.trial
+    if not fed.collaborative or trial.contribution is not None:
+        return trial
+    return replace(trial, contribution=torch.full_like(trial.setup.sizes, 0.5))
 
 
 def _bytes(tensors: Iterable[Any]) -> int:

@@ -14,6 +14,7 @@ from equipoise.core.draws import cohort_size, standing
 from equipoise.core.model import Bound, Model, observe
 from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
+from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
 from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import memory as freed
@@ -39,6 +40,19 @@ class Frame:
     n_classes: int
     n_features: int
     dtype: torch.dtype
+
+    def check(self, method: Method) -> None:
+        """Require the validation data that a method looks at.
+
+        Raises
+        ------
+        ValueError : there are none.
+        """
+        if "validation" in method.needs and self.validation is None:
+            raise ValueError(
+                f"{method} measures on validation data of the server's own, and this federation has none. "
+                "Give validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
+            )
 
     def neurons(self, groups: Groups | None = None) -> Neurons:
         """The network's hidden units, tried on a few of a client's samples."""

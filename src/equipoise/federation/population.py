@@ -8,7 +8,8 @@ from torch import Tensor
 
 from equipoise.engines.choose import EngineChoice
 from equipoise.federation.evaluation import EvaluationSets
-from equipoise.federation.round import Experiment, Progression, Record
+from equipoise.federation.records import Record
+from equipoise.federation.trial import Progression, Trial
 
 
 class Population(Protocol):
@@ -22,16 +23,16 @@ class Population(Protocol):
     def tested(self) -> bool:
         """Whether every client has test sets."""
 
-    def train(self, e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:
+    def train(self, trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
         """One round, as :func:`equipoise.federation.round.one_round` is."""
 
-    def test(self, e: Experiment, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
+    def test(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """How well the models do after a round; ``tests`` are the server's own."""
 
-    def standalone(self, e: Experiment, tests: EvaluationSets, rounds: int) -> dict[str, Any]:
+    def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> dict[str, Any]:
         """What each client reaches alone, as :meth:`equipoise.Federation.standalone` gives it."""
 
-    def deployed(self, e: Experiment, now: Progression, m: int) -> Tensor:
+    def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:
         """The model [G] that client ``m`` predicts with.
 
         Raises

@@ -2,141 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.core import draws, wire
-from equipoise.core.alignment import aligned
-from equipoise.core.client_rows import Rows
 from equipoise.core.maths import put
-from equipoise.core.model import Bound, Model
-from equipoise.core.oracle import Oracle
-from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, overrides
-from equipoise.core.settings import Settings
-from equipoise.core.solver import Solver
-from equipoise.core.tree import flatten, span, tree_map, unflatten
-from equipoise.data.samples import Absent, Samples, Stream, loaded
-from equipoise.engines.job import Answer, Engine, Job
+from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides
+from equipoise.core.tree import flatten, span, tree_map
+from equipoise.data.samples import Samples, Stream, loaded
+from equipoise.engines.job import Answer, Job
 from equipoise.federation import guard
-from equipoise.federation.method import Method
-from equipoise.submodels.hidden_units import Neurons
+from equipoise.federation.records import Record
+from equipoise.federation.trial import Progression, Trial
 from equipoise.system import threads
 
-Record = dict[str, Any]  # what a round leaves in metrics.jsonl
-RECEIPT = {  # of a state that a client keeps where it is: the round it is from (-1: none yet), and the hash of it
-    "round": torch.tensor(-1),
-    "sha256": torch.zeros(32, dtype=torch.uint8),
-}
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """Everything about a run that does not change: see :class:`equipoise.Federation` for the meaning of each.
-
-    ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches
-    alone, ``neurons`` are the network's hidden units; each is None where no rule needs it. ``workers`` is how many cores
-    evaluation may use. Clients that are ``away`` keep their state and their private coordinates where they are.
-    """
-
-    model: Model
-    bound: Bound
-    method: Method
-    solver: Solver
-    engine: Engine
-    setup: Setup
-    data: tuple[Samples | Stream | Absent, ...]
-    names: tuple[str, ...]
-    private: Tensor | None
-    settings: Settings
-    chances: tuple[int, ...]
-    oracle: Oracle | None = None
-    contribution: Tensor | None = None
-    neurons: Neurons | None = None
-    workers: int = 1
-    away: bool = False
-
-    @cached_property
-    def labels(self) -> str:
-        """Hash of the labels of all clients, as far as they are known without reading samples."""
-        total = hashlib.sha256()
-        for d in self.data:
-            if not isinstance(d, Absent) and d.known is not None:
-                total.update(d.known[1].cpu().numpy().tobytes())
-        return total.hexdigest()
-
-
-@dataclass(frozen=True)
-class Progression:
-    """All that a run remembers after ``t`` rounds: a tree of tensors, which is the checkpoint.
-
-    ``vector`` [G] is the global model; ``clients`` and ``server`` hold one dictionary per rule, client values [N, ...];
-    of clients that are away there is one dictionary of receipts instead.
-    ``given`` [N, G] is what each client was handed, if a rule rewards them differently, and ``sent`` [N] the bytes that
-    took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private. What there is of every client may be
-    :class:`equipoise.core.client_rows.Rows`, see :meth:`equipoise.Setup.per_client`.
-    """
-
-    t: int
-    vector: Tensor
-    clients: list[State]
-    server: list[State]
-    given: Tensor | None = None
-    own: Tensor | None = None
-    sent: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("vector", "clients", "server", "given", "own"):
-            object.__setattr__(self, name, aligned(getattr(self, name)))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its path."""
-        tree = {
-            "vector": self.vector,
-            "clients": self.clients,
-            "server": self.server,
-            "given": self.given,
-            "own": self.own,
-            "sent": self.sent,
-        }
-        return flatten({name: part for name, part in tree.items() if part is not None})
-
-    def restored(self, tensors: Mapping[str, Tensor | Rows], t: int) -> Progression:
-        """The same, with the values of a checkpoint; ``KeyError`` names a missing one."""
-        leaves = {name: x.to(self.vector.device) for name, x in tensors.items()}
-        tree = {"vector": self.vector, "clients": self.clients, "server": self.server}
-        here = {**tree, "own": self.own} if self.own is not None else tree
-        back = tree_map(_as_before, here, unflatten(here, leaves))
-        given, sent = (cast("Tensor | None", leaves.get(name)) for name in ("given", "sent"))
-        return Progression(t, back["vector"], back["clients"], back["server"], given, back.get("own"), sent)
-
-
-def _as_before(old: Tensor | Rows, new: Tensor | Rows) -> Tensor | Rows:
-    """The values of a checkpoint, in memory or on disk as they are in this federation."""
-    if isinstance(new, Rows):
-        return new if isinstance(old, Rows) else new[:].to(old.device)
-    return old.index_copy(0, torch.arange(len(old)), new.to(old.dtype)) if isinstance(old, Rows) else new
-
-
-def begin(e: Experiment) -> Progression:
-    """What is remembered before the first round."""
-    rules = e.method.rules
-    kept = [{**RECEIPT}] if e.away else [rule.client_state(e.setup) for rule in rules]
-    clients = tree_map(e.setup.per_client, kept)
-    server = [rule.server_state(e.setup) for rule in rules]
-    own = None if e.private is None or e.away else e.setup.per_client(e.setup.initial)
-    return Progression(0, e.setup.initial.clone(), clients, server, None, own)
-
-
-def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:
+def one_round(trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
     """Train the clients of round ``now.t`` (of ``rounds``) once, and let the server answer.
 
     Returns
@@ -147,224 +37,261 @@ def one_round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression
     ------
     QuorumError : too few clients answered well; ``now`` is still whole.
     """
-    with threads.allow(e.workers):
-        return _round(e, now, rounds)
+    with threads.allow(trial.workers):
+        return _round(trial, now, rounds)
 
 
-def _round(e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:
-    asked = draws.participants(e.settings.seed, now.t, len(e.data), e.settings.participation).to(now.vector.device)
+def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression, Record]:
+    """The moments of a round in their order, as the page on architecture lists them."""
+    asked = draws.participants(trial.settings.seed, before.t, len(trial.data), trial.settings.participation)
+    asked = asked.to(before.vector.device)
+    now, received = _prepared(trial, before, asked, rounds)
+    job, lost = _hand_out(trial, now, asked, received, rounds)
+    with closing(_visits(trial, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
+        answers = _collect(trial, now, asked, visits)
+    ids = asked[answers.rows]
+    received, held = _of_answered(job, answers)
+    own = _own(now, ids, answers.trained, held)
+    updates = _updates(trial, answers.trained, received, held)  # take the memory of the trained models
+    traffic = _traffic(trial, now, job, answers, updates, ids)
+    cohort = _cohort(trial, now, rounds, ids, received, held, updates)
+    server, cohort = _aggregate(trial, now, cohort, answers.reports)
+    cohort = _with_present_buffers(trial, now, cohort)
+    vector = _step(trial, now, cohort)
+    cohort = replace(cohort, theta=vector[: trial.model.n_params])
+    server, given, sent = _reward(trial, now, cohort, vector, server)
+    states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
+    following = Progression(now.t + 1, vector, states, server, given, own, sent)
+    record = _record(cohort, answers.bad, trial.names)
+    return following, {**record, **traffic, **_who_holds_what(trial, before, now)}
+
+
+def _prepared(trial: Trial, now: Progression, asked: Tensor, rounds: int) -> tuple[Progression, Tensor]:
+    """The server's state when it begins the round; and the whole model [M, G] from which each client will start."""
     received = now.vector.expand(len(asked), -1) if now.given is None else now.given[asked]
-    if e.private is not None and now.own is not None:
-        received = torch.where(e.private, now.own[asked], received)
-    before, now = now, replace(now, server=_prepared(e, now, asked, received, rounds))
-    units = submodels(e, now.server, asked.tolist())
-    held = None if units is None or e.neurons is None else e.neurons.held(units)
-    if held is not None:
-        received = received.where(held, 0)
-    data, lost = _loaded(e, asked.tolist())
-    job = _job(e, now, asked, received, rounds, units, held, data)
-    with closing(_visits(e, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
-        answers = _collect(e, now, asked, visits)
-    good, ids = answers.rows, asked[answers.rows]
-    whole = len(good) == len(asked)
-    received, held = (received, held) if whole else (received[good], None if held is None else held[good])
-    known = _known(e, now, received)
-    own = None
-    if now.own is not None:
-        trained = answers.trained if held is None else torch.where(held, answers.trained, now.own[ids])
-        own = now.own.index_copy(0, ids, trained)
-    updates = answers.trained.sub_(received)
-    for out in (e.private, None if held is None else ~held):
-        updates = updates if out is None else updates.masked_fill(out, 0)
-    reports = tree_map(partial(public, e), answers.reports)
-    traffic = _traffic(e, now, job, answers, updates, ids)
-    P = e.model.n_params
-    sizes = e.setup.sizes[ids]
-    cohort = Cohort(
+    if trial.private is not None and now.own is not None:
+        received = torch.where(trial.private, now.own[asked], received)
+    if not trial.method.overriding("prepare"):
+        return now, received
+    briefing = Briefing(
         t=now.t,
         rounds=rounds,
-        n_clients=len(e.data),
+        n_params=trial.model.n_params,
+        vector=now.vector,
+        received=_known(trial, now, received),
+        ids=asked,
+        sizes=trial.setup.sizes,
+        seed=trial.settings.seed,
+        oracle=trial.oracle,
+        contribution=trial.contribution,
+        neurons=trial.neurons,
+    )
+    with looking(trial, now.t):
+        server = [rule.prepare(state, briefing) for rule, state in zip(trial.method.rules, now.server, strict=True)]
+    return replace(now, server=server), received
+
+
+def _hand_out(trial: Trial, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> tuple[Job, list[Answer]]:
+    """What the clients are to do, each with its submodel and messages; and answers for those whose data cannot be loaded."""
+    ids = asked.tolist()
+    units = submodels(trial, now.server, ids)
+    held = None if units is None or trial.neurons is None else trial.neurons.held(units)
+    data, lost = _loaded(trial, ids)
+    job = Job(
+        model=trial.model,
+        rules=trial.method.rules,
+        solver=trial.solver,
+        settings=trial.settings,
+        t=now.t,
+        rounds=rounds,
+        chances=trial.chances,
+        ids=tuple(ids),
+        received=received if held is None else received.where(held, 0),
+        states=tree_map(lambda leaf: leaf[span(ids)], now.clients),
+        messages=[_messages(rule, state, ids) for rule, state in zip(trial.method.rules, now.server, strict=True)],
+        data=data,
+        private=trial.private,
+        units=units,
+        held=held,
+        neurons=trial.neurons if plain(trial) else None,
+    )
+    return job, lost
+
+
+def _of_answered(job: Job, answers: _Answers) -> tuple[Tensor, Tensor | None]:
+    """What those who answered well had received [M, G], and which of its coordinates are their submodels'."""
+    if len(answers.rows) == len(job.ids):
+        return job.received, job.held
+    return job.received[answers.rows], None if job.held is None else job.held[answers.rows]
+
+
+def _own(now: Progression, ids: Tensor, trained: Tensor, held: Tensor | None) -> Tensor | None:
+    """What each client trained [N, G], where rules keep coordinates private; outside a submodel it stays."""
+    if now.own is None:
+        return None
+    return now.own.index_copy(0, ids, trained if held is None else torch.where(held, trained, now.own[ids]))
+
+
+def _updates(trial: Trial, trained: Tensor, received: Tensor, held: Tensor | None) -> Tensor:
+    """Trained minus received [M, G], zero where nothing may leave the client; ``trained`` is overwritten."""
+    return _shown(trial, trained.sub_(received), held)
+
+
+def _shown(trial: Trial, change: Tensor, held: Tensor | None, first: int = 0) -> Tensor:
+    """A change of coordinates ``first``... of the model, zero where they are private or outside a client's submodel."""
+    for hidden in (trial.private, None if held is None else ~held):
+        change = change if hidden is None else change.masked_fill(hidden[..., first:], 0)
+    return change
+
+
+def _cohort(
+    trial: Trial,
+    now: Progression,
+    rounds: int,
+    ids: Tensor,
+    received: Tensor,
+    held: Tensor | None,
+    updates: Tensor,
+) -> Cohort:
+    """What the server knows once the clients have answered."""
+    P, sizes, known = trial.model.n_params, trial.setup.sizes[ids], _known(trial, now, received)
+    return Cohort(
+        t=now.t,
+        rounds=rounds,
+        n_clients=len(trial.data),
         theta=now.vector[:P],
         updates=updates[:, :P],
         ids=ids,
         sizes=sizes,
         weights=sizes / sizes.sum(),
-        layout=e.model.layout,
+        layout=trial.model.layout,
         buffer_updates=updates[:, P:],
         received=known,
         kept=known,
         held=held,
-        seed=e.settings.seed,
-        oracle=e.oracle,
-        contribution=e.contribution,
+        seed=trial.settings.seed,
+        oracle=trial.oracle,
+        contribution=trial.contribution,
     )
+
+
+def _aggregate(trial: Trial, now: Progression, cohort: Cohort, reports: list[State]) -> tuple[list[State], Cohort]:
+    """Let the rules say, one after the other, how the updates are combined; the server's state, and the cohort, after them."""
     server = []
-    with looking(e, now.t):
-        for rule, state, report in zip(e.method.rules, now.server, reports, strict=True):
+    reports = tree_map(partial(public, trial), reports)
+    with looking(trial, now.t):
+        for rule, state, report in zip(trial.method.rules, now.server, reports, strict=True):
             after, cohort = rule.aggregate(state, replace(cohort, reports=report))
             guard.weights(cohort.weights, rule)
             server.append(after)
-    if now.given is not None:  # who was absent has old statistics: average what they became, not how they changed
-        stale = (received - now.vector)[:, P:]
-        for hidden in (e.private, None if held is None else ~held):
-            stale = stale if hidden is None else stale.masked_fill(hidden[..., P:], 0)
-        cohort = replace(cohort, buffer_updates=cohort.buffer_updates + stale)
+    return server, cohort
+
+
+def _with_present_buffers(trial: Trial, now: Progression, cohort: Cohort) -> Cohort:
+    """Who was absent has old statistics: average what they became, not how they changed."""
+    if now.given is None:
+        return cohort
+    P = trial.model.n_params
+    stale = _shown(trial, (cohort.received - now.vector)[:, P:], cohort.held, P)
+    return replace(cohort, buffer_updates=cohort.buffer_updates + stale)
+
+
+def _step(trial: Trial, now: Progression, cohort: Cohort) -> Tensor:
+    """The new global model [G]."""
     vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
-    guard.step(vector, str(e.method))
-    server, given, sent = _reward(e, now, replace(cohort, theta=vector[:P]), vector, server)
-    following = Progression(
-        now.t + 1,
-        vector,
-        tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states),
-        server,
-        given,
-        own,
-        sent,
-    )
-    return following, {**_record(cohort, answers.bad, e.names), **traffic, **_who_holds_what(e, before, now)}
+    guard.step(vector, str(trial.method))
+    return vector
 
 
-def _prepared(e: Experiment, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> list[State]:
-    """The server's state when it begins the round."""
-    if not e.method.overriding("prepare"):
-        return now.server
-    briefing = Briefing(
-        t=now.t,
-        rounds=rounds,
-        n_params=e.model.n_params,
-        vector=now.vector,
-        received=_known(e, now, received),
-        ids=asked,
-        sizes=e.setup.sizes,
-        seed=e.settings.seed,
-        oracle=e.oracle,
-        contribution=e.contribution,
-        neurons=e.neurons,
-    )
-    with looking(e, now.t):
-        return [rule.prepare(state, briefing) for rule, state in zip(e.method.rules, now.server, strict=True)]
-
-
-def _known(e: Experiment, now: Progression, received: Tensor) -> Tensor:
+def _known(trial: Trial, now: Progression, received: Tensor) -> Tensor:
     """What clients received [M, G], as far as the server knows: of private coordinates it has its own values."""
-    return received if e.private is None else torch.where(e.private, now.vector, received)
+    return received if trial.private is None else torch.where(trial.private, now.vector, received)
 
 
-def looking(e: Experiment, t: int) -> AbstractContextManager[None]:
+def looking(trial: Trial, t: int) -> AbstractContextManager[None]:
     """Let the server look at its validation data, which may draw random numbers, in round ``t``."""
-    random = e.oracle is not None and isinstance(e.oracle.source, Stream)
-    return draws.seeded(draws.noise(e.settings.seed, t, len(e.data)) if random else None)
+    random = trial.oracle is not None and isinstance(trial.oracle.source, Stream)
+    return draws.seeded(draws.noise(trial.settings.seed, t, len(trial.data)) if random else None)
 
 
-def submodels(e: Experiment, server: Sequence[State], ids: Sequence[int]) -> Tensor | None:
+def submodels(trial: Trial, server: Sequence[State], ids: Sequence[int]) -> Tensor | None:
     """The hidden units [M, K] (boolean) that some clients get; None where all get the whole network."""
-    if e.neurons is None:
+    if trial.neurons is None:
         return None
-    for rule, state in zip(e.method.rules, server, strict=True):
+    for rule, state in zip(trial.method.rules, server, strict=True):
         if overrides(rule, "submodel"):
-            everything = torch.ones(e.neurons.n, dtype=torch.bool, device=e.setup.initial.device)
+            everything = torch.ones(trial.neurons.n, dtype=torch.bool, device=trial.setup.initial.device)
             told = [rule.submodel(state, m) for m in ids]
             return torch.stack([everything if units is None else units for units in told])
     return None
 
 
-def _who_holds_what(e: Experiment, before: Progression, now: Progression) -> Record:
+def _who_holds_what(trial: Trial, before: Progression, now: Progression) -> Record:
     """How many hidden units of each group every client holds; where that changed, which ones."""
-    everybody = range(len(e.data))
-    units = submodels(e, now.server, everybody)
-    if units is None or e.neurons is None:
+    everybody = range(len(trial.data))
+    units = submodels(trial, now.server, everybody)
+    if units is None or trial.neurons is None:
         return {}
-    counts = torch.stack([part.sum(1) for part in units.split(e.neurons.sizes, 1)], 1)
+    counts = torch.stack([part.sum(1) for part in units.split(trial.neurons.sizes, 1)], 1)
     found: Record = {"held": counts.tolist()}
-    last = submodels(e, before.server, everybody)
+    last = submodels(trial, before.server, everybody)
     if now.t == 0 or last is None or not torch.equal(units, last):
         found["bits"] = [np.packbits(row).tobytes().hex() for row in units.cpu().numpy()]
     return {"units": found}
 
 
-def _hidden(e: Experiment, x: Tensor) -> Tensor | None:
+def _hidden(trial: Trial, x: Tensor) -> Tensor | None:
     """The private coordinates of clients' vectors ``x`` [M, ..., P] or [M, ..., G]; None if it holds none."""
-    if e.private is None or x.dim() < 2 or x.shape[-1] not in (e.model.n_params, e.model.size):
+    if trial.private is None or x.dim() < 2 or x.shape[-1] not in (trial.model.n_params, trial.model.size):
         return None
-    return e.private[: x.shape[-1]]
+    return trial.private[: x.shape[-1]]
 
 
-def public(e: Experiment, report: Tensor) -> Tensor:
+def public(trial: Trial, report: Tensor) -> Tensor:
     """A report without the coordinates that must not leave the client."""
-    hidden = _hidden(e, report)
+    hidden = _hidden(trial, report)
     return report if hidden is None else report.masked_fill(hidden, 0)
 
 
-def _bytes(e: Experiment, told: list[State]) -> int:
+def _bytes(trial: Trial, told: list[State]) -> int:
     """Bytes of one client's messages or reports, less the private coordinates of vectors."""
     total = 0
     for x in flatten(told).values():
-        hidden = _hidden(e, x)
+        hidden = _hidden(trial, x)
         shown = 1.0 if hidden is None else 1 - float(hidden.double().mean())
         total += round(x[:1].nbytes * shown)
     return total
 
 
-def _traffic(e: Experiment, now: Progression, job: Job, answers: _Answers, updates: Tensor, ids: Tensor) -> Record:
+def _traffic(trial: Trial, now: Progression, job: Job, answers: _Answers, updates: Tensor, ids: Tensor) -> Record:
     """Bytes that each client that answered received and sent: its model, messages and reports, less what is private."""
     item, rows = updates.element_size(), range(len(ids))
-    n = e.model.size - (0 if e.private is None else int(e.private.sum()))
+    n = trial.model.size - (0 if trial.private is None else int(trial.private.sum()))
     down = up = [n * item for _ in rows]
     if now.sent is not None:
         down = now.sent[ids].tolist()
     if job.held is not None and job.units is not None:
-        held = job.held[answers.rows] if e.private is None else job.held[answers.rows] & ~e.private
+        held = job.held[answers.rows] if trial.private is None else job.held[answers.rows] & ~trial.private
         entries = held.sum(1).tolist()
         down = [wire.submodel_size(k, job.units.shape[1], item) for k in entries]
         up = [k * item for k in entries]
-    if e.method.overriding("upload"):
+    if trial.method.overriding("upload"):
         up = [wire.change_size(int(u.count_nonzero()), n, item) for u in updates]
-    more_down, more_up = _bytes(e, job.messages), _bytes(e, answers.reports)
-    full = e.model.size * item
+    more_down, more_up = _bytes(trial, job.messages), _bytes(trial, answers.reports)
+    full = trial.model.size * item
     return {"bytes": {"down": [b + more_down for b in down], "up": [b + more_up for b in up], "full": full}}
 
 
-def _job(
-    e: Experiment,
-    now: Progression,
-    asked: Tensor,
-    received: Tensor,
-    rounds: int,
-    units: Tensor | None,
-    held: Tensor | None,
-    data: Sequence[Samples | Stream],
-) -> Job:
-    ids = asked.tolist()
-    return Job(
-        model=e.model,
-        rules=e.method.rules,
-        solver=e.solver,
-        settings=e.settings,
-        t=now.t,
-        rounds=rounds,
-        chances=e.chances,
-        ids=tuple(ids),
-        received=received,
-        states=tree_map(lambda leaf: leaf[span(ids)], now.clients),
-        messages=[_messages(rule, state, ids) for rule, state in zip(e.method.rules, now.server, strict=True)],
-        data=data,
-        private=e.private,
-        units=units,
-        held=held,
-        neurons=e.neurons if plain(e) else None,
-    )
-
-
-def plain(e: Experiment) -> bool:
+def plain(trial: Trial) -> bool:
     """Whether clients do nothing but train, so that a submodel may be cut out and trained in place of the masked whole."""
-    return e.private is None and not any(map(e.method.overriding, CLIENT_HOOKS))
+    return trial.private is None and not any(map(trial.method.overriding, CLIENT_HOOKS))
 
 
-def _loaded(e: Experiment, ids: Sequence[int]) -> tuple[list[Samples | Stream], list[Answer]]:
+def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples | Stream], list[Answer]]:
     """The clients' data; and for those who have none, as loading it failed, an answer that says why."""
     data, lost = [], []
     for row, m in enumerate(ids):
-        d = e.data[m]
+        d = trial.data[m]
         try:
             data.append(loaded(d))
         except Exception as error:  # whatever a user's function raises concerns this client only
@@ -373,15 +300,15 @@ def _loaded(e: Experiment, ids: Sequence[int]) -> tuple[list[Samples | Stream], 
     return data, lost
 
 
-def _visits(e: Experiment, job: Job, lost: Sequence[Answer]) -> Generator[Answer, None, None]:
+def _visits(trial: Trial, job: Job, lost: Sequence[Answer]) -> Generator[Answer, None, None]:
     """The answers of all clients of a job, of which some are lost."""
     if not lost:
-        yield from e.engine(job)
+        yield from trial.engine(job)
         return
     yield from lost
     gone = {row for answer in lost for row in answer.rows}
     if rest := [row for row in range(len(job.ids)) if row not in gone]:
-        for answer in e.engine(job.part(rest)):
+        for answer in trial.engine(job.part(rest)):
             yield answer.within(rest)
 
 
@@ -408,7 +335,7 @@ class _Answers:
     bad: list[guard.Quarantined]
 
 
-def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[Answer]) -> _Answers:
+def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[Answer]) -> _Answers:
     """Check every answer as it comes, in whatever order, and keep the good ones."""
     ids = asked.tolist()
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
@@ -432,7 +359,9 @@ def _collect(e: Experiment, now: Progression, asked: Tensor, answers: Iterator[A
     rows = [row for some, _, _ in sent for row in some]
     silent = set(range(len(ids))) - set(rows) - {ids.index(q.client) for q in bad}
     bad += [guard.Quarantined(ids[row], "the client did not answer") for row in sorted(silent)]
-    guard.quorum(len(rows), len(ids), e.settings.quorum, [(e.names[q.client], q.reason) for q in sorted(bad)], cause)
+    guard.quorum(
+        len(rows), len(ids), trial.settings.quorum, [(trial.names[q.client], q.reason) for q in sorted(bad)], cause
+    )
 
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values
@@ -457,12 +386,12 @@ def _alike(
 
 
 def _reward(
-    e: Experiment, now: Progression, cohort: Cohort, vector: Tensor, server: list[State]
+    trial: Trial, now: Progression, cohort: Cohort, vector: Tensor, server: list[State]
 ) -> tuple[list[State], Tensor | None, Tensor | None]:
     """The server's state after the rewards; what each client holds, if that differs [N, G], and its bytes [N]."""
     shared = given = vector.expand(len(cohort.ids), -1)
     after = []
-    for rule, state in zip(e.method.rules, server, strict=True):
+    for rule, state in zip(trial.method.rules, server, strict=True):
         if overrides(rule, "reward"):
             handed = given.clone()
             state, kept = rule.reward(state, cohort, handed)
@@ -470,14 +399,14 @@ def _reward(
         after.append(state)
     if given is shared and now.given is None:
         return after, None, None
-    N, item = len(e.data), vector.element_size()
-    changed = given != cohort.kept if e.private is None else (given != cohort.kept) & ~e.private
-    n = e.model.size - (0 if e.private is None else int(e.private.sum()))
+    N, item = len(trial.data), vector.element_size()
+    changed = given != cohort.kept if trial.private is None else (given != cohort.kept) & ~trial.private
+    n = trial.model.size - (0 if trial.private is None else int(trial.private.sum()))
     sizes = [wire.change_size(k, n, item) for k in changed.sum(1).tolist()]
     new = torch.tensor(sizes, dtype=torch.int64, device=vector.device)
     first = torch.full((N,), n * item, dtype=torch.int64, device=vector.device)  # who was never rewarded has the model
     sent = (first if now.sent is None else now.sent).index_copy(0, cohort.ids, new)
-    held = e.setup.per_client(now.vector) if now.given is None else now.given  # who is absent keeps what it has
+    held = trial.setup.per_client(now.vector) if now.given is None else now.given  # who is absent keeps what it has
     return after, held.index_copy(0, cohort.ids, given), sent
 
 

@@ -196,7 +196,7 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
     history.report(directory / "report.html")
-    cast(Consortium, fed.population).finish(fed.experiment, fed.progress)
+    cast(Consortium, fed.population).finish(fed.trial, fed.progress)
     log.info("done: %s", directory / "report.html")
     return history
 

@@ -22,10 +22,12 @@ from equipoise.core.settings import made
 from equipoise.data.locations import digest
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
-from equipoise.federation.federation import Alone, Federation, fingerprint
+from equipoise.federation.contribution import Alone
+from equipoise.federation.federation import Federation
+from equipoise.federation.fingerprint import fingerprint
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
-from equipoise.federation.round import Record
+from equipoise.federation.records import Record
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError
 from equipoise.scenarios import Scenario
 from equipoise.system.environment import environment
@@ -176,7 +178,7 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:
         made["weights"] = digest(config.weights)  # the file's path says little
-    recipe = {**about, **made, "labels": fingerprint(fed.experiment)["labels"], **versions}
+    recipe = {**about, **made, "labels": fingerprint(fed.trial)["labels"], **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return cache_directory() / f"alone-{key}.json"
 
@@ -192,7 +194,7 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_suffix(".lock"), wait=True):
-            return _kept(path, len(fed.experiment.data)) or make()
+            return _kept(path, len(fed.trial.data)) or make()
     except OSError:  # a folder that cannot be written costs only the time
         return fed.standalone(config.rounds, progress=progress)
 
@@ -255,7 +257,7 @@ def _execute(
     manifest = {
         **environment(),
         "data": data.manifest,
-        "client_names": list(fed.experiment.names),
+        "client_names": list(fed.trial.names),
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "measures": list(fed.tests.measures),
         "header": header,

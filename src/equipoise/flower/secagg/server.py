@@ -16,7 +16,8 @@ from torch import Tensor
 from equipoise.core.rule import Cohort, Power, Rule, State
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.method import Method, MethodError
-from equipoise.federation.round import Experiment, Record
+from equipoise.federation.records import Record
+from equipoise.federation.trial import Trial
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
@@ -69,7 +70,7 @@ def problem(rule: Rule) -> str:
 
 
 def weights(
-    e: Experiment, server: Sequence[State], ids: Sequence[int], vector: Tensor, t: int = 0, rounds: int = 1
+    trial: Trial, server: Sequence[State], ids: Sequence[int], vector: Tensor, t: int = 0, rounds: int = 1
 ) -> Tensor:
     """The weights [M] that the rules will give the clients ``ids`` in round ``t``, known before there are updates.
 
@@ -80,24 +81,24 @@ def weights(
     MethodError : the rules do more than to weigh the updates.
     """
     n, at = len(ids), torch.tensor(ids, device=vector.device)
-    P = e.model.n_params
-    zero, sizes = torch.zeros_like(vector).expand(n, -1), e.setup.sizes[at]
+    P = trial.model.n_params
+    zero, sizes = torch.zeros_like(vector).expand(n, -1), trial.setup.sizes[at]
     cohort = Cohort(
         t=t,
         rounds=rounds,
-        n_clients=e.setup.n_clients,
+        n_clients=trial.setup.n_clients,
         theta=vector[:P],
         updates=zero[:, :P],
         ids=at,
         sizes=sizes,
         weights=sizes / sizes.sum(),
-        layout=e.model.layout,
+        layout=trial.model.layout,
         buffer_updates=zero[:, P:],
         received=vector.expand(n, -1),
         kept=vector.expand(n, -1),
-        seed=e.settings.seed,
+        seed=trial.settings.seed,
     )
-    for rule, state in zip(e.method.rules, server, strict=True):
+    for rule, state in zip(trial.method.rules, server, strict=True):
         _, cohort = rule.aggregate(state, cohort)
     if any(x is not None for x in (cohort.coefficients, cohort.mask, cohort.buffer_mask)):
         raise MethodError("secure=true: a rule of the method does more than to weigh the updates. Set secure=false.")
@@ -124,28 +125,28 @@ class MaskedSites:
     keys: dict[str, str] = field(default_factory=dict)  # the sites' public ones
     opened: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)  # whose sums were, by round and phase
 
-    def engine(self, e: Experiment, server: Sequence[State]) -> Engine:
+    def engine(self, trial: Trial, server: Sequence[State]) -> Engine:
         """The engine of one round, in place of the sites; ``server`` is the server's state, from which the weights follow."""
-        return lambda job: answers(Round(self, job, e, server))
+        return lambda job: answers(Round(self, job, trial, server))
 
-    def check(self, e: Experiment, server: Sequence[State], collaborative: bool) -> None:
+    def check(self, trial: Trial, server: Sequence[State], collaborative: bool) -> None:
         """Refuse what cannot be done with sums alone, before anything is asked.
 
         Raises
         ------
         MethodError, ValueError : naming it.
         """
-        if require(e.method) is None:
-            weights(e, server, range(e.setup.n_clients), e.setup.initial)
+        if require(trial.method) is None:
+            weights(trial, server, range(trial.setup.n_clients), trial.setup.initial)
         if collaborative:
             raise ValueError("secure=true: what each site reaches alone is not found out. Set collaborative=False.")
 
-    def recorded(self, e: Experiment, record: Record) -> Record:
+    def recorded(self, trial: Trial, record: Record) -> Record:
         """The record of a round with what the server knows of it, and without what it does not."""
         training = [counts for kind, counts in self.sites.traffic.items() if kind.startswith("train.")]
         up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
         known = {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
-        if require(e.method) is not None:
+        if require(trial.method) is not None:
             del known["weights"]  # each site knows its own, and nobody all
         return known
 
@@ -190,7 +191,7 @@ class Round:
 
     server: MaskedSites
     job: Job
-    experiment: Experiment
+    trial: Trial
     state: Sequence[State]  # the server's, when the round begins
     lost: dict[int, str] = field(default_factory=dict)
     receipts: dict[int, Receipt] = field(default_factory=dict)
@@ -202,13 +203,13 @@ class Round:
         ------
         ClosedError, MaskError : there is none.
         """
-        job, server, e, state = self.job, self.server, self.experiment, self.state
-        power = require(e.method)
+        job, server, trial, state = self.job, self.server, self.trial, self.state
+        power = require(trial.method)
         n = len(job.received[0]) - (0 if job.private is None else int(job.private.sum()))
         if power is None:
 
             def known(ids: Sequence[int]) -> Mapping[str, Any]:
-                w = weights(e, state, ids, job.received[0], job.t, job.rounds).tolist()
+                w = weights(trial, state, ids, job.received[0], job.t, job.rounds).tolist()
                 return {"weights": {server.sites.known[m].name: x for m, x in zip(ids, w, strict=True)}}
 
             return self.total(MODEL, ids, n, known, train=True)

@@ -49,7 +49,7 @@ def _introduce(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Par
     memory = masked.change(_path(site), lambda memory: (memory, memory))
     key = masked.public(memory.key)
     if not memory.pinned:
-        log.warning("%s: its public key for masked sums is %s", site.experiment.names[0], key)
+        log.warning("%s: its public key for masked sums is %s", site.trial.names[0], key)
     return Parcel({"key": key, "number": memory.number, "opened": dict(memory.opened)})
 
 
@@ -92,7 +92,7 @@ KINDS: dict[str, Callable[[Site, Parcel, Mapping[str, Any]], Parcel]] = {
 
 
 def _masked(site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Parcel:
-    this, name = _sum(asked), site.experiment.names[0]
+    this, name = _sum(asked), site.trial.names[0]
     if this.round != asked.fields["t"]:
         raise MaskError(f"A sum of round {this.round} was asked for with the update of round {asked.fields['t']}.")
     keys, before = asked.fields["keys"], asked.fields["receipt"][0]  # the last round in which this site counted
@@ -120,7 +120,7 @@ def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float) ->
 
     That is its weighted update, or what P2 of :mod:`equipoise.flower.secagg.masks` asks for; ``last`` is the weight it had last.
     """
-    found = [(k, rule.power) for k, rule in enumerate(site.experiment.method.rules) if rule.power is not None]
+    found = [(k, rule.power) for k, rule in enumerate(site.trial.method.rules) if rule.power is not None]
     if asked.phase not in (MODEL, VALUES)[: 1 + len(found)]:
         raise MaskError(f"Something is to be summed that is not part of the method: {asked.phase!r}.")
     inputs = asked.inputs
@@ -128,7 +128,7 @@ def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float) ->
         weights = [float(inputs["weights"][name]) for name in asked.sites]
         if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
             raise MaskError(f"The weights of the sites must be >= 0 and sum to 1; found {weights}.")
-        w = weights[asked.sites.index(site.experiment.names[0])]
+        w = weights[asked.sites.index(site.trial.names[0])]
         return w, w * kept["update"].double()
     ((k, power),) = found
     value = float(kept[f"{k}/{power.report}"])

@@ -12,10 +12,14 @@ from torch import Tensor
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines.choose import EngineChoice
+from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets, costly, deployed, handed, personal, published
-from equipoise.federation.federation import Alone, Federation, structure
+from equipoise.federation.federation import Federation
+from equipoise.federation.fingerprint import structure
 from equipoise.federation.method import Method
-from equipoise.federation.round import Experiment, Progression, Record, looking, one_round
+from equipoise.federation.records import Record
+from equipoise.federation.round import looking, one_round
+from equipoise.federation.trial import Progression, Trial
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError
@@ -100,9 +104,9 @@ def federation(
         population=consortium,
         **more,
     )
-    sites.roster.check(structure(fed.model, fed.experiment.neurons))
+    sites.roster.check(structure(fed.model, fed.trial.neurons))
     if consortium.masked is not None:
-        consortium.masked.check(fed.experiment, fed.progress.server, fed.collaborative)
+        consortium.masked.check(fed.trial, fed.progress.server, fed.collaborative)
     return fed
 
 
@@ -128,45 +132,45 @@ class Consortium:
         """Whether every site has test sets."""
         return all(site.tests for site in self.sites.known)
 
-    def train(self, e: Experiment, now: Progression, rounds: int) -> tuple[Progression, Record]:
+    def train(self, trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
         """Let the sites of a round train, and the server answer."""
         if self.masked is None:
-            return one_round(e, now, rounds)
-        following, record = one_round(replace(e, engine=self.masked.engine(e, now.server)), now, rounds)
-        return following, self.masked.recorded(e, record)
+            return one_round(trial, now, rounds)
+        following, record = one_round(replace(trial, engine=self.masked.engine(trial, now.server)), now, rounds)
+        return following, self.masked.recorded(trial, record)
 
     def saved(self, now: Progression) -> None:
         """Tell the sites with the next message to keep their states of this checkpoint."""
         self.sites.saved = now.clients[0]["round"].tolist()
 
-    def deployed(self, e: Experiment, now: Progression, m: int) -> Tensor:
+    def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:
         """The model that site ``m`` predicts with, where the server has it.
 
         Raises
         ------
         ValueError : it is made at the site.
         """
-        if personal(e, now):
+        if personal(trial, now):
             raise ValueError(
                 f"The model that {self.sites.known[m].name} predicts with is made at the site, and kept there as "
                 "model.safetensors in its state directory. Leave client out for the global model."
             )
-        return deployed(e, now, m)
+        return deployed(trial, now, m)
 
-    def test(self, e: Experiment, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
+    def test(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """Scores of the global model by test set, and the accuracy of what each site predicts with, found by the sites.
 
         Where nothing is private and the server has all test sets, it tests the global model itself. Where something is, there
         is no global model to test: what stands for it are the sites' own models. Sets that several sites have count by samples.
         """
-        sites, counts, hides, own_models = self.sites, costly(now.t, rounds), _hides(e), personal(e, now)
+        sites, counts, hides, own_models = self.sites, costly(now.t, rounds), _hides(trial), personal(trial, now)
         measures = list(tests.measures) if counts else []
         if self.complete and not own_models:
-            return {**tests.record(e, now, rounds), **_sent(sites)}
-        asked, C = [m for m, site in enumerate(sites.known) if site.tests], e.setup.n_classes
+            return {**tests.record(trial, now, rounds), **_sent(sites)}
+        asked, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
         here = bool(tests.sets) and not (hides and asked)
-        vector = published(e, now)
-        record: Record = {"groups": tests.scores(e, vector, measures)} if here else {}
+        vector = published(trial, now)
+        record: Record = {"groups": tests.scores(trial, vector, measures)} if here else {}
         own = own_models and (counts or hides)
         if not asked or (here and not own):
             return {**record, **_sent(sites)}
@@ -176,7 +180,7 @@ class Consortium:
             if not own:
                 tensors = sites.model(m, vector, None, None, None, fields)
                 return Parcel(fields, tensors)
-            handed_out, tensors = _handed(sites, e, now, m)
+            handed_out, tensors = _handed(sites, trial, now, m)
             both = not here and not hides
             return Parcel(fields | handed_out, tensors | ({"global": vector} if both else {}))
 
@@ -194,7 +198,7 @@ class Consortium:
             record["clients"] = {"accuracy": accuracy}
         return {**record, **_sent(sites)}
 
-    def standalone(self, e: Experiment, tests: EvaluationSets, rounds: int) -> Alone:
+    def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Alone:
         """What each site reaches when it trains on its own data alone: every site finds out for itself.
 
         Where the server has validation data, it is sent the models and measures on them, too.
@@ -205,15 +209,15 @@ class Consortium:
         """
         sites = self.sites
         N = len(sites.known)
-        judged = e.oracle is not None and not _hides(e)
-        if _hides(e) and "contribution" in e.method.needs:
+        judged = trial.oracle is not None and not _hides(trial)
+        if _hides(trial) and "contribution" in trial.method.needs:
             raise SitesError(
-                f"{e.method} measures what each site reaches alone on the server's validation data, and keeps a part of "
+                f"{trial.method} measures what each site reaches alone on the server's validation data, and keeps a part of "
                 "every model at its site, so that the server has no model to measure. Leave one of the two out of method."
             )
 
         def make(m: int) -> Parcel:
-            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": e.setup.initial})
+            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": trial.setup.initial})
 
         tested: list[float | None] = [None] * N
         scores: list[float] = [0.0] * N
@@ -225,7 +229,9 @@ class Consortium:
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
             try:
                 tested[m] = fraction(answer.fields["accuracy"]) if sites.known[m].tests else None
-                vector = changed(answer.part("model"), None, e.setup.initial.cpu()) if judged else e.setup.initial
+                vector = (
+                    changed(answer.part("model"), None, trial.setup.initial.cpu()) if judged else trial.setup.initial
+                )
                 if not vector.isfinite().all():
                     raise CodecError("its model is not finite.")
             except (CodecError, *UNFIT) as error:
@@ -233,19 +239,19 @@ class Consortium:
                 raise SitesError(
                     f"What {name} reaches alone is not known: it sent what cannot be used: {why}"
                 ) from None
-            if judged and e.oracle is not None:
-                vector = vector.to(e.setup.initial.device)
-                with looking(e, 0):
-                    scores[m] = float(e.oracle.score(vector)[0])
+            if judged and trial.oracle is not None:
+                vector = vector.to(trial.setup.initial.device)
+                with looking(trial, 0):
+                    scores[m] = float(trial.oracle.score(vector)[0])
         complete = tested if all(x is not None for x in tested) else None
         return {"standalone_test": complete, "standalone_val": scores if judged else None, "rounds": rounds}
 
-    def finish(self, e: Experiment, now: Progression) -> list[str]:
+    def finish(self, trial: Trial, now: Progression) -> list[str]:
         """Let every site keep the model that it predicts with; the names of those that could not be reached."""
         sites, lost = self.sites, []
 
         def make(m: int) -> Parcel:
-            fields, tensors = _handed(sites, e, now, m)
+            fields, tensors = _handed(sites, trial, now, m)
             return Parcel({**fields, "saved": sites.saved[m] if sites.saved else -1}, tensors)
 
         for m, answer in sites.ask("query.finish", now.t, range(len(sites.known)), make):
@@ -266,20 +272,20 @@ def _sent(sites: Sites) -> Record:
     return {"sent": sent}
 
 
-def _handed(sites: Sites, e: Experiment, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What client ``m`` needs to make the model that it predicts with."""
-    given = handed(e, now, m)
+    given = handed(trial, now, m)
     receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
     fields: dict[str, Any] = {"client": m, "t": now.t, "receipt": receipt.fields}
-    messages, fields["cut"] = packed("messages", given.messages, hiding(e.private, e.model.n_params))
+    messages, fields["cut"] = packed("messages", given.messages, hiding(trial.private, trial.model.n_params))
     fields["deploys"] = bool(given.messages)
-    held = None if given.units is None or e.neurons is None else e.neurons.held(given.units)
-    model = sites.model(m, given.vector, e.private, given.units, held, fields)
+    held = None if given.units is None or trial.neurons is None else trial.neurons.held(given.units)
+    model = sites.model(m, given.vector, trial.private, given.units, held, fields)
     if receipt.t < 0:
-        messages["initial"] = e.setup.initial
+        messages["initial"] = trial.setup.initial
     return fields, model | messages
 
 
-def _hides(e: Experiment) -> bool:
+def _hides(trial: Trial) -> bool:
     """Whether sites keep a part of every model to themselves."""
-    return e.private is not None and bool(e.private.any())
+    return trial.private is not None and bool(trial.private.any())

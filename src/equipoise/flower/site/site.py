@@ -22,10 +22,11 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential, visit
 from equipoise.federation import guard
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
-from equipoise.federation.federation import structure
+from equipoise.federation.fingerprint import structure
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
-from equipoise.federation.round import Experiment, plain
+from equipoise.federation.round import plain
+from equipoise.federation.trial import Trial
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
@@ -43,7 +44,7 @@ class SiteError(RuntimeError):
 class Site:
     """One site in one experiment: a federation's view of a single client, and the files that it keeps."""
 
-    experiment: Experiment
+    trial: Trial
     tests: EvaluationSets
     store: Store
     simulated: bool = False
@@ -57,21 +58,21 @@ class Site:
         """
         if kind not in KINDS:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
-        device = self.experiment.setup.initial.device
+        device = self.trial.setup.initial.device
         return KINDS[kind](self, replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
-        e, fields = self.experiment, asked.fields
+        trial, fields = self.trial, asked.fields
         vector, units = self._received(asked)
         states, own = self._remembered(asked, vector)
-        messages = unpacked(asked, "messages", len(e.method.rules), self._hide) if fields["deploys"] else []
+        messages = unpacked(asked, "messages", len(trial.method.rules), self._hide) if fields["deploys"] else []
         given = Handed(vector, units, messages)
         try:
-            return used(e, fields["t"], fields["client"], e.data[0], given, own, states)
+            return used(trial, fields["t"], fields["client"], trial.data[0], given, own, states)
         except LoadError:
             log.exception("the model is tested without its own training")
-            return used(e, fields["t"], fields["client"], e.data[0], given, own, states, deploys=False)
+            return used(trial, fields["t"], fields["client"], trial.data[0], given, own, states, deploys=False)
 
     def _job(
         self,
@@ -84,24 +85,24 @@ class Site:
         units: Tensor | None,
         held: Tensor | None,
     ) -> Job:
-        e = self.experiment
+        trial = self.trial
         return Job(
-            model=e.model,
-            rules=e.method.rules,
-            solver=e.solver,
-            settings=e.settings,
+            model=trial.model,
+            rules=trial.method.rules,
+            solver=trial.solver,
+            settings=trial.settings,
             t=t,
             rounds=rounds,
-            chances=e.chances,
+            chances=trial.chances,
             ids=(client,),
             received=received[None],
             states=tree_map(lambda x: x[None], states),
             messages=tree_map(lambda x: x[None], messages),
-            data=[loaded(e.data[0])],
-            private=e.private,
+            data=[loaded(trial.data[0])],
+            private=trial.private,
             units=None if units is None else units[None],
             held=None if held is None else held[None],
-            neurons=e.neurons if plain(e) else None,
+            neurons=trial.neurons if plain(trial) else None,
             secret=None
             if self.simulated
             else secrets.token_bytes(32),  # fresh: asked again, noise must not be the same
@@ -109,17 +110,17 @@ class Site:
 
     # what came, and what is here
     def _hide(self, shape: Any) -> Tensor | None:
-        return hiding(self.experiment.private, self.experiment.model.n_params)(shape)
+        return hiding(self.trial.private, self.trial.model.n_params)(shape)
 
     def _public(self, vector: Tensor) -> Tensor:
-        private = self.experiment.private
+        private = self.trial.private
         return vector if private is None else vector[~private]
 
     def _whole(self, public: Tensor) -> Tensor:
-        private = self.experiment.private
+        private = self.trial.private
         if private is None:
             return public
-        vector = self.experiment.setup.initial.clone()
+        vector = self.trial.setup.initial.clone()
         vector[~private] = public
         return vector
 
@@ -135,19 +136,19 @@ class Site:
         found = self.store.base(fields["base"])
         if found is None:
             raise CodecError(LOST)
-        return found.to(self.experiment.setup.initial.device)
+        return found.to(self.trial.setup.initial.device)
 
     def _received(self, asked: Parcel) -> tuple[Tensor, Tensor | None]:
         """The model that came [G], and the hidden units of the site's submodel [K], if it has one."""
-        e, fields, parts = self.experiment, asked.fields["model"], asked.part("model")
-        if "units" in parts and e.neurons is not None:
-            units = wire.unpack_units(parts, e.neurons.n)
-            held = e.neurons.held(units)
-            shown = held if e.private is None else held & ~e.private
+        trial, fields, parts = self.trial, asked.fields["model"], asked.part("model")
+        if "units" in parts and trial.neurons is not None:
+            units = wire.unpack_units(parts, trial.neurons.n)
+            held = trial.neurons.held(units)
+            shown = held if trial.private is None else held & ~trial.private
             if parts["values"].shape != (int(shown.sum()),):
                 raise CodecError("the submodel does not have the size of its hidden units.")
             return wire.unpack_submodel(parts, shown), units
-        public = changed(parts, self._base(fields), self._public(e.setup.initial))
+        public = changed(parts, self._base(fields), self._public(trial.setup.initial))
         if fields.get("keep") not in (None, fields.get("base")):
             self.store.keep_base(fields["keep"], public)
         return self._whole(public), None
@@ -157,23 +158,23 @@ class Site:
         sent = asked.tensors.get("initial")
         if sent is None:
             raise CodecError("the first model is missing.")
-        if sent.shape != self.experiment.setup.initial.shape or sent.dtype != self.experiment.setup.initial.dtype:
+        if sent.shape != self.trial.setup.initial.shape or sent.dtype != self.trial.setup.initial.dtype:
             raise CodecError("the first model has another size than the network here.")
         return sent
 
     def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
         """What the site remembers per rule, and a vector [G] with its private coordinates; ``vector`` [G] is what came."""
-        e, fields = self.experiment, asked.fields
+        trial, fields = self.trial, asked.fields
         kept = self.store.recall(Receipt.read(fields["receipt"]))
         if kept is None:
-            setup = e.setup
+            setup = trial.setup
             if fields.get("first"):
                 setup = replace(setup, initial=vector)
             elif "initial" in asked.tensors:
                 setup = replace(setup, initial=self._initial(asked))
-            states = [rule.client_state(setup) for rule in e.method.rules]
-            return states, None if e.private is None else setup.initial
-        states = [{} for _ in e.method.rules]
+            states = [rule.client_state(setup) for rule in trial.method.rules]
+            return states, None if trial.private is None else setup.initial
+        states = [{} for _ in trial.method.rules]
         for name, value in kept.items():
             x = value.to(vector.device)
             what, _, rest = name.partition("/")
@@ -181,9 +182,9 @@ class Site:
                 rule, _, key = rest.partition("/")
                 states[int(rule)][key] = x
         own = None
-        if e.private is not None:
-            own = e.setup.initial.clone()
-            own[e.private] = kept["own"].to(own.device)
+        if trial.private is not None:
+            own = trial.setup.initial.clone()
+            own[trial.private] = kept["own"].to(own.device)
         return states, own
 
 
@@ -232,7 +233,7 @@ def open_site(
     sizes = torch.tensor([d.size for d in known.data], dtype=torch.float64, device=model.initial.device)
     head = model.head[: model.n_params]
     setup = Setup(model.initial, model.layout, sizes, solver, known.n_classes, known.n_features, head, neurons)
-    experiment = Experiment(
+    trial = Trial(
         model=model,
         bound=known.bound,
         method=method,
@@ -246,49 +247,49 @@ def open_site(
         chances=chances(task.transform),
         neurons=neurons,
     )
-    return Site(experiment, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, simulated)
+    return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, simulated)
 
 
 # what a site answers
 def _describe(site: Site, asked: Parcel) -> Parcel:
     """How many samples there are, and of what shape: what the server must know before the first round."""
-    e = site.experiment
-    data = loaded(e.data[0])
+    trial = site.trial
+    data = loaded(trial.data[0])
     x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
     fields = {
         "size": data.size,
         "shape": list(x.shape[1:]),
         "dtype": str(x.dtype).removeprefix("torch."),
         "tests": list(site.tests.sets),
-        "structure": structure(e.model, e.neurons),
+        "structure": structure(trial.model, trial.neurons),
     }
     return Parcel(fields)
 
 
 def _train(site: Site, asked: Parcel) -> Parcel:
-    e, fields = site.experiment, asked.fields
+    trial, fields = site.trial, asked.fields
     vector, units = site._received(asked)
     states, own = site._remembered(asked, vector)
     site.store.settle({fields["receipt"][0], fields["saved"]})
-    received = vector if own is None or e.private is None else torch.where(e.private, own, vector)
+    received = vector if own is None or trial.private is None else torch.where(trial.private, own, vector)
     held = None
-    if units is not None and e.neurons is not None:
-        held = e.neurons.held(units)
+    if units is not None and trial.neurons is not None:
+        held = trial.neurons.held(units)
         received = received.where(held, 0)
-    messages = unpacked(asked, "messages", len(e.method.rules), site._hide)
+    messages = unpacked(asked, "messages", len(trial.method.rules), site._hide)
     job = site._job(fields["t"], fields["rounds"], fields["client"], received, states, messages, units, held)
     answer = _visited(site, job)
     trained, update = answer.trained[0], {}
-    shown = None if e.private is None else ~e.private
-    if e.method.overriding("upload"):
+    shown = None if trial.private is None else ~trial.private
+    if trial.method.overriding("upload"):
         update = change(trained if shown is None else trained[shown], received if shown is None else received[shown])
     else:
         parts = [mask for mask in (shown, held) if mask is not None]
         update = {"values": trained[torch.stack(parts).all(0)] if parts else trained}
     reports, cut = packed("reports", tree_map(lambda x: x[0], answer.reports), site._hide)
     kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
-    if e.private is not None and own is not None:
-        kept["own"] = (trained if held is None else torch.where(held, trained, own))[e.private]
+    if trial.private is not None and own is not None:
+        kept["own"] = (trained if held is None else torch.where(held, trained, own))[trial.private]
     receipt = site.store.keep(fields["t"], kept)
     back = {"receipt": receipt.fields, "cut": cut}
     return Parcel(back, {f"model/{name}": x for name, x in update.items()} | reports)
@@ -296,13 +297,13 @@ def _train(site: Site, asked: Parcel) -> Parcel:
 
 def _alone(site: Site, asked: Parcel) -> Parcel:
     """Train on the site's own data alone, for as many rounds; what goes wrong costs a round, and no more."""
-    if any(rule.seals for rule in site.experiment.method.rules):
+    if any(rule.seals for rule in site.trial.method.rules):
         raise SiteError("does not send a model that nothing protects")
-    if asked.fields["model"] and site.experiment.private is not None and site.experiment.private.any():
+    if asked.fields["model"] and site.trial.private is not None and site.trial.private.any():
         raise SiteError("does not send a whole model, of which a part must not leave it")
     method = Method.of("standalone")
-    e = replace(site.experiment, method=method, private=method.private(site.experiment.model), neurons=None)
-    alone = replace(site, experiment=e)
+    trial = replace(site.trial, method=method, private=method.private(site.trial.model), neurons=None)
+    alone = replace(site, trial=trial)
     vector, failed = site._initial(asked), ""
     for t in range(asked.fields["rounds"]):
         job = alone._job(t, asked.fields["rounds"], asked.fields["client"], vector, [{}], [{}], None, None)
@@ -315,18 +316,18 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
             failed = f"failed with {harmless(error)}"
     found: dict[str, Any] = {"failed": failed}
     if site.tests.sets:
-        found["accuracy"] = site.tests.accuracy(e, vector, 0)
+        found["accuracy"] = site.tests.accuracy(trial, vector, 0)
     return Parcel(found, {"model/values": vector} if asked.fields["model"] else {})
 
 
 def _evaluate(site: Site, asked: Parcel) -> Parcel:
     """Accuracy and other measures of the global model, and of what this site predicts with, on its own test sets."""
-    e, fields = site.experiment, asked.fields
+    trial, fields = site.trial, asked.fields
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
-    own = scores = site.tests.scores(e, vector, fields["measures"])
+    own = scores = site.tests.scores(trial, vector, fields["measures"])
     if "global" in asked.tensors:
-        published = changed({"values": asked.tensors["global"]}, None, e.setup.initial)
-        scores = site.tests.scores(e, published, fields["measures"])
+        published = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
+        scores = site.tests.scores(trial, published, fields["measures"])
     accuracy = site.tests.average(own, tuple(site.tests.sets))
     return Parcel(
         {"scores": scores, "accuracy": accuracy, "sizes": {name: d.size for name, d in site.tests.sets.items()}}
@@ -335,7 +336,7 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
 
 def _finish(site: Site, asked: Parcel) -> Parcel:
     """Keep the model that this site predicts with."""
-    site.store.keep_model(site.experiment.model.state_dict(site._used(asked)))
+    site.store.keep_model(site.trial.model.state_dict(site._used(asked)))
     site.store.settle({asked.fields["receipt"][0], asked.fields["saved"]})
     return Parcel()
 
@@ -347,7 +348,7 @@ def _visited(site: Site, job: Job) -> Answer:
     ------
     SiteError : it is not finite, or has changed its shape. Whatever the visit raised is raised.
     """
-    answer = visit(job, site.experiment.bound, 0)
+    answer = visit(job, site.trial.bound, 0)
     before = tree_map(lambda x: x[0], job.states)
     if problems := guard.inspect(answer, job.received[0], before):
         raise SiteError(problems[0])

@@ -1,0 +1,121 @@
+"""What each client contributes: the accuracy that it reaches when it trains alone, or what the user says of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.federation.evaluation import EvaluationSets, deployed
+from equipoise.federation.guard import QuorumError
+from equipoise.federation.method import Method
+from equipoise.federation.progress_bar import progress_bar
+from equipoise.federation.records import shorten
+from equipoise.federation.round import looking, one_round
+from equipoise.federation.trial import Progression, Trial, begin
+
+NEEDS = frozenset({"contribution", "contribution_on_test"})  # of a rule
+
+Alone = dict[str, Any]  # what each client reaches alone, by the data it was measured on, and in how many rounds
+
+log = logging.getLogger(__name__)
+
+
+def check_measurable(method: Method, *, validation: bool, tests: bool) -> None:
+    """Require the data on which a method's need of contributions is measured: the server's own, or test sets.
+
+    Raises
+    ------
+    ValueError : there are none.
+    """
+    for need, there, what in (
+        ("contribution", validation, "validation=(x, y) of the server's own"),
+        ("contribution_on_test", tests, "tests={...}"),
+    ):
+        if need in method.needs and not there:
+            raise ValueError(
+                f"{method} needs what each client contributes, measured on {what}, which this federation lacks. "
+                "Give it, or give contribution=[...] yourself."
+            )
+
+
+def given(contribution: Sequence[float], n: int) -> Alone:
+    """What the user says that each of ``n`` clients contributes.
+
+    Raises
+    ------
+    ValueError, TypeError : it is not a number in [0, 1] for each.
+    """
+    try:
+        values = [float(c) for c in contribution]
+    except (TypeError, ValueError):
+        values = []
+    if isinstance(contribution, Mapping | str) or (len(contribution) and not values):
+        raise TypeError(
+            f"contribution must be a list of numbers in [0, 1], one per client; found {shorten(contribution)}."
+        )
+    if len(values) != n:
+        raise ValueError(f"contribution must hold one number per client: expected {n}, found {len(values)}.")
+    if not all(0 <= c <= 1 for c in values):
+        found = f"{min(values):g} to {max(values):g}"
+        raise ValueError(f"contribution must hold fractions in [0, 1]; found {found}. Divide percentages by 100.")
+    return {"standalone_test": values, "standalone_val": None, "given": values, "rounds": None}
+
+
+def source(method: Method, alone: Alone | None) -> str | None:
+    """The entry of ``alone`` that a method takes for the contributions; None if it needs none."""
+    if alone is None or not method.needs & NEEDS:
+        return None
+    if "given" in alone:
+        return "given"
+    return "standalone_test" if "contribution_on_test" in method.needs else "standalone_val"
+
+
+def contributions(method: Method, alone: Alone | None, device: torch.device) -> Tensor | None:
+    """What a method takes for the clients' contributions [N]; None if it needs none, or they are not known yet."""
+    name = source(method, alone)
+    return None if alone is None or name is None else torch.tensor(alone[name], dtype=torch.float64, device=device)
+
+
+def isolated(trial: Trial) -> Trial:
+    """The same clients, all of them in every round, who train for themselves only."""
+    method, everybody = Method.of("standalone"), replace(trial.settings, participation=1.0, quorum=0.0)
+    return replace(trial, method=method, private=method.private(trial.model), settings=everybody, neurons=None)
+
+
+def standalone(
+    trial: Trial, tests: EvaluationSets, rounds: int, begun: Progression | None, *, progress: bool
+) -> tuple[Alone, Progression]:
+    """What each client reaches in ``rounds`` rounds alone, see :meth:`equipoise.Federation.standalone`.
+
+    Also how far that training has come; ``begun`` is where an earlier one stopped.
+    """
+    trial = isolated(trial)
+    now = begun if begun is not None and begun.t <= rounds else begin(trial)
+    failed: dict[str, str] = {}
+    with progress_bar(progress) as bar:
+        task = bar.add_task("every client alone", total=rounds, completed=now.t, accuracy="")
+        while now.t < rounds:
+            try:
+                now, record = one_round(trial, now, rounds)
+                failed |= {q["name"]: q["reason"] for q in record.get("quarantined", [])}
+            except QuorumError as error:  # nobody could train
+                failed |= {"all clients": str(error)}
+                now = replace(now, t=now.t + 1)
+            bar.update(task, advance=1)
+    for name, reason in failed.items():
+        log.warning("%s cannot train alone to the end (%s); its last good model counts", name, reason)
+    tested: list[float] | None = [] if tests.sets else None
+    judged: list[float] | None = None if trial.oracle is None else []
+    with looking(trial, 0):
+        for m in range(len(trial.data)):  # one model at a time
+            vector = deployed(trial, now, m)
+            if tested is not None:
+                tested.append(tests.accuracy(trial, vector, m))
+            if judged is not None and trial.oracle is not None:
+                judged.append(float(trial.oracle.score(vector)[0]))
+    return {"standalone_test": tested, "standalone_val": judged, "rounds": rounds}, now

@@ -1,0 +1,65 @@
+"""What a reader of the results must know about how they were made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from equipoise.core.draws import cohort_size
+from equipoise.engines import EngineChoice
+from equipoise.federation.trial import Trial
+from equipoise.system.environment import kind, machine
+
+log = logging.getLogger(__name__)
+
+
+def header(trial: Trial, choice: EngineChoice) -> list[str]:
+    """Method, training, network, engine, BatchNorm and hidden units, a line each."""
+    model, s = trial.model, trial.settings
+    asked = cohort_size(len(trial.data), s.participation)
+    local = f"{s.epochs} local epochs" if s.steps is None else f"{s.steps} local steps"
+    dtype = str(model.initial.dtype).removeprefix("torch.")
+    features = (
+        f"features enter {model.head_name!r}" if model.head_name else "no linear layer, so the logits are its features"
+    )
+    lines = [
+        f"method {trial.method} · {len(trial.data)} clients, {asked} a round · {local} of batch {s.batch_size} · {trial.solver}",
+        f"network of {model.n_params:,} trainable parameters ({dtype}{', autocast to bf16' * model.bf16}); {features}",
+        f"engine {choice.engine}: {choice.why}",
+        f"BatchNorm: {_batch_norm(trial)}",
+    ]
+    if trial.neurons is not None:
+        sizes = ", ".join(f"{name} {n}" for name, n in zip(trial.neurons.names, trial.neurons.sizes, strict=True))
+        shared = [f"{name} is everybody's ({why})" for name, why in trial.neurons.left_out.items()]
+        lines.append("; ".join([f"hidden units: {sizes}", *shared]))
+    return lines
+
+
+def _batch_norm(trial: Trial) -> str:
+    """What becomes of the running statistics."""
+    model = trial.model
+    if not model.batch_norm:
+        return "none in this network"
+    if trial.private is not None and bool(trial.private[model.n_params :].all()):
+        how = "kept by each client; the global model is tested with their mean"
+    else:
+        masked = any(rule.mask_buffers for rule in trial.method.rules)
+        how = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
+    return f"{model.size - model.n_params:,} running statistics, {how}; a last batch of one sample is left out"
+
+
+def machines(known: Sequence[dict[str, Any]], trial: Trial, t: int) -> list[dict[str, Any]]:
+    """What computed the rounds, each machine with the first of its own, where this one computes those from ``t`` on.
+
+    A run that another kind of processor began goes on with a warning.
+    """
+    here = {"round": t, **machine(trial.model.initial.device)}
+    if known and kind(known[-1]) == kind(here):
+        return list(known)
+    if known:
+        log.warning(
+            "%s, seed %d: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
+            trial.method, trial.settings.seed, t, kind(known[-1]), kind(here),
+        )  # fmt: skip
+    return [*known, here]
