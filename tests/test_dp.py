@@ -176,7 +176,7 @@ def test_noise_is_refused_where_something_else_is_told(name: str) -> None:
     elif not leaks:
         assert DP() in parse(f"{name}+dp").rules
     else:
-        with pytest.raises(MethodError, match=f"'{name.replace('+', '[+]')}' has each client tell .*'dp' does not"):
+        with pytest.raises(MethodError, match=f"'{name.replace('+', '[+]')}' lets each client send .*'dp' does not"):
             parse(f"{name}+dp")
         with pytest.raises(MethodError, match="'dp' does not protect"):
             parse(f"dp+{name}")
@@ -190,7 +190,7 @@ def test_messages_name_what_would_leak() -> None:
         ("dp+afl", "the loss of its data"),
         ("fedsac+dp", "what it reaches alone"),
     ):
-        with pytest.raises(MethodError, match=rf"tell {told}, which 'dp' does not protect.*dp\(noise=0\)\."):
+        with pytest.raises(MethodError, match=rf"send {told}, which 'dp' does not protect.*dp\(noise=0\)\."):
             parse(text)
 
 
@@ -217,9 +217,9 @@ class Adder(Rule):
 
 
 def test_rules_of_a_user() -> None:
-    with pytest.raises(MethodError, match="'Teller' has each client tell a report, which 'DP' does not protect"):
+    with pytest.raises(MethodError, match="'Teller' lets each client send a report, which 'DP' does not protect"):
         eq.Method((DP(), Teller()))
-    with pytest.raises(MethodError, match="'Adder' has each client tell something in place of its update"):
+    with pytest.raises(MethodError, match="'Adder' lets each client send something in place of its update"):
         eq.Method((DP(), Adder()))
     with pytest.raises(QuorumError, match="Liar says that it reports nothing, and reports loss"):
         fitted((DP(), Liar()), 1)
@@ -288,7 +288,7 @@ def test_a_secret_is_long() -> None:
 
 def test_a_rule_without_keys_says_so() -> None:
     oracle = oracle_of(network(), *samples(4, 1), eq.SGD(1.0))
-    with pytest.raises(ValueError, match="nothing to draw noise from"):
+    with pytest.raises(ValueError, match="no key to draw noise from"):
         visit_client([DP()], oracle, 0, 1, torch.zeros(oracle.n_params, dtype=torch.float64), [{}], [{}])
 
 

@@ -384,14 +384,14 @@ def test_a_vector_of_the_wrong_size_is_told_as_elsewhere(pool: Processes) -> Non
             fitted(OneTooMany(), 1, engine=engine, participation=1.0)
 
 
-def test_workers_forget_what_nobody_else_has() -> None:
+def test_workers_drop_unused_objects() -> None:
     pool = Processes(1)
     fed = federation("fedavg", data=[eq.Lazy(streamed, 9) for _ in range(3)], engine=pool, participation=1.0)
     fed.fit(1, progress=False)
-    known = len(pool.lasting)
+    known = len(pool.constants)
     fed.fit(3, progress=False)
-    assert len(pool.lasting) == known
-    assert pool.workers[0].has == set(pool.lasting)
+    assert len(pool.constants) == known
+    assert pool.workers[0].holds == set(pool.constants)
     assert identical(fitted("fedavg", 4, data=[Numbers() for _ in range(3)], participation=1.0), fed)
 
 

@@ -126,7 +126,7 @@ def test_a_full_disk_is_named_and_leaves_the_rows_as_they_were(monkeypatch: pyte
 
     monkeypatch.setattr(ours._file, "file", Full(ours._file.file))
     with pytest.raises(
-        OSError, match=r"for what absent clients remember: 4 rows of 32 bytes\. Free some, or set TMPDIR"
+        OSError, match=r"for the states of absent clients: 4 rows of 32 bytes\. Free some, or set TMPDIR"
     ):
         ours.index_copy(0, torch.tensor([1, 2, 3]), torch.ones(3, 8))
     assert ours[:].sum() == 8

@@ -748,7 +748,7 @@ def test_dropout_is_drawn_for_the_client(tmp_path: Path) -> None:
     assert identical(never, again)
     assert not identical(never, fitted("scaffold", 4, net=network()))
     assert federation("scaffold", net=net, engine="auto").engine_choice.engine == "sequential"
-    with pytest.raises(ValueError, match="The stacked engine cannot draw the dropout"):
+    with pytest.raises(ValueError, match="The stacked engine cannot draw the random numbers"):
         fitted("fedavg", 1, net=net, engine="stacked")
 
 

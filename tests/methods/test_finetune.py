@@ -120,5 +120,5 @@ def test_it_comes_last(name: str) -> None:
     plain, tuned = (fitted(text, 2, participation=1.0) for text in (name, f"finetune+{name}"))
     trial, p = plain.trial, plain.progress
     for m in range(2):
-        oracle = evaluation._at_home(trial, p.t, m, trial.data[m])
+        oracle = evaluation._oracle(trial, p.t, m, trial.data[m])
         assert torch.equal(tuned._vector(m), oracle.solve(plain._vector(m)))

@@ -18,9 +18,9 @@ def aligned(tree: Tree) -> Tree:
     """The tensors of ``tree``, each as it is if it begins at a multiple of 64 bytes, else as a copy that does.
 
     On some processors (AMD's with Intel's MKL) a product adds up in another order when an operand does not begin at a
-    multiple of 16 bytes. Rows of a matrix, parts of a vector and arrays out of a message begin anywhere, and where differs
-    between engines. So whatever a round, a client or a network at a vector is given passes through here; what is computed
-    from it then begins at the same places everywhere. Rows that are kept on disk stay there: reading them makes new tensors.
+    multiple of 16 bytes. Rows of a matrix, parts of a vector and arrays out of a message begin anywhere, differently in
+    every engine. So every tensor that a round, a client or a network receives passes through here. Rows stored on disk stay
+    there: reading them makes new tensors.
     """
     return cast(Tree, tree_map(_aligned, tree))
 

@@ -1,4 +1,4 @@
-"""What the catalogue of methods says of a name."""
+"""An entry of the catalogue of methods."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ def visit_client(
     rules : the rules of the method, each with its own entry in ``states`` and ``messages``.
     oracle : the client's data; for a stack of clients, theirs.
     t, rounds : this round and the planned number of rounds.
-    received : whole model handed out [..., G].
+    received : the model that the server sent, parameters and buffers [..., G].
     private : coordinates [G] that never leave the client, or None.
     held : coordinates [..., G] of the client's submodel, or None; the others do not train.
-    keys : what each client draws its noise from; without them a rule that adds noise raises ``ValueError``.
+    keys : the key from which each client draws its noise; without them a rule that adds noise raises ``ValueError``.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def visit_client(
 
     def correction(theta: Tensor) -> Tensor | float:
         total = reduce(add, (r.correction(theta, v) for r, v in with_correction))
-        # It ties a client to the others, who have no part in what stays at home.
+        # It ties a client to the others, which never see its private coordinates.
         return total if shared is None else total * shared
 
     def wrap(grad: Gradient, theta: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def visit_client(
     visits = [replace(v, trained=trained, begun=start[..., : oracle.n_params]) for v in visits]
     done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
     for rule, (report, _) in zip(rules, done, strict=True):
-        if report and not rule.reports:  # what protects clients relies on it
+        if report and not rule.reports:  # the protection of clients relies on it
             raise ValueError(f"{type(rule).__name__} says that it reports nothing, and reports {', '.join(report)}.")
     sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
     return sent, [report for report, _ in done], [state for _, state in done]
@@ -110,7 +110,7 @@ def visit_client(
 def _sent(
     rules: Sequence[Rule], visits: Sequence[Visit], trained: Tensor, start: Tensor, shared: Tensor | None
 ) -> Tensor:
-    """The trained model as the server will see it, where a rule sends something else than the update."""
+    """The trained model as the server will see it: a rule may replace the update that is sent."""
     sending = [(r, v) for r, v in zip(rules, visits, strict=True) if overrides(r, "upload")]
     if not sending:
         return trained

@@ -1,4 +1,4 @@
-"""One row for each client, kept on disk: memory holds the rows that are asked for, never those of absent clients."""
+"""One row for each client, stored on disk: memory holds only the rows that are read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch import Tensor
 IN_MEMORY = 32 << 20  # bytes that the rows of all clients may take in memory
 
 
-def on_disk(nbytes: int, clients: int, asked: int) -> bool:
-    """Whether rows of ``nbytes`` are kept on disk: they are many, and at most half of the clients take part in a round."""
-    return 2 * asked <= clients and nbytes > 0 and clients * nbytes > IN_MEMORY
+def on_disk(nbytes: int, clients: int, cohort: int) -> bool:
+    """Whether rows of ``nbytes`` are stored on disk: they are large, and at most half of the clients train in a round."""
+    return 2 * cohort <= clients and nbytes > 0 and clients * nbytes > IN_MEMORY
 
 
 class Copy(NamedTuple):
-    """Where a checkpoint has a row: under ``name`` in a file with ``nbytes`` bytes of rows."""
+    """Where a checkpoint stores a row: under ``name`` in a file with ``nbytes`` bytes of rows."""
 
     directory: Path
     file: str
@@ -32,7 +32,7 @@ class Copy(NamedTuple):
 
 
 class Slot:
-    """A place of one row in a file, free again when no version of the rows refers to it any more."""
+    """The place of one row in a file; it is reused once no version of the rows refers to it."""
 
     __slots__ = ("copy", "file", "place")
 
@@ -45,7 +45,7 @@ class Slot:
 
 
 class _File:
-    """A temporary file of places for rows of ``size`` bytes. It has no name, and ends with whoever refers to it."""
+    """A temporary file for rows of ``size`` bytes. It has no name, and is deleted with its last reference."""
 
     def __init__(self, size: int) -> None:
         self.size, self.end = size, 0
@@ -58,7 +58,7 @@ class _File:
             self.file.close()
 
     def write(self, rows: Tensor) -> list[Slot]:
-        """Put rows [m, ...] into places that nobody uses."""
+        """Write rows [m, ...] to free places."""
         with self.lock:
             again = sorted(self.free.pop() for _ in range(min(len(self.free), len(rows))))
             fresh = range(self.end, self.end + len(rows) - len(again))
@@ -74,7 +74,7 @@ class _File:
                     raise
                 raise OSError(
                     error.errno,
-                    f"No space is left in {tempfile.gettempdir()} for what absent clients remember: {self.end:,} rows of "
+                    f"No space is left in {tempfile.gettempdir()} for the states of absent clients: {self.end:,} rows of "
                     f"{self.size:,} bytes. Free some, or set TMPDIR to a directory on a larger disk",
                 ) from None
         return slots
@@ -87,11 +87,11 @@ class _File:
                 while part:
                     n = self.file.readinto(part)
                     if not n:
-                        raise OSError(errno.EIO, "The temporary file with what absent clients remember was cut short")
+                        raise OSError(errno.EIO, "The temporary file with the states of absent clients was cut short")
                     part = part[n:]
 
     def _runs(self, places: Sequence[int], rows: Tensor) -> Iterator[tuple[int, memoryview]]:
-        """For places that follow one another: where they begin in the file, and the bytes of their rows."""
+        """For each run of consecutive places: where it begins in the file, and the bytes of its rows."""
         content = memoryview(_bytes(rows).numpy())  # type: ignore[arg-type]  # an array is a buffer
         for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):
             (first, place), *more = run
@@ -103,10 +103,10 @@ def _bytes(x: Tensor) -> Tensor:
 
 
 class Rows:
-    """One row [...] for each of N clients, read and written like a tensor [N, ...] that nobody changes in place.
+    """One row [...] for each of N clients, read like a tensor [N, ...] that cannot be changed in place.
 
-    What ``rows[k]``, ``rows[2:5]``, ``rows[[4, 1]]`` and ``rows[ids]`` give is a tensor of its own. ``index_copy`` gives
-    new rows that share with the old ones what did not change; both stay valid. A row that nobody wrote is ``default``.
+    ``rows[k]``, ``rows[2:5]``, ``rows[[4, 1]]`` and ``rows[ids]`` give copies. ``index_copy`` gives new rows, which share
+    the unchanged ones with the old; both stay valid. A row that was never written is ``default``.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class Rows:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows that are asked for come."""
+        """The device to which rows are read."""
         return self.default.device
 
     def dim(self) -> int:
@@ -143,7 +143,7 @@ class Rows:
         return 1 + self.default.dim()
 
     def to(self, device: torch.device) -> Rows:
-        """The same rows, which come on another device."""
+        """The same rows, read to another device."""
         return self._like(self.default.to(device), self.slots)
 
     def _like(self, default: Tensor, slots: Mapping[int, Slot]) -> Rows:
@@ -160,20 +160,20 @@ class Rows:
         """
         if isinstance(key, int):
             return self[[range(self._n)[key]]][0]
-        asked = torch.arange(self._n)[key.cpu() if isinstance(key, Tensor) else key]
-        if asked.dim() == 0:
-            return self[int(asked)]
-        ids: list[int] = asked.tolist()
-        found = self.default.cpu().repeat(len(ids), *[1] * self.default.dim())
-        there = [k for k, m in enumerate(ids) if m in self.slots]
-        slots = [self.slots[ids[k]] for k in there]
-        if len(there) == len(ids):
-            self._file.read(slots, found)
-        elif there:
-            read = found[: len(there)].clone()
+        selected = torch.arange(self._n)[key.cpu() if isinstance(key, Tensor) else key]
+        if selected.dim() == 0:
+            return self[int(selected)]
+        ids: list[int] = selected.tolist()
+        values = self.default.cpu().repeat(len(ids), *[1] * self.default.dim())
+        written = [k for k, m in enumerate(ids) if m in self.slots]
+        slots = [self.slots[ids[k]] for k in written]
+        if len(written) == len(ids):
+            self._file.read(slots, values)
+        elif written:
+            read = values[: len(written)].clone()
             self._file.read(slots, read)
-            found[there] = read
-        return found.to(self.device)
+            values[written] = read
+        return values.to(self.device)
 
     def index_copy(self, dim: int, ids: Tensor, values: Tensor) -> Rows:
         """New rows in which the clients ``ids`` [m], each named once, have ``values`` [m, ...].

@@ -1,10 +1,10 @@
-"""Random numbers that depend on who asks for what, never on who asked before.
+"""Random numbers that do not depend on the order in which they are drawn.
 
 Every number is a hash of ``(seed, round, client, purpose, position)``. So the batches of a client are the same whether
 it runs alone, in a stack or on another machine, and one call draws for thousands of clients.
 
 The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), chained over the parts of the key. It can be
-undone, so what must stay hidden (:func:`normal`) is drawn from SHAKE-256.
+inverted, so noise that must stay secret (:func:`normal`) is drawn from SHAKE-256.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 PARTICIPANTS, ORDER, SHIFT, NOISE = range(4)  # what a number is for: no two purposes share numbers
-PAIRS = 1 << 14  # of normal numbers drawn at a time: stays in the cache, and torch does not split it over threads
+PAIRS = 1 << 14  # normal numbers drawn at a time: they fit in the cache, and torch does not split them over threads
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -49,7 +49,7 @@ def noise(seed: int, t: int, client: int) -> int:
 
 
 def key(seed: int, t: int, client: int, secret: bytes | None = None) -> bytes:
-    """What the normal numbers of one client's visit are drawn from: 32 bytes, from ``secret`` if there is one, else from ``seed``.
+    """The key of the normal numbers of one client's visit: 32 bytes, from ``secret`` if there is one, else from ``seed``.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def key(seed: int, t: int, client: int, secret: bytes | None = None) -> bytes:
 
 
 def normal(key: bytes, purpose: str, n: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    r"""Independent standard normal numbers [n], for whoever knows the ``key``; numbers of one ``purpose`` say nothing about those of another.
+    r"""Independent standard normal numbers [n] from a ``key``; numbers of different ``purpose`` are independent.
 
     .. math:: \sqrt{-2 \ln u}\,(\cos 2 \pi v, \sin 2 \pi v)
 
@@ -91,20 +91,20 @@ def participants(seed: int, t: int, n_clients: int, share: float) -> Tensor:
     return torch.from_numpy(np.sort(np.argsort(lots, kind="stable")[:count]))
 
 
-def standing() -> tuple[object, ...]:
-    """Where every global generator (torch, NumPy, ``random``) stands: elsewhere, once somebody drew a number."""
+def generator_states() -> tuple[object, ...]:
+    """The states of all global generators (torch, NumPy, ``random``), which change with every number drawn."""
     numpy_state = str(np.random.get_state(legacy=False))  # noqa: NPY002 (shortened, with its position)
     return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
 
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Let every global generator (torch, NumPy, ``random``) start from ``seed`` inside, and put it back after; None does nothing."""
+    """Seed every global generator (torch, NumPy, ``random``) inside, and restore it after; None does nothing."""
     if seed is None:
         yield
         return
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (a user's data set may use it)
-    # every GPU in use, by name: left to itself torch warns where there are several
+    # every GPU in use is named: otherwise torch warns if there are several
     gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
@@ -132,7 +132,7 @@ class Schedule:
     length: Tensor | None = None
 
     def of(self, client: int) -> Schedule:
-        """The schedule of one of its clients."""
+        """The schedule of one client."""
         shift, length = (None if part is None else part[client] for part in (self.shift, self.length))
         return replace(self, index=self.index[client], shift=shift, length=length)
 
@@ -142,7 +142,7 @@ class Schedule:
         return replace(self, index=self.index.to(device), shift=shift, length=length)
 
     def first(self, epochs: int) -> Schedule:
-        """The steps of the first epochs, as far as there are so many."""
+        """The steps of the first ``epochs``, or all if there are fewer."""
         if self.length is not None:
             step = torch.arange(self.index.shape[-2], device=self.index.device)
             on = step < epochs * self.length.unsqueeze(-1)  # [..., K]
@@ -154,13 +154,13 @@ class Schedule:
 
 
 def chances(transform: object) -> tuple[int, ...]:
-    """How many values each random number of a sample may take that ``transform(x, shift)`` is given in training.
+    """How many values each random number can have that ``transform(x, shift)`` receives for a sample in training.
 
-    Its own ``chances``; or of its ``crop`` in pixels, if it has no more than that: (dy, dx), each in 0..2 * crop.
+    The transform's attribute ``chances``. If it has only ``crop``, in pixels: (dy, dx), each in 0..2 * crop.
 
     Raises
     ------
-    ValueError : a random number that has no value to take.
+    ValueError : a number of values below 1.
     """
     crop = getattr(transform, "crop", 0)
     values = tuple(map(int, getattr(transform, "chances", (2 * crop + 1,) * 2 if crop else ())))
@@ -185,7 +185,7 @@ def schedule(
     """Shuffle the samples of each client once per epoch and cut them into batches.
 
     Each sample gets a random number in 0..n - 1 for every n in ``chances``.
-    With ``steps`` every client takes that many batches, out of as many epochs as it needs, whatever ``epochs`` says.
+    With ``steps`` every client takes that many batches, from as many epochs as it needs; ``epochs`` is then ignored.
     ``drop_single`` leaves out a last batch of one sample where there are others, for
     networks with BatchNorm: the statistics of one sample mean nothing.
     """
@@ -199,7 +199,7 @@ def schedule(
     if steps is not None:
         epochs = int((-(-steps // each)).max())
     place = np.arange(widest)  # within an epoch
-    position = np.arange(epochs)[:, None] * n + place  # within the client's round, whoever stands beside it: [M, E, W]
+    position = np.arange(epochs)[:, None] * n + place  # within the client's round: [M, E, W]
     padding = np.broadcast_to(place >= n, position.shape)
     lots = bits(seed, t, ids, ORDER, position)
     lots[padding] = np.iinfo(np.uint64).max  # sorts last

@@ -1,8 +1,7 @@
 """The vector algebra that rules share: simplex, class means, and reductions over the update matrix.
 
-Reductions over the ``P`` columns of a matrix ``[M, P]`` work in blocks, so that nothing of the size of the matrix is
-ever built beside it, and accumulate in float64. Several threads share out the blocks, and the result is the same bits
-for any number of them.
+Reductions over the ``P`` columns of a matrix ``[M, P]`` work in blocks, so that no second matrix is built, and
+accumulate in float64. Several threads share the blocks; the result has the same bits for any number of threads.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from torch.nn import functional
 
 from equipoise.system import threads
 
-BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones are all overhead
+BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones cost overhead
 RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
-SHORTEST = 4  # blocks of a run at least: fewer are done before a thread has started
+SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
 Result = TypeVar("Result")
 
 
@@ -51,9 +50,9 @@ def min_on_simplex(P: Tensor, otherwise: Tensor) -> Tensor:
 
     It is the :math:`b \ge 0` of least :math:`\tfrac12 b^\top P b - \sum_m b_m`, scaled to sum one; b is found by non-negative
     least squares with a Cholesky factor of P, and solved for once more on its support. :math:`10^{-12}` of the mean of the
-    diagonal is added to it, so that there is one such point. ``otherwise`` [M] is given where P is zero, or not semi-definite.
+    diagonal is added to it, so that there is one such point. ``otherwise`` [M] is returned if P is zero or not semi-definite.
     """
-    from scipy.optimize import nnls  # half a second, which every other start would pay
+    from scipy.optimize import nnls  # here, because its import takes half a second
 
     mean = float(P.trace()) / len(P)
     if not mean > 0:
@@ -99,10 +98,10 @@ def blocks(n_rows: int, n_columns: int) -> list[slice]:
 
 
 def over_columns(work: Callable[[list[slice]], Result], matrix: Tensor) -> list[Result]:
-    """What ``work`` makes of each run of blocks of ``matrix`` [M, P], in the order of the columns.
+    """Apply ``work`` to each run of blocks of ``matrix`` [M, P]; results in the order of the columns.
 
-    As many threads as :func:`equipoise.system.threads.allowed` says take the runs in turn. The runs depend on
-    the shape alone, so added up in their order they give the same bits for any number of threads.
+    :func:`equipoise.system.threads.allowed` threads share the runs. These depend on the shape alone, so results added up
+    in order have the same bits for any number of threads.
     """
     parts = blocks(*matrix.shape)
     n = max(SHORTEST, -(-len(parts) // RUNS))
@@ -147,11 +146,11 @@ class Bits:
 
     @staticmethod
     def empty(matrix: Tensor) -> Bits:
-        """Bits of the shape of ``matrix`` [M, n], to be :meth:`put`; until then, anything."""
+        """Bits of the shape of ``matrix`` [M, n], undefined until :meth:`put`."""
         return Bits(matrix.new_empty(len(matrix), -(-matrix.shape[1] // 8), dtype=torch.uint8), matrix.shape[1])
 
     def put(self, part: slice, block: Tensor) -> None:
-        """Set the columns ``part``, one of the :func:`blocks`, to bytes of 0 or 1 [M, n]; for who makes the matrix."""
+        """Set the columns ``part``, one of the :func:`blocks`, to bytes of 0 or 1 [M, n], while the matrix is made."""
         self.bits[:, part.start // 8 : -(-part.stop // 8)] = packed(block)
 
     def block(self, part: slice) -> Tensor:
@@ -169,14 +168,14 @@ Mask = Tensor | Bits
 
 
 def _bytes(mask: Mask, part: slice) -> Tensor:
-    """Columns of a mask as bytes of 0 or 1, which are converted sooner than booleans; as numbers, if it holds numbers."""
+    """Columns of a boolean mask as bytes of 0 or 1, which are faster to convert; of another mask, as they are."""
     if isinstance(mask, Bits):
         return mask.block(part)
     return mask[:, part].view(torch.uint8) if mask.dtype == torch.bool else mask[:, part]
 
 
 def _scale(w: Tensor, c: Tensor) -> Tensor:
-    r"""By how much the weights of a column's holders grow, :math:`\sum_j p_j / \sum_j c_{j,i} p_j`; 0 where there is none."""
+    r"""Factor of the weights in each column, :math:`\sum_j p_j / \sum_j c_{j,i} p_j`; 0 where no client has it."""
     return torch.nan_to_num_(w.sum() / (w @ c), 0, 0, 0)
 
 
@@ -196,7 +195,7 @@ Block = tuple[slice, Tensor, Tensor | None]
 
 
 def _masked(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[Block]:
-    """Where each block is, its (masked) columns, and its mask in their dtype; the next block overwrites both."""
+    """The place of each block, its (masked) columns, and its mask in their dtype; the next block overwrites both."""
     if mask is None:
         yield from ((part, rows[:, part], None) for part in parts)
         return
@@ -208,7 +207,7 @@ def _masked(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[Blo
 
 
 def _doubled(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[tuple[slice, Tensor]]:
-    """Where each block is, and its (masked) columns in float64; the next block overwrites them."""
+    """The place of each block, and its (masked) columns in float64; the next block overwrites them."""
     held = rows.new_empty(len(rows), parts[0].stop - parts[0].start, dtype=torch.float64)
     for part, u, _ in _masked(rows, mask, parts):
         yield part, held[:, : u.shape[1]].copy_(u)
@@ -258,7 +257,7 @@ def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
 
     def some(parts: list[slice]) -> Tensor:
         total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-        held = total.new_empty(parts[0].stop - parts[0].start, len(rows))  # clients side by side: a third faster
+        held = total.new_empty(parts[0].stop - parts[0].start, len(rows))  # transposed: a third faster
         for _, u, _ in _masked(rows, mask, parts):
             v = held[: u.shape[1]].copy_(u.T)
             total.addmm_(v.T, v)
@@ -287,24 +286,24 @@ def in_memory(table: Tensor) -> bool:
     return bool(torch.is_tensor(table))
 
 
-def everyone(table: Tensor, ids: Tensor) -> bool:
+def all_rows(table: Tensor, ids: Tensor) -> bool:
     """Whether ``ids`` [M] are all rows of ``table`` [N, ...] in their order, and it is in memory."""
     n = len(table)
     return in_memory(table) and len(ids) == n and torch.equal(ids, torch.arange(n, device=ids.device))
 
 
 def take(table: Tensor, ids: Tensor) -> Tensor:
-    """The rows ``ids`` [M] of ``table`` [N, ...], not to be changed: the table itself where they are all."""
-    return table if everyone(table, ids) else table[ids]
+    """The rows ``ids`` [M] of ``table`` [N, ...], not to be changed: the table itself if they are all."""
+    return table if all_rows(table, ids) else table[ids]
 
 
 def put(table: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
-    """``table`` [N, ...] with its rows ``ids`` [M] replaced by ``rows`` [M, ...]: these themselves where they are all."""
-    return rows if everyone(table, ids) else table.index_copy(0, ids, rows)
+    """``table`` [N, ...] with its rows ``ids`` [M] replaced by ``rows`` [M, ...]: ``rows`` itself if they are all."""
+    return rows if all_rows(table, ids) else table.index_copy(0, ids, rows)
 
 
 Sparsify = Literal["exact_layer", "released_layer", "paper_global"]
-SLACK = 1e-12  # relative; a share that should be 1, or 3 / n, may come out of a quotient a little off
+SLACK = 1e-12  # relative; for the rounding error of a share such as 1 or 3 / n
 
 
 def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[int], form: Sparsify) -> Tensor:
@@ -312,9 +311,9 @@ def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[in
 
     ``share`` is q [M] in [0, 1], ``layout`` the sizes of the tensors, ``form`` how many of their entries that is:
 
-    - ``"exact_layer"``: of each tensor of n entries, :math:`\lceil q n \rceil`; of equal ones, those that stand first.
+    - ``"exact_layer"``: of each tensor of n entries, :math:`\lceil q n \rceil`; of equal ones, the first.
     - ``"released_layer"``: :math:`\min(\lceil q n \rceil, n - 1)` and all that equal the least of them. So even q = 1 leaves
-      out the smallest. A tensor of one entry, for which this gives nothing, is given like the others.
+      out the smallest. A tensor of one entry, which this would always leave out, is treated as in ``"exact_layer"``.
     - ``"paper_global"``: :math:`\lfloor q P \rfloor` of the whole vector.
 
     Every tensor is sorted once for all rows.
@@ -324,11 +323,11 @@ def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[in
         part = vector[start : start + n]
         size = part.abs()
         ordered = ascending(size)
-        asked = share.double() * n
-        k = (asked * (1 + SLACK)).floor() if form == "paper_global" else (asked * (1 - SLACK)).ceil()
+        exact = share.double() * n
+        k = (exact * (1 + SLACK)).floor() if form == "paper_global" else (exact * (1 - SLACK)).ceil()
         k = k.long().clamp(max=max(n - 1, 1) if form == "released_layer" else n)
         least = ordered[(n - k).clamp(max=n - 1)]
-        tied = n - torch.searchsorted(ordered, least) - k  # entries that equal the least one and are too many
+        tied = n - torch.searchsorted(ordered, least) - k  # surplus entries that equal the least one
         for row, count, bound, surplus in zip(out, k.tolist(), least.tolist(), tied.tolist(), strict=True):
             if count:
                 taken = at_least(size, bound)

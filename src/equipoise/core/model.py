@@ -20,7 +20,7 @@ Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, on
 class Model:
     """A network as a function of one flat vector ``theta`` [G], and the meaning of its coordinates.
 
-    It is long because everything that is known of a network, once and for all, is here.
+    It is long because it holds all that the library knows of a network.
 
     The vector holds the P trainable scalars first, tensor by tensor in the order of ``named_parameters()`` (shared
     tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics).
@@ -29,7 +29,7 @@ class Model:
     ----------
     net : the network; it is copied, never changed. Its output are logits [B, C].
     head : name of the classifier, whose input are the features; by default the ``nn.Linear`` registered last.
-    random : whether training is known to draw random numbers, as a transform may; layers that do are found in any case.
+    random : whether training draws random numbers outside the network, as a transform may; random layers are detected.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Model:
     head : [G], true on the classifier.
     random : whether the network, or the transform of its inputs, draws random numbers in training (dropout).
     batch_norm : whether it normalises over the batch.
-    channels_last : whether images go in with their channels innermost in memory; see :meth:`settle`.
+    channels_last : whether images have their channels innermost in memory; see :meth:`try_channels_last`.
     bf16 : whether matrix products and convolutions round their inputs to bfloat16 (autocast); parameters, gradients and
         the loss keep their dtype.
 
@@ -112,7 +112,7 @@ class Model:
         return len(self.initial)
 
     def seen(self, net: Callable[[Tensor], Tensor], x: Tensor, features: _Features) -> tuple[Tensor, Tensor]:
-        """Logits [B, C] and features [B, D] of inputs ``x`` [B, ...] by ``net``, in the precision that was asked for."""
+        """Logits [B, C] and features [B, D] of inputs ``x`` [B, ...] by ``net``, computed in bfloat16 if :attr:`bf16`."""
         if not self.bf16:
             logits = net(x)
             return logits, features.take(logits)
@@ -125,10 +125,10 @@ class Model:
         """The floating tensors of the network that are not in the vector: frozen parameters."""
         return [p for n, p in self.net.named_parameters() if n not in self.names]
 
-    def settle(self, x: Tensor) -> None:
-        """Let images go in with their channels innermost, if the network takes them so, as on a CPU convolutions prefer.
+    def try_channels_last(self, x: Tensor) -> None:
+        """Use images with their channels innermost, which is faster on a CPU, if the network accepts them.
 
-        One step on ``x`` [B, C, H, W], B > 1, shows whether it does: a network that calls ``view`` on an image may not take them.
+        One step on ``x`` [B, C, H, W], B > 1, shows whether it does: a network that calls ``view`` on an image may fail.
         """
         if not self.convolutional or x.dim() != 4 or x.device.type != "cpu":
             return
@@ -137,7 +137,7 @@ class Model:
         try:
             with torch.random.fork_rng(devices=[]):
                 Bound(self).gradient(theta, buffers, x, lambda logits, features: logits.sum())
-        except Exception:  # it concerns this order only, or will come up again in training
+        except Exception:  # due to this order only, or training will raise it again
             self.channels_last = False
 
     def parts(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
@@ -149,7 +149,7 @@ class Model:
         return {n: part.view(*lead, *shape) for n, part, shape in zip(names, cut, shapes, strict=True)}
 
     def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
-        """The network's state dictionary at a whole vector [G]; what is not in the vector keeps its first value."""
+        """The network's state dictionary at a whole vector [G]; tensors that are not in it have their initial value."""
         state = {n: t.detach().clone() for n, t in self.net.state_dict().items()}
         parts = self.parts(vector[: self.n_params].detach(), vector[self.n_params :].detach())
         shared = {id(p): n for n, p in self.net.named_parameters()} | {id(b): n for n, b in self.net.named_buffers()}
@@ -169,7 +169,7 @@ class Model:
 
 
 def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | None, bool]:
-    """Run ``net`` once on ``x`` [B, ...], B > 1, in training mode: its classifier, and whether it draws random numbers.
+    """Run ``net`` once on ``x`` [B, ...], B > 1, in training mode: the name of its classifier, and whether it is random.
 
     The classifier is the linear layer whose output are the logits, else the one called last.
 
@@ -178,7 +178,7 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | N
     ValueError : a ``head`` that is never called.
     """
     called: dict[str, Tensor] = {}
-    probe, x = copy.deepcopy(net).cpu().train(), x.cpu()  # where random numbers leave a trace that can be read
+    probe, x = copy.deepcopy(net).cpu().train(), x.cpu()  # on the CPU, whose generator shows whether it was used
     for name, module in probe.named_modules():
         if isinstance(module, nn.Linear) or name == head:
             module.register_forward_hook(partial(_keep, called, name))
@@ -188,8 +188,8 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | N
         random = not torch.equal(before, torch.random.get_rng_state())
     if head is not None and head not in called:
         raise ValueError(
-            f"The layer {head!r}, whose inputs were to be the features, is never called by the network. "
-            f"Called are: {', '.join(called) or 'no nn.Linear'}."
+            f"The network never calls the layer {head!r}, whose inputs should be the features. "
+            f"It calls: {', '.join(called) or 'no nn.Linear'}."
         )
     last = next((name for name, out in called.items() if out is logits), next(reversed(called), None))
     return (last if head is None else head), random
@@ -205,7 +205,7 @@ class Evaluator(Protocol):
 
     @property
     def model(self) -> Model:
-        """What the vectors mean."""
+        """The network."""
         ...
 
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,11 +219,11 @@ class Evaluator(Protocol):
         ...
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
-        """Parts [..., p] of ``theta`` [..., P], as views: those that :meth:`gradients` gives the gradient of."""
+        """Parts [..., p] of ``theta`` [..., P], as views, in the order of :meth:`gradients`."""
         ...
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
-        """Gradient of the objective in parts [..., p], in training mode: what costs least to step along."""
+        """Gradient of the objective in parts [..., p], in training mode: the form that makes a step cheapest."""
         ...
 
 
@@ -245,7 +245,7 @@ class _Features:
 
 
 class Bound:
-    """The network at one vector: its tensors are views of the vector, so that nothing is copied to move it there."""
+    """The network at one vector: its tensors are views of the vector, so nothing is copied."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -253,14 +253,14 @@ class Bound:
         self.flat = torch.zeros_like(model.initial[: model.n_params])
 
     @cached_property
-    def looking(self) -> _View:
-        """A copy of its own: an evaluation elsewhere in mid-step must not move what backward reads."""
+    def evaluation(self) -> _View:
+        """A second copy: an evaluation in mid-step must not change the tensors that backward reads."""
         return _View(self.model)
 
     @torch.no_grad()
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [B, C] and features [B, D] in eval mode, without gradient."""
-        return self.looking(theta, buffers, x, train=False)
+        return self.evaluation(theta, buffers, x, train=False)
 
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
@@ -274,15 +274,14 @@ class Bound:
         return parts
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
-        """Gradient by each tensor of the network, flat: as autograd leaves it, nothing is gathered."""
+        """Gradient of each tensor of the network, flat."""
         return self._parts(theta, buffers, x, objective, True)
 
     def _parts(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, train: bool) -> list[Tensor]:
         loss = objective(*self.training(theta, buffers, x, train=train))
-        found = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
-        return [
-            (g.to_dense() if g.is_sparse else g).reshape(-1).contiguous() for g in found
-        ]  # autograd may have expanded a number
+        gradients = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
+        # autograd may give an expanded number, which is not contiguous
+        return [(g.to_dense() if g.is_sparse else g).reshape(-1).contiguous() for g in gradients]
 
 
 class _View:
@@ -298,7 +297,7 @@ class _View:
 
     def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
         theta, x = aligned((theta, x))
-        if self.parameters[0].data_ptr() != theta.data_ptr():  # else they are there already
+        if self.parameters[0].data_ptr() != theta.data_ptr():  # else they are views of it already
             for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
                 p.data = part.view(p.shape)
         if self.buffers and self.buffers[0].data_ptr() != buffers.data_ptr():
@@ -353,11 +352,11 @@ class Stacked:
         loss = objective(*self._call(parts, buffers, x)).sum()
         if self.flat.shape != theta.shape:
             self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
-        found = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        return torch.cat([_flat(g) for g in found], -1, out=self.flat)
+        gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return torch.cat([_flat(g) for g in gradients], -1, out=self.flat)
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
-        """All of it, because a step on strided views would cost more than to gather the gradients."""
+        """One part: a step on strided views would cost more than gathering the gradients."""
         return (theta,)
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:

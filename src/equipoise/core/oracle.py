@@ -1,4 +1,4 @@
-"""A client's data set as something that can be asked: loss, gradient, accuracy, features, and local training."""
+"""What a rule may compute on a client's data set: loss, gradient, accuracy, features, and local training."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
 class Oracle:
     """One data set (or a stack of them) under one network and solver.
 
-    It has many methods because it is all that a rule may ask of data: each is a question of some rule.
+    It has many methods because it is all that a rule may compute on data: each serves some rule.
 
     Parameters
     ----------
     evaluator : the network at given vectors.
     source : the samples.
-    solver : how a gradient moves the parameters.
-    schedule : ``index`` [..., K, B] and ``shift`` of this visit.
-    n_params : P; a whole vector [..., G] is cut there.
+    solver : the local optimiser.
+    schedule : the batches of this visit.
+    n_params : number P of parameters, which come first in a whole vector [..., G].
     """
 
     def __init__(self, evaluator: Evaluator, source: Source, solver: Solver, schedule: Schedule, n_params: int) -> None:
@@ -58,7 +58,7 @@ class Oracle:
             yield torch.where(ok, rows, 0), ok
 
     def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Accuracy and mean loss over the data set, each [...], summed and given in float64."""
+        """Accuracy and mean loss over the data set, each [...] in float64."""
         right = torch.zeros(self.source.sizes.shape, dtype=torch.float64, device=vector.device)
         total = torch.zeros_like(right)
         for logits, _, y, ok in self._passes(vector):
@@ -79,9 +79,9 @@ class Oracle:
         return (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
 
     def batch_losses(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss of each batch of the first epoch of this visit, and which batches there are: [..., K] both.
+        """Mean loss of each batch of the first epoch of this visit, and whether the batch exists: [..., K] both.
 
-        At a whole vector [..., G], in eval mode and without crops, in float64; a batch that is not there gives 0.
+        At a whole vector [..., G], in eval mode and without crops, in float64; 0 for a batch that does not exist.
         """
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
         index = self.schedule.first(1).index
@@ -94,7 +94,7 @@ class Oracle:
         return torch.cat(losses, -1) / there.sum(-1).clamp(min=1), there.any(-1)
 
     def balanced_accuracy(self, vector: Tensor) -> Tensor:
-        """Mean over the classes that are there of the share of their samples classified correctly [...]."""
+        """Mean recall over the classes of the data set [...]."""
         right = count = torch.zeros((), dtype=torch.float64, device=vector.device)
         for logits, _, y, ok in self._passes(vector):
             of = functional.one_hot(y, logits.shape[-1]) * ok.unsqueeze(-1)  # [..., B, C]
@@ -104,7 +104,7 @@ class Oracle:
         return (recall.sum(-1) / (count > 0).sum(-1)).to(vector.dtype)
 
     def class_counts(self, n_classes: int) -> Tensor:
-        """Samples of each class [..., C]; asked once a visit."""
+        """Samples of each class [..., C]."""
         if self._counts is None:
             total = torch.zeros((), dtype=torch.int64, device=self.source.sizes.device)
             for rows, ok in self._blocks():
@@ -123,7 +123,7 @@ class Oracle:
         return self.evaluator.model.layout
 
     def features(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Features [..., n, D], labels [..., n] and which samples are there [..., n]."""
+        """Features [..., n, D], labels [..., n], and false [..., n] where a sample is padding."""
         passes = [(features, y, ok) for _, features, y, ok in self._passes(vector)]
         features, y, ok = (torch.cat(part, -2 if k == 0 else -1) for k, part in enumerate(zip(*passes, strict=True)))
         return features, y, ok
@@ -131,7 +131,7 @@ class Oracle:
     def moments(self, vector: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
         """Mean feature of each class [..., C, D], samples of each [..., C], and mean squared length of a feature [...].
 
-        The answer is kept, so that the same vector may be asked about on every batch of a visit.
+        The last result is cached, so that a rule may call this on every batch of a visit.
         """
         if self._moments is None or self._moments[0] is not vector:
             sums = count = square = torch.zeros((), dtype=vector.dtype, device=vector.device)
@@ -163,7 +163,7 @@ class Oracle:
 
     @property
     def travel(self) -> Tensor:
-        """How far these steps along a constant unit gradient move the parameters [..., 1]."""
+        """Distance that these steps move the parameters along a constant unit gradient [..., 1]."""
         return self.solver.travel(self.steps.double())
 
     def solve(
@@ -180,7 +180,7 @@ class Oracle:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
         ``terms``, ``correction``, ``wrap`` and ``only`` : see :class:`equipoise.core.training.Training`. ``epochs`` stops after
-        so many of this visit's epochs; ``solver`` is another than the visit's own.
+        that many epochs of the visit; ``solver`` replaces that of the visit.
         """
         theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
         schedule = self.schedule if epochs is None else self.schedule.first(epochs)

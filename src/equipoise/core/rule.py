@@ -1,12 +1,12 @@
 """The contract: what a rule may do in a round, and what it knows.
 
 A **rule** is the unit of composition: a frozen dataclass of hyper-parameters with optional pure hooks, one paper in one
-file. A method is an ordered tuple of rules. Hooks keep nothing: state is an argument and a result.
+file. A method is an ordered tuple of rules. Hooks store nothing: state is an argument and a result.
 
 Shapes. ``P`` trainable scalars come first in a whole model vector of ``G``; the floating buffers (BatchNorm statistics)
-follow. In every hook ``theta`` [..., P] is the trainable part; a whole vector has a name of its own
+follow. In every hook ``theta`` [..., P] is the trainable part; a whole vector has another name
 (``visit.received``, ``visit.trained``). The leading ``...`` is absent for one client and ``[m]`` for a stack of them, so
-client hooks reduce over their last dimensions only, and the same line serves every engine.
+client hooks reduce over their last dimensions only, and the same code serves every engine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Setup:
     ``initial`` [G] is the first global model, ``layout`` the sizes of its trainable tensors, ``sizes`` [N] the training
     samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none),
     ``head`` [P] true on the classifier, ``neurons`` the network's hidden units where a rule needs them, ``n_validation``
-    the batches of the server's validation data, ``asked`` how many clients train in a round (None: all).
+    the batches of the server's validation data, ``asked`` how many clients are selected in a round (None: all).
     """
 
     initial: Tensor
@@ -80,8 +80,8 @@ class Setup:
     def per_client(self, row: Tensor) -> Tensor:
         """State [N, ...] with the same ``row`` [...] for every client; on disk if most clients are absent and it is large.
 
-        Take rows out by ``state[ids]`` and put them back by ``state.index_copy(0, ids, values)``, and do nothing else
-        with it: what is on disk is :class:`equipoise.core.client_rows.Rows`, which can do just that.
+        Read rows by ``state[ids]`` and write them by ``state.index_copy(0, ids, values)`` only: state on disk is
+        :class:`equipoise.core.client_rows.Rows`, which supports nothing else.
         """
         if self.asked is not None and rows.on_disk(row.nbytes, self.n_clients, self.asked):
             return cast(Tensor, rows.Rows(row, self.n_clients))
@@ -90,10 +90,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Out:
-    """One batch as the network saw it.
+    """One batch and what the network computed from it.
 
-    ``logits`` [..., B, C], ``features`` [..., B, D] (what enters the classifier), labels ``y`` [..., B], ``ok``
-    [..., B], 0 where a stacked batch is padded, or None where none is. ``ask`` gives logits and features of the
+    ``logits`` [..., B, C], ``features`` [..., B, D] (the inputs of the classifier), labels ``y`` [..., B], ``ok``
+    [..., B], 0 where a stacked batch is padded, or None without padding. ``ask`` gives logits and features of the
     same batch at another whole model vector [..., G], in eval mode and without gradient.
     """
 
@@ -104,7 +104,7 @@ class Out:
     ask: Callable[[Tensor], tuple[Tensor, Tensor]]
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of one number per sample [..., B] over the samples that are there: [...]."""
+        """Mean of one number per sample [..., B] over the batch, without padding: [...]."""
         if self.ok is None:
             return values.mean(-1)
         return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
@@ -116,18 +116,17 @@ class Out:
 
 
 def _no_noise() -> Tensor:
-    raise ValueError("This visit has nothing to draw noise from: give visit_client the keys of its clients.")
+    raise ValueError("This visit has no key to draw noise from: give visit_client the keys of its clients.")
 
 
 @dataclass(frozen=True)
 class Visit:
     """What one client (or a stack of clients) knows in round ``t``, as one rule sees it.
 
-    ``received`` [..., G] is the model handed out, ``state`` and ``message`` are the rule's own, ``oracle`` answers
-    questions about the client's data, ``rounds`` is the planned number of rounds, ``held`` [..., P] marks the client's
-    submodel, if it has one: nothing else is there to be trained. ``shared`` [P] marks what leaves the client, if not all
-    does. ``trained`` [..., G] is the model
-    after local training and ``begun`` [..., P] the parameters it started from; both are there in ``upload`` and
+    ``received`` [..., G] is the model that the server sent, ``state`` and ``message`` are the rule's own, ``oracle`` computes
+    on the client's data, ``rounds`` is the planned number of rounds, ``held`` [..., P] marks the client's submodel, if it has
+    one: only that is trained. ``shared`` [P] marks the parameters that leave the client; None: all. ``trained`` [..., G] is
+    the model after local training and ``begun`` [..., P] the parameters it started from; both are set in ``upload`` and
     ``finish`` only. ``normal()`` gives the client's own standard normal numbers [..., P] for this rule and round, the same
     at every call.
     """
@@ -158,10 +157,10 @@ class Visit:
 
 @dataclass(frozen=True)
 class Briefing:
-    """What the server knows when round ``t`` begins, before it hands anything out.
+    """What the server knows when round ``t`` begins, before it sends anything.
 
     ``vector`` [G] is the global model, ``received`` [M, G] what each of the clients ``ids`` [M] holds, ``sizes`` [N] the
-    training samples of all. ``oracle`` answers questions about the server's own validation data, in batches of
+    training samples of all. ``oracle`` computes on the server's own validation data, in batches of
     ``VALIDATION_BATCH`` samples, ``contribution`` [N] is what each client reaches alone (accuracy in [0, 1], float64) and
     ``neurons`` are the network's hidden units: each is None unless a rule :attr:`Rule.needs` it.
     """
@@ -195,8 +194,8 @@ class Cohort:
     ``notes`` are numbers to record with the round; they have no influence.
 
     ``received`` [M, G] is what each client started from, ``kept`` [M, G] what it holds when the server's reward arrives: the
-    same, or, where clients keep some of their own work, what a rule puts there. ``held`` [M, G] marks the coordinates of each client's submodel,
-    if there are submodels; updates are zero elsewhere. ``oracle``, ``contribution`` [N] : see :class:`Briefing`.
+    same, unless a rule lets clients keep part of their own training. ``held`` [M, G] marks the coordinates of each client's
+    submodel, if there are submodels; updates are zero elsewhere. ``oracle``, ``contribution`` [N] : see :class:`Briefing`.
     """
 
     t: int
@@ -236,12 +235,12 @@ class Cohort:
             step = torch.cat([maths.combine(u, w) for u, w in parts])
         else:
             step = maths.combine(self.updates, weights, self.mask)
-        step = step if self.scale == 1 else self.scale * step  # one vector less in memory
+        step = step if self.scale == 1 else self.scale * step  # without a copy if the scale is 1
         return step if self.shift is None else step + self.shift
 
     @property
     def counted(self) -> Tensor:
-        """How much each client counted in the step, with its sign; the sizes sum to one: [M]."""
+        """Signed weight of each client in the step, with absolute values that sum to one: [M]."""
         if self.coefficients is None:
             return self.weights
         c = self.coefficients
@@ -261,8 +260,8 @@ class Power:
 
     .. math:: w_m = \beta \frac{a_m}{\sum_j a_j} + (1 - \beta) \frac{u_m}{\sum_j u_j}, \qquad a_m = \max(v_m, \epsilon)^q
 
-    ``report`` is the name under which clients report v, u_m is the weight that a client had last (0 before its first), and
-    ``floor`` is epsilon. ``typical`` is a guess of v > 0 before anything is known.
+    ``report`` is the name under which clients report v, u_m is the last weight of a client (0 before its first), and
+    ``floor`` is epsilon. ``typical`` is a guess of v > 0 for the first round.
     """
 
     report: str
@@ -276,12 +275,12 @@ class Power:
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
-    It has many methods because each moment of a round at which a published method differs from FedAvg is one hook.
+    It has many methods because each step of a round in which a published method differs from FedAvg is one hook.
 
     ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"mask"``, ``"weights"``
-    (how much each client counts), ``"direction"`` (the coefficients of the updates), ``"submodel"``, ``"upload"``, ``"reward"`` (what each client
-    gets). ``needs`` names what the federation must have for it: ``"validation"`` (data of the server's own), ``"contribution"``
-    (what each client reaches alone; measured before the first round), ``"neurons"`` (a network whose hidden units are known).
+    (of the clients), ``"direction"`` (the coefficients of the updates), ``"submodel"``, ``"upload"``, ``"reward"`` (what each
+    client gets). ``needs`` names what the federation must have: ``"validation"`` (the server's own data), ``"contribution"``
+    (accuracy of each client trained alone; measured before the first round), ``"neurons"`` (known hidden units).
     A rule is final: vary it by composing, not by subclassing.
     """
 
@@ -297,60 +296,61 @@ class Rule:
 
     @property
     def sees(self) -> Sees:
-        """What the server must see of what single clients send, the least of :data:`SEES` that is enough.
+        """What the server must see of single clients, the least of :data:`SEES` that is enough.
 
-        ``"nothing"``; ``"sum"``, sums over the clients with weights known before the round, of updates and of what is reported;
-        ``"scalars+sum"``, before the sums also a few numbers of each client, on which their weights may depend; ``"matrix"``, what each client sends:
-        updates, their inner products or signs, a model to be judged. A rule that overrides what the server does and says nothing here sees all.
+        ``"nothing"``; ``"sum"``, sums over the clients of updates and reports, with weights known before the round;
+        ``"scalars+sum"``, also a few numbers of each client before the sums, on which the weights may depend; ``"matrix"``,
+        what each client sends: updates, their inner products or signs, a model to evaluate. The default for a rule that
+        overrides a server hook is ``"matrix"``.
         """
         return "matrix" if any(overrides(self, hook) for hook in ("prepare", "aggregate", "reward")) else "sum"
 
     @property
     def reports(self) -> str:
-        """What a client reports to the server of its data besides its update, in words; empty for nothing."""
+        """In words, what a client reports of its data besides its update; empty for nothing."""
         return "a report" if overrides(self, "finish") else ""
 
     @property
     def seals(self) -> bool:
-        """Whether nothing but the update may leave a client, because this rule protects that and nothing else."""
+        """Whether only the update may leave a client, because this rule protects nothing else."""
         return False
 
     @property
     def power(self) -> Power | None:
-        """How the rule's weights follow from sums, where what it reports has no other use; None if they do not."""
+        """How the weights follow from sums, if the report has no other use; None if they do not."""
         return None
 
     @property
     def mask_buffers(self) -> bool:
-        """Whether its mask covers BatchNorm's running statistics, too."""
+        """Whether the mask also covers BatchNorm's running statistics."""
         return False
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__}: ")
 
     def check(self, solver: Solver) -> None:
-        """Refuse a solver that cannot answer what the rule asks, with a ``TypeError`` that says which to use."""
+        """Refuse a solver that lacks what the rule needs, with a ``TypeError`` that says which to use."""
 
     # before the first round
     def client_state(self, setup: Setup) -> State:
-        """What each client remembers, as one client has it before its first visit."""
+        """The state of one client before its first visit."""
         return {}
 
     def server_state(self, setup: Setup) -> State:
-        """What the server remembers."""
+        """The server's state before the first round."""
         return {}
 
-    # hand-out (server)
+    # broadcast (server)
     def prepare(self, state: State, briefing: Briefing) -> State:
-        """The server's state when a round begins, before anything is handed out."""
+        """The server's state when a round begins, before the broadcast."""
         return state
 
     def submodel(self, state: State, m: int) -> Tensor | None:
-        """Hidden units [K] (boolean) of the network that client ``m`` gets; None for all."""
+        """Hidden units [K] (boolean) of client ``m``'s submodel; None for all."""
         return None
 
     def message(self, state: State, m: int) -> State:
-        """What client ``m`` is sent besides its model."""
+        """What the server sends to client ``m`` besides its model."""
         return {}
 
     # on the client
@@ -383,12 +383,12 @@ class Rule:
         return update
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        """What is reported to the server, and what the client remembers."""
+        """The report to the server, and the client's new state."""
         return {}, visit.state
 
     # on the server
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        """Chained over the rules of a method; the last cohort makes the step."""
+        """The server's new state, and the cohort with new weights, mask or step: the last rule's cohort gives the step."""
         return state, cohort
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
@@ -400,14 +400,14 @@ class Rule:
 
     # use
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
-        """The whole model [G] a client predicts with: from the one it has, its own state and the message it would get.
+        """The whole model [G] with which a client predicts, from ``received``, its state and the message it would get.
 
         ``visit.oracle`` has one epoch of the client's data, for a client that trains before it predicts.
         """
         return received
 
     def publish(self, theta: Tensor, state: State) -> Tensor:
-        """The global model [P] the server evaluates and gives out at the end."""
+        """The global model [P] that the server evaluates and returns at the end."""
         return theta
 
 
@@ -417,11 +417,11 @@ HOOKS = tuple(  # in order of time
 
 
 def needed(thing: Needed | None, what: str) -> Needed:
-    """Something that a rule said it needs.
+    """``thing``, which a rule declared in :attr:`Rule.needs`.
 
     Raises
     ------
-    ValueError : it is not there; a federation refuses a method before that can happen.
+    ValueError : it is None; a federation checks this before training.
     """
     if thing is None:
         raise ValueError(f"The rule needs {what}, and there is none here.")

@@ -1,7 +1,7 @@
-"""What governs training, said once: every setting with its default, its range and its meaning.
+"""The settings of training, defined once: each with its default, its range and its meaning.
 
-The command line, the files of a configuration and of a Flower project, and the keywords of a federation are made of these
-fields; this module imports no library, so that help is quick.
+The options of the command line, the keys of configuration files and of Flower projects, and the keywords of a federation
+are generated from these fields. This module imports no library, so that help is quick.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from equipoise.engines.job import Engine
 
 Made = TypeVar("Made")
-SCENARIO = "the scenario's"  # whose own value holds where a run says nothing
+SCENARIO = "the scenario's"  # the default of a run of a scenario
 
 
 def setting(parameter: Any, meaning: str, usual: str = "", *, example: object = None, free: bool = False) -> Any:
-    """A field with what a user must know of it.
+    """A field with its documentation.
 
     Parameters
     ----------
     parameter : a field with a default and a range.
     meaning : one line.
-    usual : what holds where nothing is said, if that is not the default.
+    usual : the default in words, if a run has another than the field.
     example : a value to show where the default is None.
     free : whether a run that was begun with another value may go on.
     """
@@ -39,19 +39,19 @@ def setting(parameter: Any, meaning: str, usual: str = "", *, example: object = 
 
 
 def meaning(f: Field[Any]) -> str:
-    """What a setting means, and its range where that is not obvious."""
+    """The meaning of a setting, and its range if it is a bounded fraction."""
     allowed = f.metadata.get("allowed")
     bounded = isinstance(allowed, Range) and not allowed.whole and allowed.high < float("inf")
     return f"{f.metadata['meaning']}, {describe(f)}" if bounded else str(f.metadata["meaning"])
 
 
 def usual(f: Field[Any]) -> str:
-    """What holds where nothing is said."""
+    """The default of a setting, in words."""
     return f.metadata["usual"] or str(f.default)
 
 
 def documented(cls: type[Made]) -> type[Made]:
-    """Let a class's docstring list its settings."""
+    """Add the settings of a class to its docstring."""
     listed = "".join(f"    {f.name} : {meaning(f)}. Default: {f.default}.\n" for f in fields(cls))  # type: ignore[arg-type]
     faults = "    ValueError : naming the setting, what was expected and what was found.\n"
     cls.__doc__ = f"{cls.__doc__}\n\n    Parameters\n    ----------\n{listed}\n    Raises\n    ------\n{faults}    "
@@ -61,7 +61,7 @@ def documented(cls: type[Made]) -> type[Made]:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What governs the training of a federation."""
+    """The settings of a federation."""
 
     seed: int = setting(
         number(0, 0, 2**63 - 1), "decides every random choice: the division of the data, the first model, the batches"
@@ -76,7 +76,7 @@ class Settings:
     )
     engine: str | Engine = setting(  # noqa: RUF009
         field(default="auto"),
-        "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; no result depends on it but by rounding",
+        "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; results differ by rounding only",
         free=True,
     )
     chunk: int | None = setting(
@@ -86,21 +86,21 @@ class Settings:
         choice("full", "bf16"),
         "how numbers are rounded: full, or bf16, which is faster where the hardware has it and less exact",
     )
-    quorum: float = setting(number(0.5, 0, 1), "least share of the clients asked that must answer well", free=True)
+    quorum: float = setting(number(0.5, 0, 1), "least share of the selected clients that must answer well", free=True)
     device: str = setting(text("cpu"), "where to compute: cpu or cuda", free=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", str(self.device))
-        settle(self)
+        check_settings(self)
 
     @property
     def settings(self) -> Settings:
-        """These alone, without what a subclass adds."""
+        """The settings of this class alone, without those of a subclass."""
         return Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """Those that must stay as they are where a run goes on."""
+        """The settings that must not change when a run is resumed."""
         return {f.name: getattr(self, f.name) for f in fields(Settings) if not f.metadata["free"]}
 
 
@@ -122,7 +122,7 @@ class Keywords(TypedDict, total=False):
 @documented
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Settings of a run that Python says elsewhere: which method, for how many rounds, by which local optimiser, with how many threads."""
+    """Settings of a run that are not keywords of a federation: method, rounds, local optimiser, threads."""
 
     method: str = setting(
         text("fedavg"), "one method or a sum of parts, such as fedprox+fedheal; see `equipoise methods`"
@@ -140,7 +140,7 @@ class RunSettings:
     )
 
     def __post_init__(self) -> None:
-        settle(self)
+        check_settings(self)
 
     @property
     def solver(self) -> Solver:
@@ -152,8 +152,8 @@ class RunSettings:
         return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)
 
 
-def settle(holder: Any) -> None:
-    """Check the fields of a frozen dataclass, and make whole numbers fractions where these are meant."""
+def check_settings(holder: Any) -> None:
+    """Check the fields of a frozen dataclass, and convert integers to floats where the field is a float."""
     check_fields(holder)
     for f in fields(holder):
         allowed, value = f.metadata.get("allowed"), getattr(holder, f.name)
@@ -162,11 +162,11 @@ def settle(holder: Any) -> None:
 
 
 def changed(settings: Settings | None, changes: Mapping[str, Any], others: Iterable[str] | None = None) -> Settings:
-    """Settings (default: those that hold without a word) with changes by name; ``others`` are keywords that go elsewhere.
+    """Settings (default: all defaults) with changes by name; ``others`` are further keywords to suggest in errors.
 
     Raises
     ------
-    TypeError : a name that is no setting.
+    TypeError : an unknown name.
     ValueError : a value out of its range.
     """
     names = [f.name for f in fields(Settings)]
@@ -177,11 +177,11 @@ def changed(settings: Settings | None, changes: Mapping[str, Any], others: Itera
 
 
 def made(cls: type[Made], table: Mapping[str, Any]) -> Made:
-    """A dataclass of settings from a table, as a file has it.
+    """A dataclass of settings from a table of a file.
 
     Raises
     ------
-    ValueError : a name that is not known or is missing, or a value out of its range.
+    ValueError : an unknown or missing name, or a value out of its range.
     """
     known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for name in table:

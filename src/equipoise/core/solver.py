@@ -1,8 +1,7 @@
 """Local optimisers: for one client and for a stack of clients alike.
 
-A vector comes in parts [..., p], which are stepped together: the tensors of the network one by one where gradients are
-as autograd left them, or a single part [..., P]. ``step`` works in place on the parameters and on its own slots; both
-belong to the local run.
+A vector comes in parts [..., p]: the tensors of the network as autograd gives their gradients, or a single part [..., P].
+``step`` works in place on the parameters and on its slots.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Slots = dict[str, list[Tensor]]  # each with an entry for every part
 
 
 class Solver(Protocol):
-    """An optimiser of one visit; nothing is kept between visits."""
+    """The local optimiser of one visit; it keeps no state between visits."""
 
     @property
     def lr(self) -> float:
@@ -34,11 +33,11 @@ class Solver(Protocol):
         ...
 
     def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
-        """One step, in place on ``theta`` and ``slots``; ``gradient`` stays as it is."""
+        """One step, in place on ``theta`` and ``slots``; ``gradient`` is not changed."""
         ...
 
     def travel(self, steps: Tensor) -> Tensor:
-        """How far ``steps`` steps along a constant unit gradient move the parameters."""
+        """Distance that ``steps`` steps move the parameters along a constant unit gradient."""
         ...
 
 
@@ -145,7 +144,7 @@ class Adam:
             part.sub_(rate * first / (second.sqrt() + self.eps * (1 - b2**count).sqrt()))
 
     def travel(self, steps: Tensor) -> Tensor:
-        """Adam has none: its steps do not grow with the gradient."""
+        """Raise ``TypeError``: Adam's steps are not proportional to the gradient."""
         raise TypeError(
             "SCAFFOLD needs a solver whose steps are proportional to the gradient; Adam's are not. Use SGD."
         )

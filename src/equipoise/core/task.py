@@ -1,4 +1,4 @@
-"""What is learned: one label for each sample. Loss and prediction are defined here, for training and evaluation alike."""
+"""The learning task, one label for each sample: its loss and prediction, in training and evaluation alike."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Training:
-    """What one visit minimises, and how its gradient is changed; each None is left as it is.
+    """What one visit minimises, and how its gradient is changed; None changes nothing.
 
     ``terms`` is minimised on every batch (default: the loss), ``correction`` is added to its gradient, and ``wrap`` may
     evaluate the gradient elsewhere. Coordinates outside ``only`` [..., P] keep their value.
@@ -51,7 +51,7 @@ class Training:
 
     @property
     def plain(self) -> bool:
-        """Whether the gradient is used as autograd gives it, in the parts in which that is cheapest."""
+        """Whether the gradient is used as autograd gives it, in the cheapest parts."""
         return self.correction is None and self.wrap is None and self.only is None
 
     def run(
@@ -59,7 +59,7 @@ class Training:
     ) -> None:
         """Move ``theta`` [..., P] and ``buffers`` [..., G - P] in place through the batches of a schedule.
 
-        A step that is padding for a client changes nothing of it.
+        A step that is padding for a client does not change its values.
         """
         parts = evaluator.cut(theta) if self.plain else (theta,)
         slots = solver.init(parts)
@@ -70,7 +70,7 @@ class Training:
         for k, width in enumerate(most):
             if not width:
                 continue
-            rows, ok, live = index[..., k, :width], None, None  # padding stands last
+            rows, ok, live = index[..., k, :width], None, None  # padding comes last
             if fewest[k] < width:
                 ok = rows >= 0
                 rows, live = rows.clamp(min=0), None if fewest[k] else ok.any(-1, keepdim=True)
@@ -119,8 +119,8 @@ class Training:
             # a second evaluation must not move the BatchNorm statistics twice
             statistics = buffers if first else buffers.clone()
             first = False
-            found = evaluator.gradient(at, statistics, x, objective)
-            # what does not move has no part in a search distance
-            return found.clone() if self.only is None else found * self.only
+            gradient = evaluator.gradient(at, statistics, x, objective)
+            # coordinates that do not move must not count in a search distance
+            return gradient.clone() if self.only is None else gradient * self.only
 
         return self.wrap(grad, theta)

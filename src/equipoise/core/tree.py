@@ -1,4 +1,4 @@
-"""State is a tree: dictionaries and sequences whose leaves are tensors, or rows kept on disk, which look like them."""
+"""State is a tree: dictionaries and sequences whose leaves are tensors, or rows on disk, which behave like tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tree = Any  # Tensor | dict[str, Tree] | list[Tree] | tuple[Tree, ...]
 
 
 def tree_map(f: Callable[..., Any], *trees: Tree) -> Tree:
-    """Apply ``f`` to the leaves that stand at the same place of every tree."""
+    """Apply ``f`` to the leaves at the same place of every tree."""
     first = trees[0]
     if isinstance(first, dict):
         return {key: tree_map(f, *(tree[key] for tree in trees)) for key in first}
@@ -21,7 +21,7 @@ def tree_map(f: Callable[..., Any], *trees: Tree) -> Tree:
 
 
 def span(rows: Sequence[int]) -> slice | list[int]:
-    """Index of ``rows``: a slice where they follow one another, which copies nothing."""
+    """Index of ``rows``: a slice where they are consecutive, which copies nothing."""
     first, last = rows[0], rows[-1] + 1
     return slice(first, last) if list(rows) == list(range(first, last)) else list(rows)
 

@@ -1,6 +1,6 @@
-"""What travels: a whole model, a submodel, or the change of a model, in as few bytes as its plain form allows.
+"""Messages: a whole model, a submodel, or the change of a model, in the shortest of a few uncompressed forms.
 
-The simulator counts the bytes of these messages without making them; a deployment makes them.
+The simulator counts the bytes of these messages without making them; a deployment sends them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ def _mask(bits: Tensor, n: int) -> Tensor:
 
 
 def pack_submodel(vector: Tensor, units: Tensor, held: Tensor) -> Message:
-    """The entries a client holds, and which hidden units they belong to.
+    """A client's submodel: ``values`` [entries held] and ``units`` uint8 [ceil(K / 8)], eight hidden units a byte.
 
     Parameters
     ----------
     vector : whole model [G].
-    units : hidden units of the client, boolean [K]; ``held`` : its coordinates, boolean [G].
-
-    Returns
-    -------
-    ``values`` [entries held] and ``units`` uint8 [ceil(K / 8)], eight hidden units a byte.
+    units : hidden units of the client, boolean [K].
+    held : coordinates of the client, boolean [G].
     """
     return {"values": vector[held], "units": _bits(units)}
 
@@ -86,7 +83,7 @@ def change_size(changed: int, n: int, item: int) -> int:
 
 
 def submodel_size(entries: int, n_units: int, item: int) -> int:
-    """Bytes of :func:`pack_submodel` for so many entries held of ``item`` bytes, and so many hidden units in all."""
+    """Bytes of :func:`pack_submodel` for ``entries`` of ``item`` bytes in a network of ``n_units`` hidden units."""
     return entries * item + -(-n_units // 8)
 
 

@@ -21,8 +21,8 @@ class EngineChoice(NamedTuple):
 def choose(model: Model, data: Sequence[object], n_participants: int, threads: int) -> EngineChoice:
     """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``.
 
-    ``threads`` are those that torch uses inside operations. How many workers there are must not count: ``workers`` and
-    ``sequential`` give the same bits only where that is one.
+    ``threads`` are those that torch uses inside operations. The number of workers must not matter here: ``workers`` and
+    ``sequential`` give the same bits only with one thread.
     """
     if model.random:
         return EngineChoice(

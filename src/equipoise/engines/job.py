@@ -1,4 +1,4 @@
-"""What an engine is asked, and what it answers."""
+"""The input and the output of an engine: a job and its answers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Job:
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
     what never leaves a client. ``chances`` are those of each sample's random numbers, see :func:`equipoise.core.draws.chances`.
     Where clients get submodels, ``units`` [M, K] are the hidden units of each and ``held`` [M, G] the coordinates;
-    ``neurons`` are there if a smaller network may be trained in place of the masked one. ``secret`` is what clients
-    draw the noise of this visit from that protects them, at least 32 bytes that nobody else knows and that are never
-    used again; None draws it from the seed, which protects nobody: simulation.
+    ``neurons`` are given if a smaller network may be trained in place of the masked one. Clients draw the noise that
+    protects them from ``secret``: at least 32 random bytes, known to the client alone and used once. With None it is drawn
+    from the seed, which protects no client: for simulation only.
     """
 
     model: Model
@@ -54,7 +54,7 @@ class Job:
     secret: bytes | None = None
 
     def schedule(self, rows: Sequence[int]) -> Schedule:
-        """The batches of the clients that stand at ``rows`` of this job."""
+        """The batches of the clients at ``rows``."""
         s = self.settings
         drawn = schedule(
             s.seed,
@@ -70,17 +70,17 @@ class Job:
         return drawn.to(self.received.device)
 
     def keys(self, rows: Sequence[int]) -> tuple[bytes, ...]:
-        """What the clients at ``rows`` draw their noise from."""
+        """The keys from which the clients at ``rows`` draw their noise."""
         return tuple(key(self.settings.seed, self.t, self.ids[r], self.secret) for r in rows)
 
     @cached_property
     def schedules(self) -> Schedule:
-        """The batches of all clients, drawn in one go."""
+        """The batches of all clients."""
         return self.schedule(range(len(self.ids)))
 
     @property
     def longest_first(self) -> list[int]:
-        """Rows by how long their clients take, so that whoever works beside others ends when they do."""
+        """Rows by number of steps, most first: parallel workers then finish at about the same time."""
         steps = (self.schedules.index >= 0).sum((1, 2)).tolist()
         return sorted(range(len(self.ids)), key=lambda row: -steps[row])
 
@@ -119,7 +119,7 @@ class Answer:
     cause: Exception | None = None
 
     def within(self, rows: Sequence[int]) -> Answer:
-        """The same answer, to a job in which the clients of this one stand at ``rows``."""
+        """The same answer, for a job in which its clients are at ``rows``."""
         return replace(self, rows=tuple(rows[row] for row in self.rows))
 
     @staticmethod

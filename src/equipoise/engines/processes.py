@@ -1,8 +1,8 @@
 """Clients spread over worker processes: for networks and data that draw random numbers, and where threads wait for each other.
 
 A worker gets the network, the rules and the solver once. What a round adds (received models, states, messages, samples)
-lies in memory that all processes see, and so do the trained models; through pipes go numbers of clients, and reports and
-states as plain bytes. A worker that dies is replaced, and its client is visited again.
+and the trained models lie in shared memory; pipes carry only client numbers, and reports and states as plain bytes.
+A worker that dies is replaced, and its client is visited again.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from equipoise.system import memory
 
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end
-LASTING = ("model", "rules", "solver", "private", "neurons")  # fields of a job that are sent once, not in every round
+CONSTANT = ("model", "rules", "solver", "private", "neurons")  # fields of a job that are sent once, not in every round
 
 
 class WorkerError(RuntimeError):
-    """Worker processes that cannot be started, or cannot be told what to do."""
+    """Worker processes cannot be started, or a job cannot be sent to them."""
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in a board; ``copies`` of its only row stand for that many clients, 0 if each has its own."""
+    """Where a tensor lies in a board. ``copies``: clients that share its only row, 0 if each has its own."""
 
     start: int
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 class Board:
-    """Tensors in memory that other processes can open by its ``path``."""
+    """Tensors in shared memory, which other processes open by its ``path``."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.places: dict[str, Place] = {}
@@ -73,7 +73,7 @@ class Board:
             descriptor, self.path = tempfile.mkstemp(prefix="equipoise-")
             weakref.finalize(self, _remove, descriptor, self.path)
         os.ftruncate(descriptor, max(end, ALIGNMENT))
-        self.tensors = look(self.path, self.places)
+        self.tensors = shared_tensors(self.path, self.places)
         for name, x in tensors.items():
             self.tensors[name].copy_(x[:1] if self.places[name].copies else x)
 
@@ -83,28 +83,28 @@ def _remove(descriptor: int, path: str) -> None:
     os.unlink(path)  # noqa: PTH108 (runs when the interpreter ends, too)
 
 
-def look(path: str, places: Mapping[str, Place]) -> dict[str, Tensor]:
-    """The tensors of a board, one row each where all clients have the same; what is written to them all processes see."""
+def shared_tensors(path: str, places: Mapping[str, Place]) -> dict[str, Tensor]:
+    """The tensors of a board, in shared memory; a single row where all clients have the same."""
     end = max((p.start + p.dtype.itemsize * torch.Size(p.shape).numel() for p in places.values()), default=0)
     memory = torch.from_file(path, shared=True, size=max(end, 1), dtype=torch.uint8)
-    found = {}
+    tensors = {}
     for name, p in places.items():
         stop = p.start + p.dtype.itemsize * torch.Size(p.shape).numel()
-        found[name] = (
+        tensors[name] = (
             memory[p.start : stop].view(p.dtype).view(p.shape)
             if stop > p.start
             else torch.empty(p.shape, dtype=p.dtype)
         )
-    return found
+    return tensors
 
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, which lasting things it has, and the row of the client that it is at."""
+    """A process, the pipe to it, the numbers of the constant objects that it holds, and the row of the client it visits."""
 
     process: BaseProcess
     pipe: Connection
-    has: set[int] = field(default_factory=set)
+    holds: set[int] = field(default_factory=set)
     row: int | None = None
 
     def send(self, *message: Any) -> None:
@@ -115,8 +115,8 @@ class Worker:
         """The next message; ``EOFError`` or ``OSError`` if the process is gone."""
         return ForkingPickler.loads(self.pipe.recv_bytes())
 
-    def ended(self) -> None:
-        """Wait for the end of a process that hung up; one that lingers is ended."""
+    def close(self) -> None:
+        """Wait for a process that closed its pipe to end; terminate it if it does not."""
         self.process.join(PATIENCE)
         self.process.terminate()
         self.process.join()
@@ -125,7 +125,7 @@ class Worker:
 def _packed(message: tuple[Any, ...]) -> bytes:
     buffer = io.BytesIO()
     packer = ForkingPickler(buffer)
-    packer.dispatch_table = copyreg.dispatch_table  # torch's own way would take a file descriptor for every tensor
+    packer.dispatch_table = copyreg.dispatch_table  # torch's reducers would take a file descriptor for every tensor
     packer.dump(message)
     return buffer.getvalue()
 
@@ -141,8 +141,8 @@ class Processes:
     def __init__(self, n: int) -> None:
         self.n = n
         self.number = 0  # of the job
-        self.lasting: dict[int, Callable[[], Any]] = {}  # by number, what gives each while it is in use
-        self.named = 0
+        self.constants: dict[int, Callable[[], Any]] = {}  # by number, references to objects that workers hold
+        self.last_constant = 0
         self.workers: list[Worker] = []
         weakref.finalize(self, _end, self.workers)
 
@@ -160,7 +160,7 @@ class Processes:
         number = self.number
         try:
             yield from self._answers(job)
-        except BaseException:  # a round that is given up, perhaps in mid-message: the next begins with other workers
+        except BaseException:  # the round was abandoned, perhaps in mid-message: the next begins with new workers
             if number == self.number:
                 _end(self.workers)
                 self.workers.clear()
@@ -168,18 +168,18 @@ class Processes:
 
     def _answers(self, job: Job) -> Iterator[Answer]:
         board = Board(_tensors(job))
-        told = self._told(job, board)
+        message = self._message(job, board)
         waiting, tries = deque(job.longest_first), [0] * len(job.ids)
         while len(self.workers) < min(self.n, len(waiting)):
             self.workers.append(_start())
         for k in range(len(self.workers)):
-            self._brief(k, told)
+            self._send_job(k, message)
         while waiting or any(worker.row is not None for worker in self.workers):
             for worker in self.workers:
                 if worker.row is None and waiting:
                     worker.row = waiting.popleft()
                     tries[worker.row] += 1
-                    with contextlib.suppress(OSError):  # a worker that is gone is found out below
+                    with contextlib.suppress(OSError):  # a worker that is gone is replaced below
                         worker.send("visit", worker.row)
             busy = {worker.pipe: k for k, worker in enumerate(self.workers) if worker.row is not None}
             for pipe in wait(list(busy)):
@@ -190,16 +190,16 @@ class Processes:
                 try:
                     number, error, content = worker.receive()
                 except (EOFError, OSError):
-                    worker.ended()
+                    worker.close()
                     self.workers[k] = _start()
-                    self._brief(k, told)
+                    self._send_job(k, message)
                     if tries[row] < TRIES:
                         waiting.appendleft(row)
                     else:
                         died = f"its worker process died {TRIES} times, last with exit code {worker.process.exitcode}"
                         yield Answer.failed(row, WorkerError(died))
                     continue
-                if number != self.number:  # of a round that was given up
+                if number != self.number:  # of an abandoned round
                     continue
                 worker.row = None
                 if error is not None:
@@ -209,44 +209,45 @@ class Processes:
                     trained = sent.pop("trained", board.tensors["trained"][row])
                     yield _answer(row, trained, sent, len(job.rules))
 
-    def _told(self, job: Job, board: Board) -> dict[str, Any]:
-        """What a worker is told of a job, with lasting things by number."""
+    def _message(self, job: Job, board: Board) -> dict[str, Any]:
+        """What a worker needs to know of a job, with constant objects by number."""
         samples = [
-            (True, self._lasting(d.transform), d.dtype) if isinstance(d, Samples) else (False, self._lasting(d), None)
+            (True, self._constant(d.transform), d.dtype) if isinstance(d, Samples) else (False, self._constant(d), None)
             for d in job.data
         ]
-        numbers = {name: getattr(job, name) for name in NUMBERS}
-        lasting = {name: self._lasting(getattr(job, name)) for name in LASTING}
-        self.lasting = {n: known for n, known in self.lasting.items() if known() is not GONE}
-        told = {"board": (board.path, board.places), "numbers": numbers, "lasting": lasting, "samples": samples}
-        return {**told, "alive": set(self.lasting)}
+        fields = {name: getattr(job, name) for name in FIELDS}
+        constants = {name: self._constant(getattr(job, name)) for name in CONSTANT}
+        self.constants = {n: reference for n, reference in self.constants.items() if reference() is not GONE}
+        message = {"board": (board.path, board.places), "fields": fields, "constants": constants, "samples": samples}
+        return {**message, "alive": set(self.constants)}
 
-    def _lasting(self, thing: Any) -> int:
-        for number, known in self.lasting.items():
-            if known() is thing:
+    def _constant(self, thing: Any) -> int:
+        """The number of a constant object, a new one if it has none."""
+        for number, reference in self.constants.items():
+            if reference() is thing:
                 return number
-        self.named += 1
-        self.lasting[self.named] = _reference(thing)
-        return self.named
+        self.last_constant += 1
+        self.constants[self.last_constant] = _reference(thing)
+        return self.last_constant
 
-    def _brief(self, k: int, told: dict[str, Any]) -> None:
-        """Tell worker ``k`` of a job; one that died since the last is replaced."""
+    def _send_job(self, k: int, message: dict[str, Any]) -> None:
+        """Send a job to worker ``k``, which is replaced if it has died."""
         for last in (False, True):
             worker = self.workers[k]
             worker.row = None
             try:
-                for number in {*told["lasting"].values(), *(s[1] for s in told["samples"])} - worker.has:
-                    self._give(worker, number)
-                worker.has &= told["alive"]
-                worker.send("job", self.number, told)
-                while (answer := worker.receive())[0] != "ready":  # what it still says of a round that was given up
+                for number in {*message["constants"].values(), *(s[1] for s in message["samples"])} - worker.holds:
+                    self._send_constant(worker, number)
+                worker.holds &= message["alive"]
+                worker.send("job", self.number, message)
+                while (answer := worker.receive())[0] != "ready":  # answers of an abandoned round
                     pass
             except (EOFError, OSError):
-                worker.ended()
+                worker.close()
                 if last:
                     raise WorkerError(
-                        "Worker processes end as soon as they start. They import your script, so what it does must stand "
-                        "under if __name__ == '__main__':, which a notebook or a console has not. Or use engine='workers'."
+                        "Worker processes end as soon as they start. They import your script, so put what it does under "
+                        "if __name__ == '__main__': (a notebook or a console cannot). Or use engine='workers'."
                     ) from None
                 self.workers[k] = _start()
                 continue
@@ -254,31 +255,31 @@ class Processes:
                 raise WorkerError(f"{answer[1]} {CANNOT}")
             return
 
-    def _give(self, worker: Worker, number: int) -> None:
-        thing = self.lasting[number]()
+    def _send_constant(self, worker: Worker, number: int) -> None:
+        thing = self.constants[number]()
         try:
             message = _packed(("keep", number, thing))
-        except Exception as error:  # what cannot be pickled says so in many ways
+        except Exception as error:  # pickling fails with many kinds of errors
             name = type(thing).__name__
             raise WorkerError(f"The {name} cannot be sent to worker processes ({error}). {CANNOT}") from None
         worker.pipe.send_bytes(message)
-        worker.has.add(number)
+        worker.holds.add(number)
 
 
 GONE = object()
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
-    """What gives a thing, and ``GONE`` once nobody else has it; small ones that cannot be let go are kept."""
+    """A weak reference that gives ``GONE`` after the object's end; a strong one where Python has no weak ones."""
     try:
-        known = weakref.ref(thing)
+        weak = weakref.ref(thing)
     except TypeError:  # a tuple of rules, or None
         return lambda: thing
-    return lambda: GONE if (found := known()) is None else found
+    return lambda: GONE if (alive := weak()) is None else alive
 
 
 CANNOT = "Define its class at the top of a module that can be imported, or use engine='workers' or 'sequential'."
-NUMBERS = ("settings", "t", "rounds", "chances", "ids", "secret")
+FIELDS = ("settings", "t", "rounds", "chances", "ids", "secret")  # sent with every job
 
 
 def _tensors(job: Job) -> dict[str, Tensor]:
@@ -297,13 +298,13 @@ def _answer(row: int, trained: Tensor, tensors: Mapping[str, Tensor], n_rules: i
 
 def _parts(tensors: Mapping[str, Tensor], name: str, n_rules: int) -> list[State]:
     """One dictionary per rule of the tensors named ``name/rule/key``."""
-    found: list[State] = [{} for _ in range(n_rules)]
+    parts: list[State] = [{} for _ in range(n_rules)]
     for path, x in tensors.items():
         kind, _, rest = path.partition("/")
         if kind == name:
             rule, _, key = rest.partition("/")
-            found[int(rule)][key] = x
-    return found
+            parts[int(rule)][key] = x
+    return parts
 
 
 def _start() -> Worker:
@@ -321,74 +322,75 @@ def _end(workers: Sequence[Worker]) -> None:
 
 
 def _work(pipe: Connection) -> None:
-    """What a worker does all its life."""
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone, with nobody to be told
+    """The main function of a worker."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         _serve(pipe)
 
 
 def _serve(pipe: Connection) -> None:
-    """Do what is asked, until the parent hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a stop from the keyboard is the parent's to handle
+    """Answer messages until the parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles a stop from the keyboard
     torch.set_num_threads(1)
     memory.keep()
-    worker, lasting = Worker(multiprocessing.current_process(), pipe), dict[int, Any]()
+    worker, constants = Worker(multiprocessing.current_process(), pipe), dict[int, Any]()
     number, job, visitor, trained = 0, None, None, torch.empty(0)
     problem: str | None = None
     while True:
         try:
-            what, *told = worker.receive()
+            kind, *content = worker.receive()
         except EOFError:  # the parent is gone
             return
         except Exception as error:
             problem = f"A worker process cannot read what it is sent ({type(error).__name__}: {error})."
             continue
-        if what == "keep":
-            lasting[told[0]] = told[1]
-        elif what == "job":
+        if kind == "keep":
+            constants[content[0]] = content[1]
+        elif kind == "job":
             if problem is None:
-                number = told[0]
-                lasting = {n: thing for n, thing in lasting.items() if n in told[1]["alive"]}
+                number = content[0]
+                constants = {n: thing for n, thing in constants.items() if n in content[1]["alive"]}
                 try:
-                    job, trained = _job(told[1], lasting)
+                    job, trained = _job(content[1], constants)
                     if visitor is None or visitor.bound.model is not job.model:
                         visitor = OneByOne(job.model)
                 except Exception as error:
                     problem = f"A worker process cannot begin a round ({type(error).__name__}: {error})."
             worker.send("ready", problem)
         elif job is not None and visitor is not None:
-            answer = next(visitor(job, [told[0]]))
+            row = content[0]
+            answer = next(visitor(job, [row]))
             if answer.error is not None:
                 lines = traceback.format_exception(answer.cause) if answer.cause else [answer.error]
                 worker.send(number, answer.error, "".join(lines).encode())
                 continue
             leaves = flatten({"reports": answer.reports, "states": answer.states})
-            vector, place = answer.trained[0], trained[told[0]]
+            vector, place = answer.trained[0], trained[row]
             if vector.shape == place.shape and vector.dtype == place.dtype:
                 place.copy_(vector)
-            else:  # the server will say what is wrong with it
+            else:  # the server reports what is wrong with it
                 leaves["trained"] = vector
             worker.send(number, None, save({name: x.detach().contiguous().clone() for name, x in leaves.items()}))
 
 
-def _job(told: dict[str, Any], lasting: Mapping[int, Any]) -> tuple[Job, Tensor]:
-    """The job that was told, and where trained models go."""
-    path, places = told["board"]
-    tensors = look(path, places)
+def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Tensor]:
+    """The job of a message, and the tensor for the trained models."""
+    path, places = message["board"]
+    tensors = shared_tensors(path, places)
     for name, place in places.items():
         if place.copies:
             tensors[name] = tensors[name].expand(place.copies, *place.shape[1:])
     data = []
-    for row, (inside, what, dtype) in enumerate(told["samples"]):
-        y = tensors.get(f"y/{row}", torch.empty(0))
-        samples = (
-            Samples(tensors[f"x/{row}"], y, torch.tensor(len(y)), dtype, lasting[what]) if inside else lasting[what]
-        )
-        data.append(samples)
-    kept = {name: lasting[number] for name, number in told["lasting"].items()}
-    states, messages = (_parts(tensors, name, len(kept["rules"])) for name in ("states", "messages"))
+    for row, (in_memory, number, dtype) in enumerate(message["samples"]):
+        if in_memory:
+            x, y = tensors[f"x/{row}"], tensors.get(f"y/{row}", torch.empty(0))
+            data.append(Samples(x, y, torch.tensor(len(y)), dtype, constants[number]))
+        else:
+            data.append(constants[number])
+    constant = {name: constants[number] for name, number in message["constants"].items()}
+    states, messages = (_parts(tensors, name, len(constant["rules"])) for name in ("states", "messages"))
     job = Job(
-        **kept,
-        **told["numbers"],
+        **constant,
+        **message["fields"],
         received=tensors["received"],
         states=states,
         messages=messages,

@@ -23,17 +23,17 @@ def sequential(job: Job) -> Iterator[Answer]:
 
 
 class OneByOne:
-    """Visits clients one after another, with a copy of the network of its own."""
+    """Visits clients one after another, with its own copy of the network."""
 
     def __init__(self, model: Model) -> None:
         self.bound = Bound(model)
 
     def __call__(self, job: Job, rows: Sequence[int]) -> Iterator[Answer]:
-        """The answers of the clients at ``rows``, in order."""
+        """Visit the clients at ``rows`` in order."""
         for row in rows:
             try:
                 yield visit(job, self.bound, row)
-            except Exception as error:  # whatever a user's data or network raises concerns this client only
+            except Exception as error:  # an error in a user's data or network affects this client only
                 yield Answer.failed(row, error)
 
 
@@ -63,7 +63,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
 
 
 def _small(job: Job, neurons: Neurons, units: Tensor, row: int) -> Answer:
-    """Visit a client that trains nothing but its submodel: a really smaller network gives the same numbers sooner."""
+    """Visit a client with a submodel by training a smaller network: the same numbers, in less time."""
     model, index = neurons.extract(units)
     part = job.part([row])
     small = replace(part, model=model, received=part.received[:, index], units=None, held=None)

@@ -14,7 +14,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 
 log = logging.getLogger(__name__)
-MEMORY = 256 << 20  # bytes for the vectors of one stack; beyond that they leave the caches and nothing is gained
+MEMORY = 256 << 20  # bytes for the vectors of one stack; larger ones do not fit in the caches
 ON_DEVICE = 4 << 30  # the same on a GPU, where the cache does not count
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
 
@@ -33,16 +33,16 @@ def stacked(job: Job) -> Iterator[Answer]:
 
 
 class Together:
-    """Visits clients as one stack; a stack that raises is visited one by one to find the culprit."""
+    """Visits clients as one stack; if that fails, one by one, so that only the client with the error fails."""
 
     def __init__(self, model: Model) -> None:
         self.network = Stacked(model)
 
     def __call__(self, job: Job, rows: Sequence[int]) -> Iterator[Answer]:
-        """The answers of the clients at ``rows``."""
+        """Visit the clients at ``rows``."""
         try:
             yield _visit(job, self.network, tuple(rows))
-        except Exception as error:  # one client's data may be to blame: the others must not suffer
+        except Exception as error:  # perhaps of one client's data
             log.warning(
                 "%d stacked clients failed (%s: %s); they train one by one", len(rows), type(error).__name__, error
             )
@@ -50,11 +50,11 @@ class Together:
 
 
 def check(job: Job) -> None:
-    """Require clients that can be stacked: see :func:`stacked`."""
+    """Raise ``ValueError`` if the clients cannot be stacked, see :func:`stacked`."""
     if job.model.random:
         raise ValueError(
-            "The stacked engine cannot draw the dropout of this network as one client alone would, nor the random numbers "
-            "of a transform. Use engine='sequential'."
+            "The stacked engine cannot draw the random numbers of dropout or of a transform as the other engines do. "
+            "Use engine='sequential'."
         )
     if not all(isinstance(d, Samples) for d in job.data):
         raise ValueError(
@@ -63,9 +63,9 @@ def check(job: Job) -> None:
 
 
 def stacks(job: Job, chunk: int | None = None) -> list[tuple[int, ...]]:
-    """Rows that go together, the small clients first.
+    """Rows of each stack, the small clients first.
 
-    They are of similar sizes, or of equal ones where BatchNorm forbids padding; bounded by memory, and by ``chunk``.
+    Clients of a stack have similar sizes, or equal ones where BatchNorm forbids padding. Memory and ``chunk`` bound it.
     """
     memory = MEMORY if job.received.device.type == "cpu" else ON_DEVICE
     limit = max(1, memory // (VECTORS * job.model.size * job.received.element_size()))

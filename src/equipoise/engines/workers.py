@@ -1,4 +1,4 @@
-"""Clients spread over the cores of one machine, in threads: nothing is copied or sent to them."""
+"""Clients spread over the cores of one machine, in threads: no data is copied or sent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from equipoise.engines.sequential import OneByOne
 from equipoise.engines.stacked import Together, check, stacks
 from equipoise.system.threads import run_unordered
 
-FEWEST, MOST = (
-    20,
-    256,
-)  # clients of a stack, by default: smaller ones waste time, larger ones leave cores idle
+# clients of a stack, by default: smaller stacks waste time, larger ones leave cores idle
+FEWEST, MOST = 20, 256
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Stacks:
         ValueError : the clients cannot be stacked, as for :func:`equipoise.engines.stacked.stacked`.
         """
         check(job)
-        if job.received.device.type != "cpu":  # its cores work together in any case: one stack, as large as fits
+        if job.received.device.type != "cpu":  # a GPU works on one stack at a time: as large as fits
             chunk = self.chunk
         else:
             chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
@@ -70,7 +68,7 @@ class Stacks:
 
 
 def _spread(job: Job, parts: Sequence[Sequence[int]], kind: type[OneByOne | Together], n: int) -> Iterator[Answer]:
-    """Visit the clients of each part in one of ``n`` threads, of which a GPU needs but one."""
+    """Visit the clients of each part in one of ``n`` threads; on a GPU, in one thread."""
     n = n if job.received.device.type == "cpu" else 1
 
     def make() -> Callable[[Sequence[int]], list[Answer]]:

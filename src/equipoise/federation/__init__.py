@@ -1,1 +1,1 @@
-"""A federation and its rounds: training, checking, evaluation, checkpoints; imports methods, engines, metrics and what is below them."""
+"""A federation and its rounds: training, checks, evaluation, checkpoints; imports methods, engines, metrics and lower layers."""

@@ -1,9 +1,9 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, written so that a crash at any moment leaves a whole one.
+"""Checkpoints: tensors in safetensors, the rest in JSON, written so that a crash at any moment leaves a complete one.
 
-Rows of clients that are kept on disk are too many to be written each time. Those that changed since the last checkpoint
-go into files of their own, which later checkpoints go on using. For each of these rows the tensor file has the default and,
-under ``NAME:where`` [N], the number of the file that holds each client's row (-1: it has the default). Files of which most
-is out of date are written anew.
+State that is stored on disk, a row for each client, is too large to be written each time. The rows that changed since the
+last checkpoint go into separate files, which later checkpoints use again. The tensor file has the default row and, under
+``NAME:where`` [N], the number of the file with each client's row (-1: the default). Rows of files that are mostly out of
+date are written again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PIECE = 16 << 20  # bytes of rows in a file, so that writing and reading them ta
 
 
 class CheckpointError(ExpectedError):
-    """A checkpoint that is missing, damaged, or of another experiment."""
+    """A checkpoint is missing, damaged, or of another experiment."""
 
 
 def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[str, Any]) -> None:
@@ -35,19 +35,19 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
 
     Raises
     ------
-    OSError : a full disk or a directory that cannot be written; the checkpoint before stays valid.
+    OSError : a full disk or a directory that cannot be written; the previous checkpoint stays valid.
     """
     directory.mkdir(parents=True, exist_ok=True)
     rows = {name: x for name, x in tensors.items() if isinstance(x, Rows)}
-    whole = {name: t for name, t in tensors.items() if not isinstance(t, Rows)}
+    plain = {name: t for name, t in tensors.items() if not isinstance(t, Rows)}
     pointer = dict(meta)
     if rows:
         pointer["rows"], where = _write_rows(directory, rows, int(meta["t"]))
-        whole |= where
-    content, digest = tensor_files.packed(whole)
+        plain |= where
+    content, digest = tensor_files.packed(plain)
     name = f"state-{meta['t']:06d}.safetensors"
     if (directory / name).exists() and hashlib.sha256((directory / name).read_bytes()).hexdigest() != digest:
-        name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the checkpoint before may need the other
+        name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the previous checkpoint may need the other
     write_atomically(directory / name, content)
     pointer |= {"tensors": name, "sha256": digest}
     write_atomically(directory / POINTER, json.dumps(pointer, indent=1).encode())
@@ -55,7 +55,7 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
 
 
 def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Write the rows that no good file has; what the JSON file must say, and what goes beside the tensors."""
+    """Write the rows that are in no file in use: the entry of the JSON file, and the tensors to store with the others."""
     good = _good(directory, rows)
     every = {(name, m): slot for name, x in rows.items() for m, slot in x.slots.items()}
     files = {
@@ -85,13 +85,13 @@ def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict
 
 
 def _good(directory: Path, rows: Mapping[str, Rows]) -> set[str]:
-    """Files in a directory that go on being used: no more of them is out of date than what there is in all."""
+    """Files in a directory to use again: together they are at most twice the size of the current rows."""
     size, live = dict[str, int](), dict[str, int]()
-    home = directory.resolve()
+    directory = directory.resolve()
     for name, x in rows.items():
         for slot in x.slots.values():
             copy = slot.copy
-            if copy is not None and copy.name == name and copy.directory == home:
+            if copy is not None and copy.name == name and copy.directory == directory:
                 size[copy.file] = copy.nbytes
                 live[copy.file] = live.get(copy.file, 0) + x.default.nbytes
     good = {file for file in size if (directory / file).is_file()}
@@ -121,7 +121,7 @@ def _pieces(new: Sequence[tuple[str, int]], rows: Mapping[str, Rows]) -> Iterato
 
 
 def tidy(directory: Path) -> None:
-    """Remove tensors that the checkpoint does not name and what was left half written; for the one who writes there."""
+    """Remove tensors that the checkpoint does not name and partly written files; only for the process that writes there."""
     pointer = json.loads((directory / POINTER).read_bytes())
     named = {pointer["tensors"], *(file for file, _ in pointer.get("rows", {}).get("files", []))}
     for old in (*directory.glob("state-*.safetensors"), *directory.glob("rows-*.safetensors")):
@@ -136,7 +136,7 @@ def exists(directory: Path) -> bool:
 
 
 def about(directory: Path) -> dict[str, Any]:
-    """What a checkpoint says beside its tensors.
+    """The JSON file of a checkpoint.
 
     Raises
     ------
@@ -144,9 +144,9 @@ def about(directory: Path) -> dict[str, Any]:
     """
     try:
         meta: dict[str, Any] = json.loads((directory / POINTER).read_bytes())
-        whole = isinstance(meta["tensors"], str) and isinstance(meta["sha256"], str)
-        whole = whole and all(isinstance(meta[key], int) for key in ("t", "rounds"))
-        if not whole or not isinstance(meta["fingerprint"], dict):
+        valid = isinstance(meta["tensors"], str) and isinstance(meta["sha256"], str)
+        valid = valid and all(isinstance(meta[key], int) for key in ("t", "rounds"))
+        if not valid or not isinstance(meta["fingerprint"], dict):
             raise ValueError("t, rounds or fingerprint is not what was written")
         for file, digest in meta.get("rows", {"files": []})["files"]:
             if not isinstance(file, str) or not isinstance(digest, str):
@@ -161,7 +161,7 @@ def about(directory: Path) -> dict[str, Any]:
 
 
 def read(directory: Path) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
-    """Read the tensors and the rest of a checkpoint; rows that are kept on disk come as :class:`equipoise.core.client_rows.Rows`.
+    """Read the tensors and the JSON file of a checkpoint; state on disk is :class:`equipoise.core.client_rows.Rows`.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def read(directory: Path) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
             nbytes = sum(part[name].nbytes for name in rows.keys() & part.keys())
             for name in rows.keys() & part.keys():
                 ids = part[f"{name}:ids"]
-                live = where[name][ids] == number  # a later file has what became of the others
+                live = where[name][ids] == number  # later files have the others
                 rows[name] = rows[name].index_copy(0, ids[live], part[name][live])
                 where[name][ids[live]] = -1
                 copy = Copy(directory.resolve(), file, digest, nbytes, name)

@@ -1,4 +1,4 @@
-"""Which model is evaluated, and how well it does."""
+"""The models of the server and of the clients that are evaluated, and their scores."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from equipoise.system.threads import run_in_order
 log = logging.getLogger(__name__)
 
 BLOCK = 256  # clients whose models are averaged at a time
-EVERY = 5  # rounds between evaluations of what costs much: personal models (a test pass per client), areas (a sort per pair of classes)
-LAST = 5  # rounds that make the reported figures
+EVERY = 5  # rounds between costly evaluations: personalised models (a test pass per client), areas (a sort per pair of classes)
+LAST = 5  # last rounds, over which results are averaged: always evaluated
 
-Score = dict[str, Any]  # accuracy, loss, the other measures asked for; "missing": classes that an area leaves out
+Score = dict[str, Any]  # accuracy, loss, other measures; "missing": classes that an area leaves out
 
 
 def published(trial: Trial, p: Progression) -> Tensor:
-    """The global model as it is evaluated and given out: a whole vector [G].
+    """The global model as it is evaluated and returned: a whole vector [G].
 
-    What clients keep to themselves is there as the mean over clients, by samples.
+    Private coordinates are the mean over clients, weighted by samples.
     """
     vector = _shared(trial, p)
     if trial.private is None or p.own is None:
@@ -49,7 +49,7 @@ def published(trial: Trial, p: Progression) -> Tensor:
 
 
 def _shared(trial: Trial, p: Progression) -> Tensor:
-    """The global model [G] as the rules publish it; what clients keep to themselves means nothing in it."""
+    """The global model [G] as the rules publish it; its private coordinates have no meaning."""
     theta = p.vector[: trial.model.n_params]
     for rule, state in zip(trial.method.rules, p.server, strict=True):
         theta = rule.publish(theta, state)
@@ -61,13 +61,12 @@ def deployed(trial: Trial, p: Progression, m: int) -> Tensor:
 
     Raises
     ------
-    LoadError : it must train for that first, and its data cannot be loaded.
+    LoadError : it must train first, and its data cannot be loaded.
     """
     return _deployed(trial, p, m, bool(trial.method.overriding("deploy")))
 
 
 def _deployed(trial: Trial, p: Progression, m: int, deploys: bool) -> Tensor:
-    """What client ``m`` predicts with, or what that is made of."""
     own = None if p.own is None else p.own[m]
     states = [{k: v[m] for k, v in state.items()} for state in p.clients]
     return used(trial, p.t, m, trial.data[m], handed(trial, p, m), own, states, deploys=deploys)
@@ -75,9 +74,9 @@ def _deployed(trial: Trial, p: Progression, m: int, deploys: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class Handed:
-    """What the server has for a client that is about to predict: a whole vector [G], its hidden units [K], and messages.
+    """What the server sends to a client that predicts: a whole vector [G], its hidden units [K], and messages.
 
-    ``units`` is None for the whole network; there is a message per rule, if any rule of the method has a use for them.
+    ``units`` is None for the whole network; there is a message per rule if any rule uses them.
     """
 
     vector: Tensor
@@ -86,12 +85,12 @@ class Handed:
 
 
 def handed(trial: Trial, p: Progression, m: int) -> Handed:
-    """The server's part in what client ``m`` predicts with."""
+    """The server's part of the model with which client ``m`` predicts."""
     units = submodels(trial, p.server, [m])
     vector = _shared(trial, p) if p.given is None else p.given[m]
     deploys = bool(trial.method.overriding("deploy"))
-    told = [rule.message(s, m) for rule, s in zip(trial.method.rules, p.server, strict=True)] if deploys else []
-    return Handed(vector, None if units is None else units[0], told)
+    messages = [rule.message(s, m) for rule, s in zip(trial.method.rules, p.server, strict=True)] if deploys else []
+    return Handed(vector, None if units is None else units[0], messages)
 
 
 def used(
@@ -105,9 +104,9 @@ def used(
     *,
     deploys: bool = True,
 ) -> Tensor:
-    """The client's part in what it predicts with, a whole vector [G]: from what it was handed, and what is its own.
+    """The model with which a client predicts, a whole vector [G], from what the server sent.
 
-    ``data`` are client ``m``'s, ``own`` [G] has its private coordinates, ``states`` what it remembers, per rule.
+    ``data`` are those of client ``m``, ``own`` [G] has its private coordinates, ``states`` its state per rule.
     """
     vector, own, states = aligned((given.vector, own, states))
     if trial.private is not None and own is not None:
@@ -117,12 +116,12 @@ def used(
     vector = vector if whole is None else vector.where(whole, 0)
     if not deploys or not given.messages:
         return vector
-    oracle = _at_home(trial, t, m, data)
+    oracle = _oracle(trial, t, m, data)
     random = trial.model.random or not isinstance(data, Samples)
     with seeded(noise(trial.settings.seed, t, m) if random else None):
-        for rule, state, told in zip(trial.method.rules, states, aligned(given.messages), strict=True):
+        for rule, state, message in zip(trial.method.rules, states, aligned(given.messages), strict=True):
             if overrides(rule, "deploy"):
-                visit = Visit(vector, trial.model.n_params, state, told, oracle, t, t, held)
+                visit = Visit(vector, trial.model.n_params, state, message, oracle, t, t, held)
                 vector = rule.deploy(vector, visit)
     return vector if whole is None else vector.where(whole, 0)
 
@@ -147,8 +146,8 @@ def compact(trial: Trial, p: Progression, client: int | None, vector: Tensor) ->
     return model.network(vector[index])
 
 
-def _at_least(trial: Trial, p: Progression, m: int) -> Tensor:
-    """What client ``m`` predicts with; where it cannot train for that, the model that it would have trained."""
+def _deployable(trial: Trial, p: Progression, m: int) -> Tensor:
+    """The model with which client ``m`` predicts; without its own training if its data cannot be loaded."""
     try:
         return deployed(trial, p, m)
     except LoadError as error:
@@ -156,8 +155,8 @@ def _at_least(trial: Trial, p: Progression, m: int) -> Tensor:
         return _deployed(trial, p, m, deploys=False)
 
 
-def _at_home(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
-    """Client ``m``'s own data, with one epoch to train on; most methods do not look at them."""
+def _oracle(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
+    """Client ``m``'s data with one epoch of batches, loaded on first use."""
     data = Awaited(known) if isinstance(known, Absent) else known
     drawn = schedule(
         trial.settings.seed,
@@ -173,17 +172,17 @@ def _at_home(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> 
 
 
 def costly(t: int, rounds: int) -> bool:
-    """Whether what costs much is measured once ``t`` of ``rounds`` rounds are done."""
+    """Whether the costly evaluations take place after ``t`` of ``rounds`` rounds."""
     return t % EVERY == 0 or t > rounds - LAST
 
 
 def personal(trial: Trial, p: Progression) -> bool:
-    """Whether clients predict with models of their own."""
+    """Whether clients predict with personalised models."""
     return trial.private is not None or p.given is not None or any(map(trial.method.overriding, ("deploy", "submodel")))
 
 
 def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[tuple[Tensor, Tensor]]:
-    """Logits [n, C] and labels [n] of each data set at a whole vector [G]: all sets in batches, over all workers."""
+    """Logits [n, C] and labels [n] of each data set at a whole vector [G], computed by all workers."""
     P, random = trial.model.n_params, trial.model.random or any(isinstance(d, Stream) for d in sets)
     width = [at_once(d, EVALUATION_BATCH) for d in sets]
     blocks = [
@@ -196,15 +195,15 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
     def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
         bound = trial.bound if n == 1 else Bound(trial.model)
 
-        def ask(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
+        def logits(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
             x, y = block[0].batch(block[1], None)
             return bound.forward(vector[:P], vector[P:].clone(), x)[0], y
 
-        return ask
+        return logits
 
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
-        found = iter(run_in_order(blocks, make, n))
-    parts = [list(islice(found, -(-d.size // w))) for d, w in zip(sets, width, strict=True)]
+        results = iter(run_in_order(blocks, make, n))
+    parts = [list(islice(results, -(-d.size // w))) for d, w in zip(sets, width, strict=True)]
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 
 
@@ -238,10 +237,7 @@ class EvaluationSets:
     def score(
         self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
     ) -> Score:
-        """Accuracy, loss and other measures (None: all that were asked for) of a whole vector [G] on one data set.
-
-        The data set is passed through the network once, whatever is measured.
-        """
+        """Accuracy, loss and other measures (None: all of the run) of a whole vector [G] on one data set."""
         return self._scores(trial, vector, {"": data}, self.measures if measures is None else measures)[""]
 
     def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str]) -> dict[str, Score]:
@@ -258,14 +254,14 @@ class EvaluationSets:
         accuracy, loss = (each.double().mean() for each in (task.correct(logits, y), task.losses(logits, y)))
         score: Score = {"accuracy": float(accuracy), "loss": float(loss)}
         if more := [name for name in measures if name not in score]:
-            found = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
-            score |= {name: found[name] for name in more}
-            if found["missing"] and set(AREAS) & set(more):
-                score["missing"] = list(found["missing"])
+            values = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
+            score |= {name: values[name] for name in more}
+            if values["missing"] and set(AREAS) & set(more):
+                score["missing"] = list(values["missing"])
         return score
 
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
-        """Scores of the global model on every set, and the accuracy of what each client predicts with."""
+        """Scores of the global model on every set, and the accuracy of the model with which each client predicts."""
         vector = published(trial, p)
         counts = costly(p.t, rounds)
         scores = self.scores(trial, vector, self.measures if counts else ())
@@ -276,7 +272,7 @@ class EvaluationSets:
         elif not counts:
             return record
         else:
-            clients = [self.accuracy(trial, _at_least(trial, p, m), m) for m in range(len(trial.data))]
+            clients = [self.accuracy(trial, _deployable(trial, p, m), m) for m in range(len(trial.data))]
         return {**record, "clients": {"accuracy": clients}}
 
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:

@@ -1,7 +1,7 @@
-"""What a run will take in memory, on disk and in time, before it starts.
+"""The memory, disk space and time that a run will need, before it starts.
 
-Data, states, updates and files are counted from sizes that are known. Time, and the memory of everything else (Python,
-PyTorch, activations), are measured in one round of the run, which is thrown away.
+The sizes of data, states, updates and files are computed. Time, and the memory of everything else (Python, PyTorch,
+activations), are measured in one round of the run, whose results are discarded.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
 
-SHORT = 5.0  # seconds: what takes less is done twice, because the first time of anything is slow
-PROBE = 8 << 20  # bytes that are hashed and written to see how fast a checkpoint is
+SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
+PROBE = 8 << 20  # bytes that are hashed and written to time a checkpoint
 
 T = TypeVar("T")
 
 
 class ForecastError(ExpectedError):
-    """A run that does not fit into memory or on the disk."""
+    """A run does not fit into memory or on the disk."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One line of a forecast: ``amount`` in bytes or seconds, and what it is made of."""
+    """One line of a forecast: ``amount`` in bytes or seconds, and what it is for."""
 
     name: str
     amount: float
@@ -60,12 +60,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run takes.
+    """The memory, disk space and time that a run needs.
 
-    ``rounds`` are planned, of ``clients`` clients ``cohort`` train in a round, ``steps`` local steps each on average;
-    ``engine`` visits ``workers`` of them at a time, and ``why``. ``memory`` [bytes] is taken at once at most; the process
-    ``held`` some of it already when ``free`` bytes more were free (None: not known). ``disk`` [bytes] is what the run leaves or
-    needs on a disk with ``disk_free``. ``time`` [seconds] is that of a round, ``once`` that before the first.
+    ``rounds`` are planned. In a round ``cohort`` of ``clients`` clients train, with ``steps`` local steps each on average;
+    ``engine`` visits ``workers`` of them at a time, chosen for the reason ``why``. ``memory`` [bytes] is the peak, of which
+    the process ``held`` some already, with ``free`` bytes more available (None: unknown). ``disk`` [bytes] is needed on a
+    disk with ``disk_free``. ``time`` [seconds] is that of a round, ``once`` that before the first.
     """
 
     rounds: int
@@ -85,7 +85,7 @@ class Forecast:
 
     @property
     def needed(self) -> float:
-        """Bytes of memory at the moment of the greatest need."""
+        """Peak memory in bytes."""
         return _total(self.memory)
 
     @property
@@ -108,7 +108,7 @@ class Forecast:
 
         Raises
         ------
-        ForecastError : it does not: what is needed, what is free, what takes most, what to do.
+        ForecastError : it does not fit; says what is needed, what is free, what needs most, what to do.
         """
         if self.free is not None:
             _refuse(self.memory, self.held + self.free, "about", self.clients, self.cohort)
@@ -171,11 +171,10 @@ def duration(amount: float) -> str:
 
 
 def certain(model: Model, method: Method, solver: Solver, sizes: Tensor, participation: float) -> tuple[Cost, ...]:
-    """The memory a run takes for certain, by arithmetic alone and before its state is made.
+    """The least memory that a run needs, computed before its state is made.
 
     Parameters
     ----------
-    model, method, solver : of the federation.
     sizes : training samples of each client [N].
     participation : share of the clients that train in a round.
     """
@@ -188,14 +187,14 @@ def certain(model: Model, method: Method, solver: Solver, sizes: Tensor, partici
     )
     try:
         each, rest = _state(model, method, solver, sizes)
-    except Exception:  # a rule may need what is only there in a federation; then its state is not certain
+    except Exception:  # a rule may need more of a federation than is known here; then its state is not counted
         return costs
     inside = sum(N * leaf for leaf in [*each, G * private] if not rows.on_disk(leaf, N, M))
     return (*costs, Cost("state of the method", float(inside + rest), f"of {N:,} clients, and of the server"))
 
 
 def _state(model: Model, method: Method, solver: Solver, sizes: Tensor) -> tuple[list[int], int]:
-    """Bytes of every leaf of a method's state that each client adds, and of what does not grow with the clients."""
+    """Bytes of every leaf of a method's state per client, and of the state that does not depend on the clients."""
 
     def setup(n: int) -> Setup:
         head = model.head[: model.n_params]
@@ -207,20 +206,20 @@ def _state(model: Model, method: Method, solver: Solver, sizes: Tensor) -> tuple
             each += [int(leaf.nbytes) for leaf in flatten(rule.client_state(setup(1))).values()]
         if overrides(rule, "server_state"):
             one, two = (flatten(rule.server_state(setup(n))) for n in (1, min(2, len(sizes))))
-            grown = [two[name].nbytes - one[name].nbytes for name in one]
-            each += grown
-            rest += sum(leaf.nbytes for leaf in one.values()) - sum(grown)
+            added = [two[name].nbytes - one[name].nbytes for name in one]
+            each += added
+            rest += sum(leaf.nbytes for leaf in one.values()) - sum(added)
     return each, rest
 
 
 def check(
     model: Model, method: Method, solver: Solver, sizes: Tensor, participation: float, device: str = "cpu"
 ) -> None:
-    """Refuse a run that takes more memory for certain than is free now; costs no time.
+    """Refuse a run whose least memory is more than is free now; without a trial.
 
     Raises
     ------
-    ForecastError : what is needed, what is free, what takes most, what to do.
+    ForecastError : says what is needed, what is free, what needs most, what to do.
     """
     if (free := memory.free(torch.device(device))) is not None:
         costs = certain(model, method, solver, sizes, participation)
@@ -232,13 +231,13 @@ def check_disk(now: Progression, directory: Path) -> None:
 
     Raises
     ------
-    ForecastError : what is needed, what is free, what to do.
+    ForecastError : says what is needed, what is free, what to do.
     """
     needed, free = _bytes(now.tensors().values()), shutil.disk_usage(_there(directory)).free
     if needed > free:
         raise ForecastError(
             f"A checkpoint of this run takes at least {size(needed)}, and {size(free)} are free on the disk of {directory}. "
-            "Free some, or keep the run elsewhere (--runs)."
+            "Free some, or choose another directory (--runs)."
         )
 
 
@@ -269,33 +268,33 @@ def _advice(costs: Sequence[Cost], N: int, M: int, room: int | None) -> str:
         less = (
             "fewer clients"
             if 2 * M <= N
-            else "participation of at most 0.5, which keeps what absent clients remember on disk"
+            else "participation of at most 0.5, which stores the states of absent clients on disk"
         )
-        return f"Choose {less}, a smaller network (--network), or a method that remembers less of every client."
+        return f"Choose {less}, a smaller network (--network), or a method that stores less for every client."
     if largest.name == "data":
-        return "Give data sets that are read as they are needed (torch Datasets, with memory=...), or fewer samples."
+        return "Give data sets that are read when needed (torch Datasets, with memory=...), or fewer samples."
     return "Choose fewer workers (--workers), a smaller batch (--batch-size) or a smaller network (--network)."
 
 
 def forecast(
     federation: Federation, rounds: int, *, directory: str | Path | None = None, progress: bool = True
 ) -> Forecast:
-    """What ``rounds`` more rounds will take in memory, on disk and in time; the federation stays as it is.
+    """The memory, disk space and time that ``rounds`` more rounds will need; the federation does not change.
 
-    One round is trained and evaluated, and thrown away; where that takes under five seconds it is done twice, and the second counts.
+    One round is trained and evaluated, and its results are discarded. If it takes under five seconds a second one is timed.
 
     Parameters
     ----------
     federation : as it would be trained.
     rounds : >= 1.
-    directory : where the run would be kept; None counts no checkpoints.
-    progress : show on a terminal that something is being measured.
+    directory : of the run; None counts no checkpoints.
+    progress : show on a terminal that a round is being timed.
 
     Raises
     ------
-    ForecastError : what the run takes for certain does not fit, so that nothing was tried.
+    ForecastError : even the least memory of the run does not fit; no round was timed.
     QuorumError : too few clients can train.
-    ValueError : ``rounds``.
+    ValueError : ``rounds`` is below 1.
     """
     if rounds < 1:
         raise ValueError(f"rounds must be a whole number >= 1; found {rounds!r}.")
@@ -332,9 +331,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
         time_of.append(Cost("evaluation", seconds, f"{len(sets)} test sets, on average over the rounds"))
     tensors = list[Any](after.tensors().values())
     state, on_disk = _bytes(tensors), sum(_row(x) * len(x) for x in tensors if isinstance(x, rows.Rows))
-    disk = (
-        [Cost("absent clients", float(on_disk), f"what they remember, in {tempfile.gettempdir()}")] if on_disk else []
-    )
+    disk = [Cost("absent clients", float(on_disk), f"their states, in {tempfile.gettempdir()}")] if on_disk else []
     peak = memory.most_taken(device)
     if directory is not None:
         changed = state + M * sum(_row(x) for x in tensors if isinstance(x, rows.Rows))
@@ -349,7 +346,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
             float(_bytes(x for d in data if isinstance(d, Samples) for x in (d.x, d.y))),
             f"of {N:,} clients, and of tests",
         ),
-        Cost("state of the method", float(state), f"the model, and what {N:,} clients and the server remember"),
+        Cost("state of the method", float(state), f"the model, and the states of {N:,} clients and the server"),
         Cost(
             "updates of the round",
             float(M * trial.model.initial.nbytes),
@@ -387,7 +384,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
 
 
 def _timed(step: Callable[[T], T], last: T, device: torch.device) -> tuple[float, T]:
-    """Seconds of a step, and what it gave; a short one follows on itself once, because the first time of anything is slow."""
+    """Seconds of a step, and its result; a short step is run twice, because the first run is slower."""
     for _ in range(2):
         began = time.perf_counter()
         last = step(last)
@@ -400,20 +397,20 @@ def _timed(step: Callable[[T], T], last: T, device: torch.device) -> tuple[float
 
 
 def _evaluation(fed: Federation, trial: Trial, after: Progression, rounds: int) -> tuple[float, Record]:
-    """Seconds of the evaluation of a round, on average over ``rounds`` rounds that end at its last; and what it records."""
+    """Seconds of the evaluation of a round, on average over the next ``rounds`` rounds, and its record."""
     device, last = after.vector.device, after.t - 1 + rounds
     often = sum(evaluation.costly(t, last) for t in range(after.t, last + 1)) / rounds
-    dear, record = _timed(lambda _: fed.tests.record(trial, after, after.t), dict[str, Any](), device)
+    costly, record = _timed(lambda _: fed.tests.record(trial, after, after.t), dict[str, Any](), device)
     if often == 1:
-        return dear, record
+        return costly, record
     plain, _ = _timed(
         lambda _: fed.tests.scores(trial, evaluation.published(trial, after), ()), dict[str, Any](), device
     )
-    return often * dear + (1 - often) * plain, record
+    return often * costly + (1 - often) * plain, record
 
 
 def _writing() -> float:
-    """Seconds in which a byte of a checkpoint is hashed and written."""
+    """Seconds to hash and write a byte of a checkpoint."""
     content = os.urandom(PROBE)
     with tempfile.TemporaryFile() as file:
         began = time.perf_counter()
@@ -425,7 +422,7 @@ def _writing() -> float:
 
 
 def _with_contribution(fed: Federation) -> Trial:
-    """The trial, with clients that contribute alike where that is not known yet."""
+    """The experiment, with equal contributions if they are not known yet."""
     trial = fed.trial
     if not fed.collaborative or trial.contribution is not None:
         return trial
@@ -433,13 +430,12 @@ def _with_contribution(fed: Federation) -> Trial:
 
 
 def _bytes(tensors: Iterable[Any]) -> int:
-    """Bytes of memory that tensors share or have to themselves."""
+    """Bytes of memory of tensors, each shared storage counted once."""
     known = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors if isinstance(x, Tensor)}
     return sum(known.values())
 
 
 def _row(x: rows.Rows) -> int:
-    """Bytes of a row of something on disk."""
     return x.default.nbytes
 
 

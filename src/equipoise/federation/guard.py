@@ -1,4 +1,4 @@
-"""Every answer is checked before it is used, so that one broken client cannot poison the others."""
+"""Checks of every answer before it is used, so that one broken client cannot spoil the global model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equipoise.system.errors import ExpectedError
 
 
 class Quarantined(NamedTuple):
-    """A client whose answer of a round was not used, and why."""
+    """A client whose answer was not used in a round, and why."""
 
     client: int
     reason: str
@@ -32,7 +32,7 @@ def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, 
     ----------
     answer : of m clients.
     like : a whole model vector [G]; shape and dtype must be its own.
-    states : what one client remembered before, per rule; keys, shapes and dtypes must stay.
+    states : one client's earlier state, per rule; keys, shapes and dtypes must not change.
     """
     if answer.error is not None:
         return dict.fromkeys(answer.rows, answer.error)
@@ -63,7 +63,7 @@ def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, 
         if not value.is_floating_point():
             continue
         value = value.reshape(m, -1)
-        if bool(value.sum(1).isfinite().all()):  # one pass, and exact: what is not finite spoils the sum
+        if bool(value.sum(1).isfinite().all()):  # one pass: a value that is not finite makes the sum not finite
             continue
         bad = ~torch.isfinite(value).all(1)
         for k in bad.nonzero().flatten().tolist():
@@ -105,7 +105,7 @@ def step(vector: Tensor, method: str) -> None:
 
 
 def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], cause: Exception | None = None) -> None:
-    """Stop unless at least ``share`` of the clients asked (and at least one) answered well.
+    """Stop unless at least ``share`` of the selected clients (and at least one) answered well.
 
     Raises
     ------
@@ -117,5 +117,5 @@ def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], 
     more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
     raise QuorumError(
         f"{good} of {asked} clients answered well, and the quorum is {share:.0%}. Quarantined: {named}{more}. "
-        "The last complete round is kept; lower the quorum or mend the clients, then resume."
+        "The last complete round is kept; lower the quorum or repair the clients, then resume."
     ) from cause

@@ -46,9 +46,9 @@ _META = (
 
 @dataclass(frozen=True, repr=False)
 class History:
-    """The records of one run, one per round, and what the run was.
+    """The records of one run, one per round, and its description.
 
-    It has many public names, of one line or two each: what users ask a run for, beside its records and its meta data.
+    It has many short public names: all results and properties of a run that users need.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ class History:
     meta
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
         `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
-        recorded), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the method was
-        told, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
+        recorded), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
+        method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
-        (`{package: version}`), `"git"` (commit of the source), `"machines"` (from which `"round"` on what computed it) and `"data"` (what is known of the samples, with
-        their `"sha256"`) as a manifest has them, `"config"`.
+        (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on)
+        and `"data"` (about the samples, with their `"sha256"`) as in a manifest, `"config"`.
 
     Raises
     ------
@@ -154,7 +154,7 @@ class History:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """One name per client of the federation; its number where the run gave none."""
+        """One name per client of the federation; its number if the run has no name for it."""
         names = [str(name) for name in self.meta.get("client_names") or ()]
         return tuple(names + [str(m) for m in range(len(names), _clients(self))])
 
@@ -166,9 +166,9 @@ class History:
 
     @property
     def contribution(self) -> Table | None:
-        """The accuracy in [0, 1] that each client reaches alone, on the test set; shape [N], None where not known."""
-        found = (self.meta.get("contribution") or {}).get("standalone_test")
-        return np.array([number(a) for a in found]) if found else None
+        """The accuracy in [0, 1] that each client reaches alone, on the test set; shape [N], None if unknown."""
+        accuracies = (self.meta.get("contribution") or {}).get("standalone_test")
+        return np.array([number(a) for a in accuracies]) if accuracies else None
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -178,12 +178,12 @@ class History:
 
     @property
     def group_counts(self) -> tuple[int, ...] | None:
-        """Clients of each group of `groups`; None where the group of some client is not known."""
-        found = self.client_groups
-        return tuple(found.count(group) for group in self.groups) if found and set(found) <= set(self.groups) else None
+        """Clients of each group of `groups`; None if the group of some client is unknown."""
+        of = self.client_groups
+        return tuple(of.count(group) for group in self.groups) if of and set(of) <= set(self.groups) else None
 
     def group_table(self, measure: str = "accuracy") -> tuple[list[int], Table]:
-        """Rounds with an evaluation, and how well the global model did on every group in them.
+        """Rounds with an evaluation, and the scores of the global model on every group in them.
 
         Parameters
         ----------
@@ -289,9 +289,9 @@ class History:
 
     def __repr__(self) -> str:
         where = f" on {self.scenario}" if self.scenario else ""
-        found = self.summary()
-        numbers = [f"{key} {found[key]:.1f}" for key in ("avg", "std", "worst") if found[key] is not None]
-        worst = f" ({found['worst_group']})" if found["worst"] is not None else ""
+        results = self.summary()
+        numbers = [f"{key} {results[key]:.1f}" for key in ("avg", "std", "worst") if results[key] is not None]
+        worst = f" ({results['worst_group']})" if results["worst"] is not None else ""
         return (
             f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
             f"{', '.join(numbers) or 'not evaluated'}{worst})"
@@ -336,7 +336,7 @@ def _weights_frame(history: History) -> "pd.DataFrame":
 
 
 def _clients(history: History) -> int:
-    """Clients in the federation, as far as the run says."""
+    """Clients in the federation, as far as the run has recorded."""
     named = (len(history.meta.get(key) or ()) for key in ("client_names", "client_groups"))
     active = (1 + max(record["ids"]) for record in history.records if record.get("ids"))
     return max((*named, *clients_evaluated(history.records), *active), default=0)
@@ -370,12 +370,11 @@ def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:
     for name in ("summary.json", "manifest.json"):
         if (run / name).exists():
             known |= _read(run / name, _parse_object, "")
-    found = (
-        known | config | {key: known.get(key) for key in ("contribution", "units", "data")}
-    )  # what was measured, not what was asked for
-    if isinstance(found["data"], dict):  # which sample went to which client is in the manifest only
-        found["data"] = {key: value for key, value in found["data"].items() if key not in ROWS}
-    meta = {key: found[key] for key in _META if found.get(key) is not None}
+    # of these the manifest has what was measured, the configuration only the request
+    merged = known | config | {key: known.get(key) for key in ("contribution", "units", "data")}
+    if isinstance(merged["data"], dict):  # which sample went to which client is in the manifest only
+        merged["data"] = {key: value for key, value in merged["data"].items() if key not in ROWS}
+    meta = {key: merged[key] for key in _META if merged.get(key) is not None}
     for key in ("method", "scenario"):
         if isinstance(meta.get(key), dict):  # a table [scenario] with a name and options
             meta[key] = meta[key].get("name")

@@ -1,4 +1,4 @@
-"""A network and the data it is to be trained and tested on, once it was seen to work on them."""
+"""A network and its training and test data, checked to work together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from equipoise.core.draws import cohort_size, standing
+from equipoise.core.draws import cohort_size, generator_states
 from equipoise.core.model import Bound, Model, observe
 from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
@@ -24,10 +24,10 @@ Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what
 
 @dataclass(frozen=True)
 class Frame:
-    """What a federation stands on: see :class:`equipoise.Federation` for the meaning of each.
+    """The checked inputs of a federation: see :class:`equipoise.Federation`.
 
-    ``data`` are the clients' (``first`` those of the first, loaded), ``dtype`` that of the network's inputs; int64 leaves
-    them as they are.
+    ``data`` are the clients' (``first`` those of the first, loaded); ``dtype`` is that of the network's inputs, int64 for
+    inputs that are not converted.
     """
 
     model: Model
@@ -55,7 +55,7 @@ class Frame:
             )
 
     def neurons(self, groups: Groups | None = None) -> Neurons:
-        """The network's hidden units, tried on a few of a client's samples."""
+        """The network's hidden units, checked on a few samples of a client."""
         x, _ = self.first.batch(torch.arange(16, device=self.first.sizes.device) % self.first.size, None)
         return find(self.model, x, groups)
 
@@ -72,29 +72,29 @@ def frame(
     head: str | None = None,
     memory: int | None = None,
 ) -> Frame:
-    """Read all data, and try the network on them.
+    """Read all data, and run the network on them once.
 
     Raises
     ------
-    ValueError, TypeError : naming what was given, what was expected and what was found.
+    ValueError, TypeError : an argument or the data are not as expected.
     """
     where = _device(settings.device)
     if where.type == "cpu":
         freed.keep()
     net = copy.deepcopy(net).to(where)
     embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
-    dtype = Model(net, head).initial.dtype  # what is wrong with the network is told before its data are read
+    dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
     dtype = torch.int64 if embeds else dtype
     clients = list(clients)
     known = tuple(names) if names is not None else tuple(f"client-{k}" for k in range(len(clients)))
     if not clients or len(set(known)) != len(clients):
         found = f"{len(clients)} clients and {len(set(known))} different names"
-        raise ValueError(f"A federation needs at least one client, and a name of its own for each; found {found}.")
+        raise ValueError(f"A federation needs at least one client, and a different name for each; found {found}.")
     space = room() if memory is None else memory
-    asked = cohort_size(len(clients), settings.participation)
-    at_once = {True: asked, False: len(clients)}  # clients of a kind, lazy or not, whose data are there together
+    cohort = cohort_size(len(clients), settings.participation)
     data = tuple(
-        read(c, name, dtype, where, transform, space // at_once[isinstance(c, Lazy)])
+        # lazy data of one cohort are in memory together, other data of all clients
+        read(c, name, dtype, where, transform, space // (cohort if isinstance(c, Lazy) else len(clients)))
         for c, name in zip(clients, known, strict=True)
     )
     first = loaded(data[0])
@@ -103,32 +103,32 @@ def frame(
     model.bf16 = settings.precision == "bf16"
     held_out = None if validation is None else loaded(read(validation, "validation", dtype, where, transform))
     if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
-        raise ValueError("validation holds numbers that are not finite. Mend or leave out these samples.")
+        raise ValueError("validation holds numbers that are not finite. Correct or leave out these samples.")
     every = {f"test set {n!r}": d for n, d in sets.items()}
     every |= {} if held_out is None else {"validation": held_out}
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, first)
     like = None if first.known is None else (known[0], first.known[0])
     for name, d in {**dict(zip(known, data, strict=True)), **every}.items():
-        if not isinstance(d, Absent):  # which is checked when it is read
+        if not isinstance(d, Absent):  # these are checked when they are loaded
             check(d, name, like, n_classes)
     data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
     return Frame(model, bound, known, data, first, sets, held_out, n_classes, n_features, dtype)
 
 
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:
-    """The model, after the network was seen to work on a client's data."""
-    before = standing()
+    """The model, after a run of the network on a client's data."""
+    before = generator_states()
     x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
-    drawn = isinstance(data, Samples) and standing() != before  # by the transform
+    drawn = isinstance(data, Samples) and generator_states() != before  # by the transform
     try:
-        found, random = observe(net, x, head)
+        classifier, random = observe(net, x, head)
     except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
         raise ValueError(
             f"The network does not take the data of {who}: "
             f"an input of shape {[1, *x.shape[1:]]} gives {type(error).__name__}: {error}"
         ) from error
-    return Model(net, found, random or drawn)
+    return Model(net, classifier, random or drawn)
 
 
 def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, int]:
@@ -138,16 +138,16 @@ def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, in
     logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
     if logits.dim() != 2:
         raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
-    model.settle(x.expand(2, *x.shape[1:]))
+    model.try_channels_last(x.expand(2, *x.shape[1:]))
     n_classes = logits.shape[1]
     return n_classes, features.shape[1]
 
 
 def _device(device: str) -> torch.device:
     try:
-        found = torch.device(device)
+        where = torch.device(device)
     except RuntimeError:
         raise ValueError(f"device must be one PyTorch knows, such as 'cpu' or 'cuda'; found {device!r}.") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if where.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use 'cpu'.")
-    return found
+    return where

@@ -19,16 +19,10 @@ from equipoise.system.suggestions import near
 
 
 class MethodError(ValueError):
-    """A method that does not exist, or rules that cannot be added."""
+    """A method does not exist, or its rules cannot be combined."""
 
 
-ORDER = (
-    "start",
-    "mask",
-    "weights",
-    "direction",
-    "use",
-)  # rules that own nothing come first, what is done to a finished model last
+ORDER = ("start", "mask", "weights", "direction", "use")  # of rules by what they own; those that own nothing come first
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,8 @@ class Method:
     """An ordered tuple of rules.
 
     Rules that own nothing come first, then those that set the mask, then those that set the weights (which read the
-    mask), then those that set the direction (which read the weights); otherwise the order is kept, so ``a + b`` and ``b + a`` differ only between rules of one kind.
+    mask), then those that set the direction (which read the weights). Rules of one kind stay in the given order, so only
+    for them ``a + b`` and ``b + a`` may differ.
 
     Parameters
     ----------
@@ -62,7 +57,7 @@ class Method:
         for k, (rule, part) in enumerate(paired):
             if "__dataclass_params__" not in vars(type(rule)):
                 raise MethodError(
-                    f"{part}: a rule is a frozen dataclass, so that its hyper-parameters are seen. Decorate it with @dataclass(frozen=True)."
+                    f"{part}: a rule must be a frozen dataclass, which shows its hyper-parameters. Decorate it with @dataclass(frozen=True)."
                 )
             for other, elsewhere in paired[:k]:
                 if type(rule) is type(other):
@@ -87,17 +82,17 @@ class Method:
                 self._sealed(part)
 
     def _sealed(self, by: str) -> None:
-        """Refuse a rule that lets something of the data past the rule ``by``, which protects nothing but the update."""
+        """Refuse a rule whose clients send more than the update, which is all that the rule ``by`` protects."""
         for rule, part in zip(self.rules, self.parts, strict=True):
-            told = rule.reports
+            sent = rule.reports
             if any(need.startswith("contribution") for need in rule.needs):
-                told = told or "what it reaches alone"
+                sent = sent or "its accuracy when it trains alone"
             if overrides(rule, "upload") and not rule.seals:
-                told = told or "something in place of its update"
-            if told:
+                sent = sent or "something in place of its update"
+            if sent:
                 raise MethodError(
-                    f"{part!r} has each client tell {told}, which {by!r} does not protect: it clips and hides the update only. "
-                    f"Leave out {part!r}, or take {by!r} without noise, which promises nothing: {by}(noise=0)."
+                    f"{part!r} lets each client send {sent}, which {by!r} does not protect: it clips and hides the update only. "
+                    f"Leave out {part!r}, or use {by!r} without noise, which guarantees no privacy: {by}(noise=0)."
                 )
 
     def __str__(self) -> str:
@@ -119,11 +114,11 @@ class Method:
 
     @property
     def sees(self) -> Sees:
-        """What the server must see of what single clients send: the most that any of the rules must."""
+        """What the server must see of single clients: the most that any rule needs."""
         return max((rule.sees for rule in self.rules), key=SEES.index, default="sum")
 
     def check(self, solver: Solver) -> None:
-        """Refuse a solver that cannot answer what a rule asks.
+        """Refuse a solver that lacks what a rule needs.
 
         Raises
         ------
@@ -134,7 +129,7 @@ class Method:
 
     @staticmethod
     def of(method: str | Rule | Method | Iterable[Rule]) -> Method:
-        """Take a method as the user has it: text, one rule, several rules, or a method."""
+        """A method from text, one rule, several rules, or a method."""
         if isinstance(method, Method):
             return method
         if isinstance(method, str):
@@ -155,7 +150,7 @@ def _rank(rule: Rule) -> int:
 
 
 def _text(rule: Rule, *, summed: bool = False) -> str:
-    """A rule as text, with what differs from its defaults, and where ``summed`` what a sum would set otherwise."""
+    """A rule as text, with the values that differ from its defaults or, if ``summed``, from those in a sum."""
     named = [(n, e) for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
     also = [key for _, e in named if summed and e.summed for key in e.presets[e.summed]]
     values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default or f.name in also}
@@ -173,7 +168,7 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
     Parameters
     ----------
     text : names joined by ``+``; each may take ``:preset`` and ``(name=value, ...)``.
-    overrides : ``{"fedheal.tau": 0.4}``, the same said apart.
+    overrides : hyper-parameters by name, ``{"fedheal.tau": 0.4}``, which replace those in the text.
 
     Raises
     ------
@@ -201,9 +196,7 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
         made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
         rules += made
         parts += [name] * len(made)
-        always = (
-            entry.presets[entry.summed] if entry.summed and len(pieces) > 1 else {}
-        )  # said even where it is the default
+        always = entry.presets[entry.summed] if entry.summed and len(pieces) > 1 else {}  # shown even if the default
         shown = {k: values.get(k, known[k]) for k in (*always, *values) if k in always or values[k] != known[k]}
         inside = ", ".join(f"{k}={v}" for k, v in shown.items())
         texts.append(name + (f"({inside})" if inside else ""))
@@ -228,7 +221,7 @@ def _preset(name: str, preset: str | None) -> Mapping[str, Any]:
 
 
 def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
-    """Cut a method's text into (name, preset, values); the longest known name wins, because one may end in ``+``."""
+    """Split a method's text into (name, preset, values); the longest known name is taken, because one may end in ``+``."""
     rest = text.strip()
     if not rest:
         raise MethodError("The method is empty. All names: equipoise methods.")

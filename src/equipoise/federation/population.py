@@ -1,4 +1,4 @@
-"""Clients that are not in this process: what a federation leaves to whoever reaches them."""
+"""The interface to clients in other processes or on other machines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from equipoise.federation.trial import Progression, Trial
 
 
 class Population(Protocol):
-    """The clients of a federation who keep their data, their states and their test sets where they are."""
+    """The clients of a federation, which hold their data, states and test sets themselves."""
 
     @property
     def choice(self) -> EngineChoice:
-        """The name of the engine that asks them, and why, for readers of the results."""
+        """The name of the engine and the reason for it, as results show them."""
 
     @property
     def tested(self) -> bool:
@@ -27,10 +27,10 @@ class Population(Protocol):
         """One round, as :func:`equipoise.federation.round.one_round` is."""
 
     def test(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
-        """How well the models do after a round; ``tests`` are the server's own."""
+        """Scores of the models after a round; ``tests`` are the server's own test sets."""
 
     def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> dict[str, Any]:
-        """What each client reaches alone, as :meth:`equipoise.Federation.standalone` gives it."""
+        """The accuracy of each client that trains alone, as :meth:`equipoise.Federation.standalone` gives it."""
 
     def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:
         """The model [G] that client ``m`` predicts with.
@@ -41,4 +41,4 @@ class Population(Protocol):
         """
 
     def saved(self, now: Progression) -> None:
-        """Take note that the run can go on from here: a checkpoint of it was written, or read."""
+        """Called when a checkpoint of this state was written or read: the run can resume from here."""

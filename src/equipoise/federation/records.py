@@ -10,16 +10,7 @@ Record = dict[str, Any]
 
 
 def check(records: Sequence[Record]) -> None:
-    """Require that records follow their form, see `History`, in increasing order of their rounds.
-
-    Parameters
-    ----------
-    records : one per round.
-
-    Raises
-    ------
-    ValueError : they do not.
-    """
+    """Raise ``ValueError`` unless records follow their form, see `History`, in increasing order of their rounds."""
     for record in records:
         _check(record)
     rounds = [record["round"] for record in records]
@@ -34,12 +25,7 @@ def check(records: Sequence[Record]) -> None:
 
 
 def clients_evaluated(records: Sequence[Record]) -> set[int]:
-    """How many clients the rounds hold an accuracy of.
-
-    Parameters
-    ----------
-    records : one per round.
-    """
+    """How many clients the records have an accuracy of; one number per record, without repetition."""
     return {len(record["clients"]["accuracy"]) for record in records if "clients" in record}
 
 
@@ -54,21 +40,17 @@ def line(record: Record) -> str:
 
 
 def parse_lines(text: str) -> tuple[Record, ...]:
-    """The records that `metrics.jsonl` holds.
+    """The records in the text of a `metrics.jsonl`.
 
-    A line cut off at the end, which a killed run leaves behind, is ignored; where a resumed run wrote a round again, the later
-    record counts.
-
-    Parameters
-    ----------
-    text : content of the file.
+    An incomplete last line, left by a killed run, is ignored; where a resumed run wrote a round again, the later record
+    counts.
 
     Raises
     ------
     ValueError : a line is damaged.
     """
     records: list[Record] = []
-    lines = text.split("\n")  # what follows the last newline is empty, or torn
+    lines = text.split("\n")  # the last is empty, or incomplete
     for number, content in enumerate(lines, start=1):
         if not content.strip():
             continue
@@ -86,22 +68,12 @@ def parse_lines(text: str) -> tuple[Record, ...]:
 
 
 def number(value: Any) -> float:
-    """A number of a record: NaN for null.
-
-    Parameters
-    ----------
-    value : what stands in the record.
-    """
+    """A number of a record: NaN for null."""
     return math.nan if value is None else float(value)
 
 
 def shorten(value: Any) -> str:
-    """A value in an error message, in at most 80 characters.
-
-    Parameters
-    ----------
-    value : what was found.
-    """
+    """A value in an error message, in at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

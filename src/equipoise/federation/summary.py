@@ -1,4 +1,4 @@
-"""The numbers that sum up a run."""
+"""The numbers that summarise a run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,6 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    history : the run.
     last : how many of the last evaluated rounds to average, at least 1.
     measure : a name of `equipoise.metrics.MEASURES`.
 
@@ -86,7 +85,6 @@ def group_fairness(records: Sequence[Record], last: int = 5, positive: int | Non
 
     Parameters
     ----------
-    records : one per round.
     last : how many of the last evaluated rounds to average, at least 1.
     positive : the class that counts as positive; by default the second of two, and every one of more.
 

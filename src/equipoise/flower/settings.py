@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from equipoise.core.settings import RunSettings, Settings, settle
+from equipoise.core.settings import RunSettings, Settings, check_settings
 from equipoise.system.ranges import misfit, number, text
 
 OF_SITES = ("engine", "chunk", "device")  # settings of which each site has its own, or none
@@ -34,7 +34,7 @@ class AppSettings(Settings, RunSettings):
     run_dir: str = text("runs/flower")
 
     def __post_init__(self) -> None:
-        settle(self)
+        check_settings(self)
         if not self.run_dir:
             raise ValueError("run-dir must be the path of a directory; found ''.")
 

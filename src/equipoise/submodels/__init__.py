@@ -1,4 +1,4 @@
-"""Parts of a network: its hidden units, and what each is worth.
+"""Submodels: the hidden units of a network, and the importance of each.
 
 Imports ``core`` and ``system``.
 """

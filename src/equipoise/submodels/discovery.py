@@ -1,4 +1,4 @@
-"""Which hidden units a network has: read from its graph or given by hand, and tried on inputs."""
+"""The hidden units of a network: from its graph or as the user gives them, and checked on inputs."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from equipoise.core.model import Model
 from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons, own_tensors
 from equipoise.system.suggestions import unknown
 
-SAMPLES = 16  # of the inputs on which a group is tried
-UNITS = 3  # of every group that are tried
+SAMPLES = 16  # inputs on which a group is checked
+UNITS = 3  # units of every group that are checked
 BY_HAND = (
-    "To say it by hand, give neurons={name: (modules that make the units, modules that read them)}, "
+    "To name the units yourself, give neurons={name: (modules that make the units, modules that read them)}, "
     'for example {"first": (["conv1", "bn1"], ["conv2"])}.'
 )
 
 
 def find(model: Model, x: Tensor, groups: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None) -> Neurons:
-    """The hidden units of a network, tried on inputs ``x`` [B, ...], which :func:`torch.fx.symbolic_trace` must be able to read.
+    """The hidden units of a network that :func:`torch.fx.symbolic_trace` can trace, checked on inputs ``x`` [B, ...].
 
     A linear layer or convolution makes a group of units. BatchNorm and convolutions of single channels join the group
-    before them, element-wise functions, pooling, dropout and flattening keep it, and a sum makes one group of two. What
-    mixes units (GroupNorm, LayerNorm, softmax, concatenation) leaves a group without units that can be removed: it is
-    left out, and everyone keeps it. Units whose values are the logits are not hidden.
+    before them, element-wise functions, pooling, dropout and flattening do not change it, and a sum joins two groups. A
+    group whose units are mixed (by GroupNorm, LayerNorm, softmax, concatenation) has none that can be removed: every
+    submodel has all of it. Units whose values are the logits are not hidden.
 
     Parameters
     ----------
     model : the network.
     x : a few inputs, two at least, on the network's device.
-    groups : the hidden units, if they are to be given by hand: for each group the modules that make its units (their
+    groups : the hidden units in place of those of the graph: for each group the modules that make its units (their
         normalisation included) and the modules that read them.
 
     Raises
     ------
-    ValueError : no hidden unit was found; a name, a size or a group given by hand is wrong.
+    ValueError : the network has no hidden unit that can be removed; a name, a size or a group of ``groups`` is wrong.
     """
     x = x[:SAMPLES]
     if groups is None:
-        found, left_out = _discover(model, x)
-        neurons = Neurons(model, found, left_out)
+        discovered, left_out = _discover(model, x)
+        neurons = Neurons(model, discovered, left_out)
     else:
         neurons = Neurons(model, _given(model, groups))
     draw = torch.Generator().manual_seed(0)
     for k in range(len(neurons.groups)):
-        _try(neurons, k, x, draw, given=groups is not None)
+        _check(neurons, k, x, draw, given=groups is not None)
     neurons.extractable = _agrees(neurons, x, draw)
     return neurons
 
 
-# groups given by hand
+# groups that the user gives
 def _given(model: Model, groups: Mapping[str, Any]) -> list[Group]:
     modules = dict(model.net.named_modules(remove_duplicate=False))
     if not isinstance(groups, Mapping):
@@ -66,7 +66,7 @@ def _given(model: Model, groups: Mapping[str, Any]) -> list[Group]:
         )
     if not groups:
         raise ValueError(f"The mapping of hidden units is empty. {BY_HAND}")
-    found = []
+    given = []
     for name, entry in groups.items():
         sides = [] if isinstance(entry, str) else list(entry)
         if len(sides) != 2 or any(isinstance(side, str) or not side for side in sides):
@@ -80,13 +80,13 @@ def _given(model: Model, groups: Mapping[str, Any]) -> list[Group]:
         sizes = [t.shape[0] for module in rows for t in own_tensors(modules[module])]
         if not sizes:
             raise ValueError(f"Group {name!r}: none of {', '.join(rows)} has parameters, so they make no units.")
-        found.append(Group(name, min(sizes), tuple(rows), tuple(columns)))
-    return found
+        given.append(Group(name, min(sizes), tuple(rows), tuple(columns)))
+    return given
 
 
-# trials on inputs
+# checks on inputs
 def _logits(model: Model, vector: Tensor, x: Tensor, read: Iterable[str] = ()) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits in eval mode, and what entered the modules ``read``."""
+    """Logits in eval mode, and the inputs of the modules ``read``."""
     net = model.network(vector)
     inputs: dict[str, Tensor] = {}
 
@@ -99,14 +99,14 @@ def _logits(model: Model, vector: Tensor, x: Tensor, read: Iterable[str] = ()) -
         return net(x), inputs
 
 
-def _elsewhere(model: Model, vector: Tensor, draw: torch.Generator, by: float) -> Tensor:
-    """A random vector around another; statistics only grow, as a variance must stay positive."""
+def _perturbed(model: Model, vector: Tensor, draw: torch.Generator, by: float) -> Tensor:
+    """A vector plus noise, which is positive for statistics, as a variance must stay positive."""
     noise = torch.randn(model.size, generator=draw).to(vector)
     noise[model.n_params :].abs_()
     each = torch.zeros(int(model.layer[-1]) + 1, dtype=torch.float64)
     each.index_add_(0, model.layer, model.initial.detach().cpu().double().square())
     rms = (each / torch.bincount(model.layer)).sqrt().to(vector)
-    rms = torch.where(rms > 0, rms, 0.1)  # a tensor of zeros would hide what it multiplies
+    rms = torch.where(rms > 0, rms, 0.1)  # tensors of zeros must change too
     return vector + by * rms[model.layer.to(vector.device)] * noise
 
 
@@ -115,22 +115,22 @@ def _near(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= tolerance * (1 + b.abs().max()))
 
 
-def _try(neurons: Neurons, k: int, x: Tensor, draw: torch.Generator, given: bool) -> None:
-    """Remove a few units of group ``k``: what makes them must not matter to the logits any more."""
+def _check(neurons: Neurons, k: int, x: Tensor, draw: torch.Generator, given: bool) -> None:
+    """Remove a few units of group ``k`` from their readers: the logits must not depend on their makers any more."""
     model, group = neurons.model, neurons.groups[k]
     first = sum(neurons.sizes[:k])
     units = torch.ones(neurons.n, dtype=torch.bool, device=x.device)
     picked = (torch.randperm(group.size, generator=draw)[:UNITS] + first).to(x.device)
     units[picked] = False
     rows, columns = neurons.ends(units)
-    vector = _elsewhere(model, model.initial, draw, 0.3)
+    vector = _perturbed(model, model.initial, draw, 0.3)
     base, before = _logits(model, vector * columns, x, group.columns)
     if not base.isfinite().all():
         raise ValueError(
-            "The network gives logits that are not finite on the inputs its hidden units are to be tried on."
+            "The network gives logits that are not finite on the inputs on which its hidden units are checked."
         )
     unread = set(group.columns)
-    moved = [vector * columns * rows, *(_elsewhere(model, vector, draw, 3.0) * columns for _ in range(3))]
+    moved = [vector * columns * rows, *(_perturbed(model, vector, draw, 3.0) * columns for _ in range(3))]
     for other in moved:
         after, inputs = _logits(model, torch.where(rows, vector * columns, other), x, group.columns)
         unread -= {name for name in unread if name in inputs and not torch.equal(inputs[name], before[name])}
@@ -149,18 +149,18 @@ def _try(neurons: Neurons, k: int, x: Tensor, draw: torch.Generator, given: bool
 def _agrees(neurons: Neurons, x: Tensor, draw: torch.Generator) -> bool:
     """Whether an extracted network gives the logits of the masked one."""
     model = neurons.model
-    vector = _elsewhere(model, model.initial, draw, 0.3)
+    vector = _perturbed(model, model.initial, draw, 0.3)
     units = (torch.rand(neurons.n, generator=draw) < 0.5).to(x.device)
     units[[sum(neurons.sizes[:k]) for k in range(len(neurons.sizes))]] = True
     try:
         small, index = neurons.extract(units)
-        found, _ = _logits(small, vector[index], x)
-    except Exception:  # a size written into forward() shows as whatever it leads to
+        logits, _ = _logits(small, vector[index], x)
+    except Exception:  # a fixed size in forward() may raise anything
         return False
-    return _near(found, _logits(model, vector * neurons.held(units), x)[0])
+    return _near(logits, _logits(model, vector * neurons.held(units), x)[0])
 
 
-# groups found in the graph of the network
+# groups in the graph of the network
 ELEMENTWISE = (
     nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,
     nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Threshold, nn.Hardshrink,
@@ -180,19 +180,19 @@ ONE_INPUT = frozenset({
 SUMS = frozenset({"add", "sub", "mul"})  # of two tensors of units, unit by unit
 SCALED = frozenset({"add", "sub", "mul", "truediv", "div", "pow"})  # a tensor of units and a number
 SHAPED = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze"})
-NUMBERS = (int, float, torch.Size, torch.dtype, torch.device)  # what a network may ask about a tensor
+NUMBERS = (int, float, torch.Size, torch.dtype, torch.device)  # properties of a tensor that a network may read
 REDUCED = frozenset({"mean", "sum", "amax", "amin"})
 
 
 @dataclass
 class _Label:
-    """What is known so far about units that come and go together."""
+    """What is known so far about units that can be removed only together."""
 
     size: int
     makers: list[str]
     rows: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
-    why: str = ""  # they are not to be removed one by one
+    why: str = ""  # the units cannot be removed one by one
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class _Tag:
 class _Tracker(fx.Interpreter):
     """Runs the graph of a network, and follows its units from the layers that make them to those that read them.
 
-    It is long because it says of every kind of layer and function what becomes of the units that enter it.
+    It is long because it handles every kind of layer and function.
     """
 
     def __init__(self, traced: fx.GraphModule) -> None:
@@ -225,7 +225,7 @@ class _Tracker(fx.Interpreter):
         self.shared = {k for k, n in owners.items() if n > 1}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node, and see what becomes of the units that enter it."""
+        """Run a node, and follow the units that enter it."""
         value = super().run_node(n)
         if isinstance(value, Tensor):
             self.shapes[n] = value.shape
@@ -329,7 +329,7 @@ class _Tracker(fx.Interpreter):
         return tag
 
     def _keeps(self, name: str, module: nn.Module, n: fx.Node, tag: _Tag, value: Any) -> _Tag | None:
-        """A layer that treats every unit by itself."""
+        """A layer that treats every unit separately."""
         if not isinstance(value, Tensor):
             return None
         shape, kind = self.shapes[n.all_input_nodes[0]], type(module)
@@ -403,7 +403,7 @@ def _spatial(name: str) -> int:
 
 
 def trace(net: nn.Module) -> fx.GraphModule:
-    """The graph of a network; whatever stops :mod:`torch.fx` is raised."""
+    """The graph of a network; raises what :mod:`torch.fx` raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fx.symbolic_trace(net)
@@ -416,14 +416,14 @@ def _discover(model: Model, x: Tensor) -> tuple[list[Group], dict[str, str]]:
         frozen.requires_grad_(own.requires_grad)
     try:
         traced = trace(net)
-    except Exception as error:  # of whatever kind the network's own Python code makes of a proxy
+    except Exception as error:  # the network's own Python code may raise anything when it is traced
         raise ValueError(
             f"The hidden units cannot be found: torch.fx cannot trace the network ({error}). {BY_HAND}"
         ) from error
     tracker = _Tracker(traced)
     with torch.no_grad():
         tracker.run(x)
-    found, left_out = [], {}
+    groups, left_out = [], {}
     logits = {tracker.root(k) for k in tracker.logits}
     for k, label in enumerate(tracker.labels):
         name = "+".join(label.makers)
@@ -432,8 +432,8 @@ def _discover(model: Model, x: Tensor) -> tuple[list[Group], dict[str, str]]:
         if label.why or not label.columns:
             left_out[name] = label.why or "nothing reads them"
         else:
-            found.append(Group(name, label.size, tuple(label.rows), tuple(label.columns)))
-    if not found:
+            groups.append(Group(name, label.size, tuple(label.rows), tuple(label.columns)))
+    if not groups:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items()) or "no layer but the last makes units"
         raise ValueError(f"The network has no hidden units that can be removed one by one ({reasons}). {BY_HAND}")
-    return found, left_out
+    return groups, left_out

@@ -1,4 +1,4 @@
-"""Hidden units of a network: which coordinates belong to them, and smaller networks made of some of them."""
+"""Hidden units of a network: the coordinates that belong to them, and smaller networks with some of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Group:
-    """Hidden units that come and go together: a layer's, or the channels of all tensors that a residual sum adds up.
+    """Hidden units of one layer, or of several whose channels a residual sum adds up.
 
     ``size`` is their number. ``rows`` are the modules that make them: dimension 0 of everything these own (weight,
     bias, scale, shift, running statistics). ``columns`` are the modules that read them: dimension 1 of their weights.
@@ -41,8 +41,8 @@ class Neurons:
     Parameters
     ----------
     model : the network.
-    groups : its hidden units; see :func:`equipoise.submodels.discovery.find`, which tries them too.
-    left_out : for every layer whose units cannot be removed one by one, why; everyone keeps these.
+    groups : its hidden units; see :func:`equipoise.submodels.discovery.find`, which also checks them.
+    left_out : layers whose units cannot be removed one by one, and why; every submodel has all of them.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Neurons:
         return f"Neurons({', '.join(f'{g.name}: {g.size}' for g in self.groups)})"
 
     def held(self, units: Tensor) -> Tensor:
-        """Coordinates [..., G] of the submodels made of ``units`` [..., K]: those with both ends among the kept.
+        """Coordinates [..., G] of the submodels of ``units`` [..., K]: those with both ends among these units.
 
         Inputs, outputs, the bias of the outputs and what belongs to no unit are always held. Wang, Wang, Lyu, Peng, Yang,
         Wen, Yu, Wang, Fan, KDD 2024, the mask of equation 8.
@@ -110,7 +110,7 @@ class Neurons:
         return list(units.bool().split(self.sizes, -1))
 
     def _marked(self, rows: list[Tensor] | None, columns: list[Tensor] | None) -> Tensor:
-        """Coordinates whose row is of a unit in ``rows``, and whose column is of a unit in ``columns``; None is all."""
+        """Coordinates whose row belongs to a unit in ``rows`` and whose column to a unit in ``columns``; None is all."""
         some = next(p[0] for p in (rows, columns) if p)
         out = torch.ones(*some.shape[:-1], self.model.size, dtype=torch.bool, device=some.device)
         for start, stop, shape, row, column in self._plan:
@@ -135,11 +135,11 @@ class Neurons:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What another process makes it from: it knows tensors by identity, which does not travel."""
+        """Build it again in another process: it refers to tensors by identity, which cannot be pickled."""
         return _remade, (self.model, self.groups, self.left_out, self.extractable)
 
     def extract(self, units: Tensor) -> tuple[Model, Tensor]:
-        """The really smaller network made of ``units`` [K], and where its vector [G'] lies in the whole one.
+        """The smaller network with ``units`` [K], and the index of its vector [G'] in that of the whole network.
 
         The index [G'] (int64) has the parameters first, then the buffers, each in the small network's order:
         ``small.initial == model.initial[index]``.
@@ -155,7 +155,7 @@ class Neurons:
             if kinds and not part.any():
                 raise ValueError(
                     f"Group {group.name!r} has no unit left, and {', '.join(sorted(kinds))} needs one; "
-                    "keep a unit, or mask the whole network instead: vector * held(units)."
+                    "keep a unit, or mask the whole network: vector * held(units)."
                 )
         places = [part.nonzero().flatten() for part in parts]
 
@@ -224,14 +224,14 @@ def _claim(taken: dict[int, Cut], tensor: Tensor, k: int, group: Group, name: st
             f"Group {group.name!r} has {group.size} units, which does not fit {name!r}: "
             f"dimension {dim} of a tensor of shape {tuple(tensor.shape)} must be {group.size} or a multiple of it."
         )
-    found = (k, tensor.shape[dim] // group.size)
-    if taken.setdefault(id(tensor), found) != found:
+    claim = (k, tensor.shape[dim] // group.size)
+    if taken.setdefault(id(tensor), claim) != claim:
         what = ("made", "read")[dim]
         raise ValueError(f"Group {group.name!r}: the units {what} by {name!r} belong to another group already.")
 
 
 def _resize(module: nn.Module, attribute: str, small: Tensor, rows: bool, columns: bool) -> None:
-    """Set the sizes that a layer states of itself."""
+    """Set the size attributes of a layer."""
     if rows:
         for name in ("out_features", "out_channels", "num_features", "num_parameters"):
             if hasattr(module, name):
@@ -240,5 +240,5 @@ def _resize(module: nn.Module, attribute: str, small: Tensor, rows: bool, column
         for name in ("in_features", "in_channels"):
             if hasattr(module, name):
                 setattr(module, name, small.shape[1])
-    if rows and attribute == "weight" and getattr(module, "groups", 1) > 1:  # a convolution of each channel by itself
+    if rows and attribute == "weight" and getattr(module, "groups", 1) > 1:  # a depthwise convolution
         module.groups = module.in_channels = len(small)  # type: ignore[assignment]

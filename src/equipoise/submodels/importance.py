@@ -1,4 +1,4 @@
-"""How important every hidden unit is: the loss of the network without it."""
+"""The importance of every hidden unit: the loss of the network without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Values = dict[fx.Node, Any]
 Batches = Iterable[tuple[Tensor, Tensor]]
 CACHE = 1 << 21  # bytes of intermediate values to work on at a time: they stay in the cache of a processor
 FEWEST = 64  # samples at a time, as far as memory allows
-TRIED = 32  # samples on which the shortcut is compared with the plain computation
+COMPARED = 32  # samples on which the shortcut is compared with the plain computation
 
 
 def naive(
@@ -61,23 +61,23 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
 
     .. math:: I_k = F(\theta_{-k}; V) - F(\theta; V)
 
-    is the importance of unit k, the first result less the second, where nothing that the unit gives is read. Wang, Wang,
-    Lyu, Peng, Yang, Wen, Yu, Wang, Fan, KDD 2024, equation 3.
+    is the importance of unit k, the first result less the second. Wang, Wang, Lyu, Peng, Yang, Wen, Yu, Wang, Fan,
+    KDD 2024, equation 3.
 
-    What a unit adds to the output of the layers that read it is taken from there, and only what comes after is computed
-    again, for the samples on which it adds anything; so a unit that is always 0 has importance 0 exactly. What cannot be
-    done so is left to :func:`naive`.
+    What a unit adds to the outputs of its readers is subtracted there, and only the layers behind them are computed again,
+    for the samples on which it adds anything; so a unit that is always 0 has importance 0 exactly. Units for which this is
+    not possible are left to :func:`naive`.
 
     Parameters
     ----------
     neurons : the network and its hidden units.
     vector : the whole model [G].
     batches : the samples, as inputs [B, ...] and labels [B], in batches of any size.
-    memory : > 0, bytes of intermediate values to hold, about; one sample at a time takes what it takes.
+    memory : > 0, about how many bytes of intermediate values to hold; at least one sample is processed at a time.
 
     Returns
     -------
-    Losses, float64, in eval mode and over all samples alike. What is not finite is given as it is.
+    Losses, float64, in eval mode. Values that are not finite are returned as they are.
 
     Raises
     ------
@@ -91,10 +91,10 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
     assert first is not None
     stream = chain([first], stream)
     try:
-        shortcut = _Shortcut(neurons, vector, first[0][:TRIED])
-    except Exception:  # of whatever kind the network's own Python code makes of being traced
+        shortcut = _Shortcut(neurons, vector, first[0][:COMPARED])
+    except Exception:  # the network's own Python code may raise anything when it is traced
         return naive(neurons, vector, stream)
-    shortcut.compare(vector, first[0][:TRIED])
+    shortcut.compare(vector, first[0][:COMPARED])
     again = [*stream] if shortcut.plain else []
     total = torch.zeros(neurons.n, dtype=torch.float64, device=vector.device)
     base, samples = total.new_zeros(()), 0
@@ -125,7 +125,7 @@ def _chunks(batches: Batches, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class _Behind:
-    """What depends on the units of one group: the nodes that read them, and ``order``, all behind these in turn."""
+    """The nodes that depend on the units of one group: those that read them, and all behind these (``order``)."""
 
     def __init__(self, group: Group, first: int, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
         self.group, self.first = group, first
@@ -143,16 +143,15 @@ class _Behind:
         # readers whose input is not behind another reader; each is subtracted from
         self.direct = {n for n in read if not changed & {*n.all_input_nodes} and _linear(self.readers[n])}
         last = {n: node for node in graph.nodes for n in node.all_input_nodes}
-        self.last_use: dict[fx.Node, list[fx.Node]] = {
-            node: [] for node in graph.nodes
-        }  # what nothing after a node reads
+        # nodes whose value is not needed after a node
+        self.last_use: dict[fx.Node, list[fx.Node]] = {node: [] for node in graph.nodes}
         for n, node in last.items():
             self.last_use[node].append(n)
         self.used = {n for node in self.order for n in node.all_input_nodes} | {*read}
 
 
 def _linear(module: nn.Module) -> bool:
-    """Whether what a layer gives is a sum over its input channels, with zeros around the image."""
+    """Whether the output of a layer is a sum over its input channels, with zeros around the image."""
     plain = getattr(module, "groups", 1) == 1 and getattr(module, "padding_mode", "zeros") == "zeros"
     return type(module) in (nn.Linear, *CONVOLUTIONS) and plain
 
@@ -160,7 +159,7 @@ def _linear(module: nn.Module) -> bool:
 class _Shortcut:
     """The graph of a network at one vector, in eval mode, and the continuation behind each group of units.
 
-    It is long because every step needs the graph, the modules and the values to keep together.
+    It is long because every step needs the graph, the modules and the cached values.
     """
 
     def __init__(self, neurons: Neurons, vector: Tensor, x: Tensor) -> None:
@@ -170,7 +169,7 @@ class _Shortcut:
             if isinstance(module, _BatchNorm) and module.running_mean is None:
                 raise ValueError("BatchNorm without statistics lets samples depend on each other.")
             if getattr(module, "inplace", False):
-                module.__dict__["inplace"] = False  # what is kept must stay as it is
+                module.__dict__["inplace"] = False  # cached values must not change
         self.net = trace(net)
         self.graph = self.net.graph
         self.modules = dict(net.named_modules(remove_duplicate=False))
@@ -216,7 +215,7 @@ class _Shortcut:
 
     @torch.no_grad()
     def run(self, x: Tensor, first: bool = False) -> Values:
-        """One pass through the whole network: the values that will be needed again."""
+        """One pass through the network: the values that will be needed again."""
         if self.neurons.model.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         values: Values = {}
@@ -254,14 +253,14 @@ class _Shortcut:
         return total, whole
 
     def active(self, behind: _Behind, forward: _Pass) -> Tensor:
-        """On which samples a unit adds anything to what reads it [B, size]."""
-        found: list[Tensor] = []
+        """The samples on which a unit adds anything to its readers [B, size]."""
+        parts: list[Tensor] = []
         for node, module in behind.readers.items():
             inputs, weight = forward.values[node.all_input_nodes[0]], _weight(module)
             on = (inputs != 0).movedim(-1 if type(module) is nn.Linear else 1, 1)
             on = on.reshape(forward.n, behind.group.size, -1).any(2)
-            found.append(on & (weight != 0).transpose(0, 1).reshape(behind.group.size, -1).any(1))
-        return torch.stack(found).any(0)
+            parts.append(on & (weight != 0).transpose(0, 1).reshape(behind.group.size, -1).any(1))
+        return torch.stack(parts).any(0)
 
     @torch.no_grad()
     def without(self, behind: _Behind, unit: int, forward: _Pass, rows: Tensor) -> Tensor:
@@ -295,7 +294,7 @@ class _Shortcut:
     def reader_output(
         self, behind: _Behind, node: fx.Node, unit: int, lookup: Lookup, forward: _Pass, rows: Tensor
     ) -> Tensor:
-        """What a reader gives without a unit."""
+        """The output of a reader without a unit."""
         module = behind.readers[node]
         weight = _weight(module)
         times = weight.shape[1] // behind.group.size
@@ -303,8 +302,8 @@ class _Shortcut:
         if node not in behind.direct or not forward.finite(node):
             weight = weight.clone()
             weight[:, mine] = 0
-            whole: Tensor = functional_call(module, {"weight": weight}, (lookup(node.all_input_nodes[0]),))
-            return whole
+            output: Tensor = functional_call(module, {"weight": weight}, (lookup(node.all_input_nodes[0]),))
+            return output
         z: Tensor = forward.values[node].index_select(0, rows)
         if type(module) is nn.Linear and z.dim() == 2 and times == 1:
             given = forward.transposed(node.all_input_nodes[0])[unit].index_select(0, rows)
@@ -344,14 +343,14 @@ class _Shortcut:
                 near = torch.allclose(
                     self.without(behind, unit, forward, rows), expected, rtol=tolerance, atol=tolerance, equal_nan=True
                 )
-            except Exception:  # a size of the batch that was asked for in a way not known here
+            except Exception:  # the network may read the size of the batch in a way not handled here
                 near = False
             if not near:
                 self.plain += range(behind.first, behind.first + behind.group.size)
 
 
 class _Pass:
-    """What one pass on ``n`` samples left behind."""
+    """The values of one pass on ``n`` samples."""
 
     def __init__(self, values: Values, n: int) -> None:
         self.values, self.n = values, n
@@ -362,11 +361,11 @@ class _Pass:
         """A value [B, units] with each unit's in a row."""
         if node not in self._transposed:
             self._transposed[node] = self.values[node].T.contiguous()
-        found: Tensor = self._transposed[node]
-        return found
+        transposed: Tensor = self._transposed[node]
+        return transposed
 
     def finite(self, node: fx.Node) -> bool:
-        """Whether something may be subtracted from a value."""
+        """Whether a value is finite, so that a part can be subtracted."""
         if node not in self._finite:
             self._finite[node] = bool(self.values[node].isfinite().all())
         return self._finite[node]
