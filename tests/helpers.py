@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,29 @@ from equipoise.federation.trial import Trial, begin
 from equipoise.flower import in_process
 
 N_INPUTS, N_CLASSES = 6, 3
+# What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and
+# sum follows in `make test-all`. Together they have every hook, every kind of state, private coordinates and submodels.
+REPRESENTATIVE = (
+    "fedavg",
+    "scaffold",
+    "moon+fedheal",
+    "fedproto+afl",
+    "ditto-personal",
+    "fedbn",
+    "fedpac",
+    "fedga",
+    "sam",
+    "fedsac",
+    "cgsv",
+    "cffl",
+    "dp",
+)
 UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest
+
+
+def fast_first(names: Iterable[Any], fast: Container[Any] = REPRESENTATIVE) -> list[Any]:
+    """Cases of a parametrized test, of which those not in ``fast`` wait for `make test-all`."""
+    return [pytest.param(n, id=str(n), marks=[pytest.mark.slow] * (n not in fast)) for n in names]
 
 
 def tensor(values: Any) -> Tensor:

@@ -178,7 +178,7 @@ def test_notes() -> None:
 
 
 # the tables
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_every_table_holds_the_numbers(seeds: int) -> None:
     histories = several(seeds)
     found = comparison(histories)
@@ -392,6 +392,7 @@ def test_neurons_that_are_not_nested() -> None:
         assert sum(bar.get_x() == pytest.approx(first) for bar in blue) == most  # the unit most clients hold is first
 
 
+@pytest.mark.slow
 def test_figures_of_odd_runs() -> None:
     """Equal contributions, one client, one round, names that matplotlib would read."""
     runs = [

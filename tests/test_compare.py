@@ -189,7 +189,8 @@ def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path:
     assert_same_run(executed(tmp_path / "whole", configs[0]), dead)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     equipoise: Call, zygote: Zygote, tmp_path: Path, number: int
 ) -> None:

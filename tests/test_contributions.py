@@ -13,7 +13,7 @@ import equipoise as eq
 from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
-from helpers import federation, fitted, identical, samples
+from helpers import fast_first, federation, fitted, identical, samples
 
 SMALL = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
 TESTS = {"a": samples(40, 1)}
@@ -61,7 +61,9 @@ def test_methods_on_the_same_data_share_the_answer(counted: list[int], tmp_path:
     assert counted == [2, 2, 2]
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2", "[]", '{"standalone_test": [0.1], "standalone_val": null}'])
+@pytest.mark.parametrize(
+    "content", fast_first(["", "[1, 2", "[]", '{"standalone_test": [0.1], "standalone_val": null}'], ("[1, 2",))
+)
 def test_a_damaged_answer_costs_only_the_time(counted: list[int], tmp_path: Path, content: str) -> None:
     first = ran(tmp_path / "a", "fedavg")
     (kept,) = (tmp_path / "cache").glob("alone-*.json")

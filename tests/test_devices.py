@@ -20,6 +20,7 @@ import equipoise as eq
 from equipoise.core import client_rows as rows
 from equipoise.federation import inputs as frame
 from equipoise.methods import METHODS
+from helpers import fast_first
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 MAKERS = {
@@ -188,7 +189,7 @@ def test_the_pretence_holds(pretend):
 
 
 @pytest.mark.parametrize("engine", ["sequential", pytest.param("stacked", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", fast_first(sorted(METHODS)))
 def test_a_round_stays_on_its_device(pretend, method, engine, tmp_path):
     held_out, test = clients(2)
     fed = eq.Federation(

@@ -23,7 +23,7 @@ from equipoise.core.rule import Rule, Visit
 from equipoise.engines import Processes, Stacks, WorkerError, Workers
 from equipoise.engines.choose import choose
 from equipoise.engines.job import Answer, Job
-from equipoise.engines.processes import Board, look
+from equipoise.engines.processes import Board, shared_tensors
 from equipoise.federation import guard
 from equipoise.federation.guard import QuorumError
 from equipoise.networks import build
@@ -301,7 +301,7 @@ def marked() -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize(
     "method", ["fedavg", "scaffold+fedheal", "moon", "fedproto+fedheal", "fedbn", "fedsac", "cgsv", "dp"]
 )
-@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
 def test_processes_give_the_same_bits(method: str, kind: str, pool: Processes) -> None:
     sizes = (9, 13, 9, 13, 9) if kind == "batchnorm" else UNEQUAL
     alone, spread_out = (fitted(method, 3, kind=kind, sizes=sizes, engine=e) for e in ("sequential", pool))
@@ -421,7 +421,7 @@ def test_a_board_holds_what_was_put_on_it() -> None:
         "number": torch.tensor(7),
     }
     board = Board(tensors)
-    seen = look(board.path, board.places)
+    seen = shared_tensors(board.path, board.places)
     assert all(torch.equal(seen[k], x[:1] if k == "same" else x) for k, x in tensors.items())
     seen["a"][0, 0] = 9
     assert float(board.tensors["a"][0, 0]) == 9

@@ -38,6 +38,7 @@ from helpers import (
     KeepHead,
     clients,
     consortium,
+    fast_first,
     federation,
     fitted,
     generator,
@@ -383,7 +384,7 @@ TAMPERED: dict[str, tuple[Callable[[Parcel], Parcel], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", TAMPERED)
+@pytest.mark.parametrize("what", fast_first(TAMPERED, ("nan", "short", "no receipt", "report shape", "strange rule")))
 def test_an_answer_that_cannot_be_used_is_quarantined(what: str, tmp_path: Path) -> None:
     change, reason = TAMPERED[what]
     machines = Machines(tmp_path, rounds=2)

@@ -16,7 +16,7 @@ from equipoise.core.model import Model
 from equipoise.submodels import importance
 from equipoise.submodels.discovery import find
 from equipoise.submodels.importance import ablation, naive
-from helpers import generator, tensor
+from helpers import fast_first, generator, tensor
 from test_neurons import MAPPING, NETS, Dynamic, images, made, silenced
 
 
@@ -42,7 +42,7 @@ def shortcut(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", fast_first(NETS, set(NETS) - {"resnet10"}))
 def test_by_hooks(name: str) -> None:
     """The oracle: what readers get from a unit is set to zero, one unit after another."""
     neurons, vector = made(name)
@@ -59,7 +59,7 @@ def test_by_hooks(name: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", fast_first(NETS, set(NETS) - {"resnet10"}))
 def test_the_shortcut_is_exact(name: str, dtype: torch.dtype, tolerance: float, shortcut: list[int]) -> None:
     neurons, vector = made(name, dtype)
     given = batches(dtype=dtype)
@@ -95,7 +95,7 @@ def test_pieces_are_the_same_samples(sizes: list[int], take: int) -> None:
     assert [len(b) for _, b in found[:-1]] == [take] * (len(found) - 1)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "cnn-batch", "resnet10"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "cnn-batch", pytest.param("resnet10", marks=pytest.mark.slow)])
 def test_a_dead_unit_has_importance_zero(name: str) -> None:
     """Never active (in every group that is behind ReLU), or read with weight zero."""
     neurons, vector = made(name, torch.float32)

@@ -43,7 +43,7 @@ def test_it_goes_to_another_process_as_a_path(tmp_path: Path) -> None:
     assert torch.equal(pickle.loads(told)[1][0], x[2])
 
 
-@pytest.mark.parametrize("engine", ["auto", "sequential", "processes"])
+@pytest.mark.parametrize("engine", ["auto", "sequential", pytest.param("processes", marks=pytest.mark.slow)])
 def test_training_is_that_of_images_in_memory(tmp_path: Path, engine: str) -> None:
     data, x = stored(tmp_path / "x.npy")
     parts = [range(15), range(15, 40)]

@@ -321,7 +321,10 @@ def test_every_measure_has_a_block_like_that_of_the_accuracy(groups, seeds):
                 assert pooled[key] == pytest.approx({"mean": values.mean(), "std": values.std()}), key
 
 
-@pytest.mark.parametrize(("groups", "seeds"), EVERY_SHAPE)
+@pytest.mark.parametrize(
+    ("groups", "seeds"),
+    [EVERY_SHAPE[0], *(pytest.param(*s, marks=pytest.mark.slow) for s in EVERY_SHAPE[1:-1]), EVERY_SHAPE[-1]],
+)
 def test_every_measure_has_a_table(groups, seeds):
     histories = compared(groups, seeds, clients=(5,) * len(groups))
     found = comparison(histories)

@@ -160,6 +160,7 @@ def test_cells_are_run_once_and_shown_beside_the_paper(mine: str, tmp_path: Path
     assert part.entries["Plain & simple", "street"].values == pytest.approx(street)
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_does_not_take_the_others_along(mine: str, tmp_path: Path) -> None:
     path = Path(mine)
     path.write_text(MINE.replace("train = {rounds = 1}", "train = {rounds = 1, lr = 1e30}"))
@@ -211,7 +212,7 @@ def test_what_stands_beside_the_last_round_is_of_the_last_round() -> None:
         ("fedheal/table2", "of the last five rounds that were evaluated, in percent"),
         ("fedld/table1", "of the last round that was evaluated, in percent"),
         ("fedism/table5", "in MiB, of one client in one round"),
-        ("fedsac/table1", "100 times the correlation, in the last round that was evaluated"),
+        pytest.param("fedsac/table1", "100 times the correlation, in the last round that was evaluated", marks=pytest.mark.slow),
         ("fedsac/figure3", "fairness 100 times the correlation, in the last round that was evaluated; max of the last round"),
     ],
 )  # fmt: skip
@@ -345,6 +346,7 @@ def test_the_order_of_the_rows_is_compared() -> None:
 
 
 # the command
+@pytest.mark.slow
 def test_the_command_writes_the_table_and_goes_on(mine: str, tmp_path: Path) -> None:
     def call(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "equipoise", "reproduce", mine, "--runs", str(tmp_path / "runs"), *more]
@@ -362,6 +364,7 @@ def test_the_command_writes_the_table_and_goes_on(mine: str, tmp_path: Path) -> 
     assert "--data and --embedded: give one of them" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_can_be_seen_first(mine: str, tmp_path: Path) -> None:
     def call(*more: str) -> str:
         command = [sys.executable, "-m", "equipoise", "reproduce", mine, "--runs", str(tmp_path / "runs"), "--dry-run"]

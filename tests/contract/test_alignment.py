@@ -28,9 +28,8 @@ from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
 from equipoise.methods import METHODS
-from helpers import clients, consortium, federation, identical, network, samples, told
+from helpers import REPRESENTATIVE, clients, consortium, federation, identical, network, samples, told
 
-REPRESENTATIVE = ("fedavg", "moon", "scaffold+fedheal", "fedproto+fedheal", "cgsv", "fedsac", "ditto", "fedbn", "dp")
 STEPS = cycle(range(1, 16))  # elements: every place that a tensor can have between two multiples of 64 bytes
 
 
@@ -99,8 +98,8 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "processes": lambda: Processes(2),
     "stacked": lambda: Stacks(2),
 }
-FAST = {(name, "sequential", "float32") for name in METHODS} | {("moon", "sequential", "float64")}
-FAST |= {(name, e, "float64") for name in REPRESENTATIVE for e in ("workers", "stacked")}
+FAST = {(name, "sequential", "float32") for name in (*REPRESENTATIVE, "moon")} | {("moon", "sequential", "float64")}
+FAST |= {(name, e, "float64") for name in ("fedavg", "moon", "fedsac") for e in ("workers", "stacked")}
 
 
 def case(name: str, engine: str, dtype: str) -> Any:

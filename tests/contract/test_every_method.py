@@ -22,6 +22,7 @@ from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method, parse
 from equipoise.methods import METHODS
 from helpers import (
+    REPRESENTATIVE,
     UNEQUAL,
     KeepHead,
     KeepNorm,
@@ -29,6 +30,7 @@ from helpers import (
     client_axes,
     clients,
     difference,
+    fast_first,
     federation,
     fitted,
     identical,
@@ -107,34 +109,12 @@ ROUNDS = 4
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
-# What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and
-# sum follows in `make test-all`. Together they have every hook, every kind of state, private coordinates and submodels.
-REPRESENTATIVE = (
-    "fedavg",
-    "scaffold",
-    "moon+fedheal",
-    "fedproto+afl",
-    "ditto-personal",
-    "fedbn",
-    "fedpac",
-    "fedga",
-    "sam",
-    "fedsac",
-    "cgsv",
-    "cffl",
-    "dp",
-)
 BATCH_NORM_FAST = ("scaffold", "moon+qffl", "fedbn", "fedpac", "fedsac", "fedheal:released", "dp")
 
 
 def cases(names: Iterable[str], fast: Container[str], kind: str = "mlp") -> list[Any]:
     """Cases of a parametrized test; those not in ``fast`` wait for `make test-all`."""
     return [pytest.param(n, kind, id=f"{n}-{kind}", marks=[pytest.mark.slow] * (n not in fast)) for n in names]
-
-
-def by_name(names: Iterable[str], fast: Container[str]) -> list[Any]:
-    """The same for a test of networks of one kind."""
-    return [pytest.param(n, id=n, marks=[pytest.mark.slow] * (n not in fast)) for n in names]
 
 
 every_case = pytest.mark.parametrize(
@@ -680,7 +660,7 @@ def test_what_is_handed_out_and_kept_survives_a_stop(method: tuple[Rule, ...], t
 
 
 # (h) the small and the uneven
-@pytest.mark.parametrize("name", by_name(FEWER, METHODS))
+@pytest.mark.parametrize("name", fast_first(FEWER, REPRESENTATIVE))
 def test_one_client(name: str, tmp_path: Path) -> None:
     """A federation of one trains on that client, and its checkpoint holds together."""
     make = lambda: federation(name, sizes=(13,), participation=1.0)  # noqa: E731
@@ -694,7 +674,7 @@ def test_one_client(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((n, "mlp") for n in METHODS),
+        *cases(METHODS, REPRESENTATIVE),
         ("scaffold+fedheal", "batchnorm"),
         ("moon+qffl", "batchnorm"),
         ("feddyn", "batchnorm"),
@@ -712,7 +692,7 @@ def test_a_client_of_one_sample(name: str, kind: str) -> None:
         assert [q["client"] for q in record.get("quarantined", [])] == ([] if kind == "mlp" else [0])
 
 
-@pytest.mark.parametrize("name", by_name(FEWER, REPRESENTATIVE))
+@pytest.mark.parametrize("name", fast_first(FEWER, REPRESENTATIVE))
 def test_uneven_cohorts_and_batches(name: str) -> None:
     """Two of five clients a round, batches of 7 that divide none of them: deterministic, and the seed matters."""
     settings = {"participation": 0.34, "batch_size": 7, "epochs": 1, "tests": {"a": samples(40, 1)}}
@@ -724,7 +704,7 @@ def test_uneven_cohorts_and_batches(name: str) -> None:
     assert difference(a, fitted(name, 3, seed=11, **settings, engine="stacked")) < 1e-10
 
 
-@pytest.mark.parametrize("name", by_name(FEWER, REPRESENTATIVE))
+@pytest.mark.parametrize("name", fast_first(FEWER, REPRESENTATIVE))
 def test_float32_networks(name: str) -> None:
     """No state changes its dtype on the way, nobody is quarantined, and both engines agree as far as float32 goes."""
     a, b = (fitted(name, 2, net=network().float(), engine=e, epochs=1) for e in ("sequential", "stacked"))
