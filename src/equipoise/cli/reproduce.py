@@ -64,7 +64,11 @@ def reproduce(
     ] = None,
     base: Base = Path("runs"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, and say what they would take; train and write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="List the runs, and say what they would take, after one round of each row and part that is thrown away.",
+        ),
     ] = False,
     json_: Json = False,
 ) -> None:

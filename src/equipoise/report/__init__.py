@@ -1,6 +1,6 @@
 """What runs look like to a reader: tables, figures, and one self-contained HTML page.
 
-Imports ``metrics`` and ``system``.
+Imports the settings of ``core``, ``metrics`` and ``system``.
 """
 
 from equipoise.report.figures import draw_all, save_all

@@ -5,36 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from importlib import metadata
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from equipoise.core.settings import RunSettings, Settings
 from equipoise.system.environment import kind
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
 
 _READ: Final = ("true", "false", "none", "inf")  # as something else than a word
-_DEFAULTS: Final = {  # what the command line need not say
-    "optimizer": "sgd",
-    "engine": "auto",
-    "precision": "full",
-    "quorum": 0.5,
-    "threads": 1,
-    "device": "cpu",
-}
-_PROTOCOL: Final = (
-    "rounds",
-    "epochs",
-    "steps",
-    "batch_size",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "participation",
-    "clip",
-    "chunk",
-)
 
 
 def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
@@ -100,11 +82,11 @@ def _options(config: dict[str, Any]) -> str:
     words += ["--data", str(config["data"])] if config.get("data") else []
     if config.get("network"):
         words += ["--network", _called(config["network"], config.get("network_options") or {})]
-    for name in (*_PROTOCOL, *_DEFAULTS):
-        value = config.get(name)
-        replaced = name == "epochs" and config.get("steps") is not None
-        if value is not None and value != _DEFAULTS.get(name) and not replaced:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+    elsewhere = {"method", "seed"} | ({"epochs"} if config.get("steps") is not None else set())
+    for f in (*fields(RunSettings), *fields(Settings)):
+        value = config.get(f.name)
+        if f.name not in elsewhere and value is not None and (f.metadata["usual"] or value != f.default):
+            words += [f"--{f.name.replace('_', '-')}", str(value)]
     return f" {shlex.join(words)}"
 
 

@@ -149,7 +149,7 @@ def federation(
 
 
 def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:
-    """What a run would take, found out without training or writing anything; ``base`` is where it would be kept."""
+    """What a run would take, after one round that is thrown away; ``base`` is where the run would be kept."""
     torch.set_num_threads(config.threads)
     fed, data = federation(config, workers, trains=True)
     if fed.collaborative and (known := _kept(_alone_path(config, fed, data), len(data.clients))):
