@@ -45,8 +45,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     """The moments of a round in their order, as the page on architecture lists them."""
     asked = draws.participants(trial.settings.seed, before.t, len(trial.data), trial.settings.participation)
     asked = asked.to(before.vector.device)
-    now, received = _prepared(trial, before, asked, rounds)
-    job, lost = _hand_out(trial, now, asked, received, rounds)
+    now, job, lost = _hand_out(trial, before, asked, rounds)
     with closing(_visits(trial, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
         answers = _collect(trial, now, asked, visits)
     ids = asked[answers.rows]
@@ -66,13 +65,10 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     return following, {**record, **traffic, **_who_holds_what(trial, before, now)}
 
 
-def _prepared(trial: Trial, now: Progression, asked: Tensor, rounds: int) -> tuple[Progression, Tensor]:
-    """The server's state when it begins the round; and the whole model [M, G] from which each client will start."""
-    received = now.vector.expand(len(asked), -1) if now.given is None else now.given[asked]
-    if trial.private is not None and now.own is not None:
-        received = torch.where(trial.private, now.own[asked], received)
+def _prepared(trial: Trial, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Progression:
+    """The same, with the server's state as it is when the round begins."""
     if not trial.method.overriding("prepare"):
-        return now, received
+        return now
     briefing = Briefing(
         t=now.t,
         rounds=rounds,
@@ -88,11 +84,15 @@ def _prepared(trial: Trial, now: Progression, asked: Tensor, rounds: int) -> tup
     )
     with looking(trial, now.t):
         server = [rule.prepare(state, briefing) for rule, state in zip(trial.method.rules, now.server, strict=True)]
-    return replace(now, server=server), received
+    return replace(now, server=server)
 
 
-def _hand_out(trial: Trial, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> tuple[Job, list[Answer]]:
-    """What the clients are to do, each with its submodel and messages; and answers for those whose data cannot be loaded."""
+def _hand_out(trial: Trial, before: Progression, asked: Tensor, rounds: int) -> tuple[Progression, Job, list[Answer]]:
+    """The server's preparation; what the clients are to do; and answers for those whose data cannot be loaded."""
+    received = before.vector.expand(len(asked), -1) if before.given is None else before.given[asked]
+    if trial.private is not None and before.own is not None:
+        received = torch.where(trial.private, before.own[asked], received)
+    now = _prepared(trial, before, asked, received, rounds)
     ids = asked.tolist()
     units = submodels(trial, now.server, ids)
     held = None if units is None or trial.neurons is None else trial.neurons.held(units)
@@ -115,7 +115,7 @@ def _hand_out(trial: Trial, now: Progression, asked: Tensor, received: Tensor, r
         held=held,
         neurons=trial.neurons if plain(trial) else None,
     )
-    return job, lost
+    return now, job, lost
 
 
 def _of_answered(job: Job, answers: _Answers) -> tuple[Tensor, Tensor | None]:
