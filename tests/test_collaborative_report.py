@@ -165,7 +165,7 @@ def test_notes() -> None:
     assert "With seed 0 the runs have different" in comparison([other, made("fedsac")])["collaboration"]["notes"][0]
     for used, what in {
         "standalone_val": "validation data",
-        "standalone_test": "on the test set, of",
+        "standalone_test": "on the test set, which training",
         "given": "given",
     }.items():
         contribution = made("fedsac").meta["contribution"] | {"used": used}
