@@ -141,7 +141,7 @@ def test_other_methods_with_parts_of_their_own_start_from_the_same_model() -> No
     fed = federation("fedavg", kind="batchnorm", participation=1.0)
     rows = [row for row in trace(fed, 6, others=["fedbn"]) if row["round"] == 5]
     assert rows[0]["local"] == pytest.approx(rows[1]["local"], abs=1e-9)
-    with pytest.raises(ValueError, match="this federation has done 6"):
+    with pytest.raises(ValueError, match="this federation has trained for 6"):
         trace(fed, 2)
 
 

@@ -150,22 +150,22 @@ def test_notes() -> None:
     assert "Add finetune" not in notes  # it is there
     plain = [made("afl", follow=0.0), made("fedsac")]
     assert comparison(plain)["collaboration"]["notes"][0].endswith(
-        "Add finetune, as in afl+finetune, to compare what each client makes of it."
+        "Add finetune, as in afl+finetune, to compare the clients after local training."
     )
     assert "Clients of standalone receive nothing" in notes
-    assert "says little" not in notes
+    assert "is unreliable" not in notes
     assert comparison([made("fedsac")])["collaboration"]["notes"] == []
-    assert "over 3 clients says little" in comparison([made("fedsac", n=3)])["collaboration"]["notes"][0]
+    assert "over 3 clients is unreliable" in comparison([made("fedsac", n=3)])["collaboration"]["notes"][0]
     plain = made("fedavg", contribution=None)
     assert (
         "standalone accuracies of fedavg are not known"
         in comparison([plain, made("fedsac")])["collaboration"]["notes"][0]
     )
     other = made("cffl", contribution={"standalone_test": np.linspace(0.4, 0.5, N).tolist()})
-    assert "With seed 0 the runs know different" in comparison([other, made("fedsac")])["collaboration"]["notes"][0]
+    assert "With seed 0 the runs have different" in comparison([other, made("fedsac")])["collaboration"]["notes"][0]
     for used, what in {
         "standalone_val": "validation data",
-        "standalone_test": "on the test set, of",
+        "standalone_test": "on the test set, which training",
         "given": "given",
     }.items():
         contribution = made("fedsac").meta["contribution"] | {"used": used}

@@ -188,7 +188,7 @@ def test_messages_name_what_would_leak() -> None:
         ("fedproto+dp", "its class prototypes"),
         ("scaffold+dp", "its control variate"),
         ("dp+afl", "the loss of its data"),
-        ("fedsac+dp", "what it reaches alone"),
+        ("fedsac+dp", "its accuracy when it trains alone"),
     ):
         with pytest.raises(MethodError, match=rf"send {told}, which 'dp' does not protect.*dp\(noise=0\)\."):
             parse(text)

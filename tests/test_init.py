@@ -96,7 +96,7 @@ def test_without_data_it_is_about_digits(here: Path, equipoise: Any) -> None:
     assert equipoise("init").status == 0
     assert read(Path("equipoise.toml")) == ("fedavg", {}, 0, {"scenario": "digits", "scenario_options": {}})
     done = equipoise("init", "--force", "--set", "size=8")
-    assert "Say where they are, with --data" in done.err
+    assert "Give their path with --data" in done.err
 
 
 def test_data_that_say_no_client_are_divided(here: Path, equipoise: Any) -> None:

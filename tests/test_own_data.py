@@ -209,7 +209,7 @@ def test_what_is_no_image_is_said(tmp_path: Path) -> None:
     (top / "north" / "notes.txt").write_text("x")
     (top / "east" / "cat").mkdir(parents=True)
     found = read_user_data(top)
-    assert found.notes == ("1 file is no image and passed over: north/notes.txt.", "No image in east/cat: passed over.")
+    assert found.notes == ("1 file is no image and ignored: north/notes.txt.", "No image in east/cat: ignored.")
     assert found.clients == ("north", "south")
 
 
@@ -271,19 +271,19 @@ def broken_folders(top: Path, kind: str) -> None:
         ("nothing", r"has no images .*found nothing\. Expected CLIENT/CLASS/image\.jpg"),
         ("empty clients", r"has no images .*found nothing"),
         ("no image", r"found 1 of \.txt"),
-        ("loose", r"x\.png does not lie where the other images"),
-        ("deep", r"x\.png does not lie where"),
-        ("uneven", r"more/x\.png does not lie where"),
+        ("loose", r"x\.png is not in folders of the same form"),
+        ("deep", r"x\.png is not in folders of the same form"),
+        ("uneven", r"more/x\.png is not in folders of the same form"),
         ("parts beside", "found train beside extra"),
-        ("parts of one", r"b/cat/0\.png does not lie where"),
+        ("parts of one", r"b/cat/0\.png is not in folders of the same form"),
         ("only parts", "test, train hold images directly, and there are no folders of classes"),
         ("parts of clients without classes", "test, train hold images directly"),
-        ("case", "client 'North' and client 'north' differ in capital letters or spaces alone"),
-        ("case of a class", "class 'cat' and class 'Cat' differ in capital letters"),
+        ("case", "client 'North' and client 'north' differ only in capital letters or spaces"),
+        ("case of a class", "class 'cat' and class 'Cat' differ only in capital letters"),
         ("one class", "all 10 samples are of one class, 'cat'"),
-        ("unknown in test", "'bird' is in the test or validation data and in nobody's training data"),
-        ("only test", "nothing is marked as train"),
-        ("lost link", r"z\.png is a link to a file that is not there"),
+        ("unknown in test", "'bird' is in the test or validation data but in no training data"),
+        ("only test", "no sample is marked as train"),
+        ("lost link", r"z\.png is a link to a file that does not exist"),
         ("two tables", r"several tables \(a\.csv, b\.csv\)"),
     ],
 )
@@ -424,7 +424,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
         ("label,client\na,x\nb,x\n", "neither a column path nor columns of numbers"),
         ("label,label,v\na,x,1\n", "two columns are called 'label'"),
         ("label,client,path\na,x,no.png\nb,x,\n", r"line 2, column path: there is no image .*no\.png, and 1 more are missing"),
-        ("label,client,v\na,x,1\nb,X,1\n", "client 'x' and client 'X' differ in capital"),
+        ("label,client,v\na,x,1\nb,X,1\n", "client 'x' and client 'X' differ only in capital"),
         ("label,client,v,split\na,x,1,train\nb,x,1,train\nc,x,1,test\n", "'c' is in the test or validation data"),
     ],
 )  # fmt: skip
@@ -558,7 +558,7 @@ def test_hub_images(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert made.client_names == ("site-0", "site-1", "site-2")
     assert made.sizes == (8, 8, 8)
-    assert made.manifest["notes"] == ["hub:some/cats: the part extra passed over."]
+    assert made.manifest["notes"] == ["hub:some/cats: the part extra ignored."]
     for x, y in [*made.clients, *made.tests.values()]:
         assert x.shape[1:] == (3, 8, 8)
         assert ((x.float().mean((1, 2, 3)) > 100) == (y == 1)).all()

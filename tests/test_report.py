@@ -429,11 +429,11 @@ def test_verdict_says_when_a_difference_may_be_chance():
         for m, accuracies in noise.items()
         for s, a in enumerate(accuracies)
     ]
-    assert "cannot be told from chance" in verdict(comparison(histories[::-1]))
+    assert "cannot be distinguished from chance" in verdict(comparison(histories[::-1]))
 
 
 def test_verdict_of_two_seeds_asks_for_more():
-    assert "Two seeds are few" in verdict(comparison(several(2)))
+    assert "Two seeds are too few" in verdict(comparison(several(2)))
 
 
 def test_verdict_of_one_group_does_not_speak_of_fairness():
@@ -447,7 +447,7 @@ def test_verdict_of_one_group_does_not_speak_of_fairness():
 
 
 def test_verdict_without_an_evaluation():
-    assert "nothing to judge" in verdict(comparison([History([], {"method": "m"})]))
+    assert "nothing to compare" in verdict(comparison([History([], {"method": "m"})]))
 
 
 # --- figures
@@ -618,7 +618,7 @@ def test_page_without_clients_or_groups():
     assert "Spread over the clients" not in page.text
     assert page.tags.count("svg") == 2
     empty = Page(render([unevaluated()]))
-    assert "nothing to judge" in empty.text
+    assert "nothing to compare" in empty.text
     assert "svg" not in empty.tags
 
 

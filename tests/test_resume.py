@@ -206,7 +206,7 @@ def test_a_command_on_a_full_disk_says_so_and_goes_on_with_room(whole: Path, beg
     ended = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert "File too large. What was complete is kept" in ended.stderr
+    assert "File too large. Complete results are kept" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert all((tensors(begun)[k] == v).all() for k, v in before.items())

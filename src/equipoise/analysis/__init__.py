@@ -1,6 +1,6 @@
-"""What a run can be asked afterwards: how its loss is made up, and how sharp its minimum is.
+"""Analyses of a finished run: the decomposition of its loss, and the sharpness of its minimum.
 
-Imports runs and what is below them.
+Imports ``runs`` and lower layers.
 """
 
 from equipoise.analysis.decomposition import decomposition, trace

@@ -67,7 +67,7 @@ def trace(
     check_whole("every", every, 1)
     if fed.progress.t:
         raise ValueError(
-            f"trace trains from the first round on; this federation has done {fed.progress.t}. Make a new one."
+            f"trace trains from the first round on; this federation has trained for {fed.progress.t}. Make a new one."
         )
     fed.prepare(rounds, progress=False)
     trial, had = fed.trial, known or {}
@@ -100,13 +100,13 @@ def _with(trial: Trial, method: Method) -> Trial:
     if lacking := method.needs - ({"validation"} if trial.oracle is not None else set()):
         raise ValueError(
             f"{method} cannot be tried for one round from the models of another method: it needs {', '.join(sorted(lacking))}. "
-            "Take apart a run of its own."
+            "Decompose a run of this method."
         )
     return replace(trial, method=method, private=method.private(trial.model))
 
 
 def _from(trial: Trial, vector: Tensor) -> Trial:
-    """The same trial with another first model [G], for everybody and for everything that is remembered."""
+    """The same trial with another initial model [G], for all clients and all state."""
     return replace(trial, setup=replace(trial.setup, initial=vector.clone()))
 
 
@@ -146,12 +146,12 @@ def decomposition(
 ) -> list[Row]:
     """Split the loss of a run, round by round, by training it once more: the same seed gives the same local models.
 
-    What is measured is kept in ``decomposition.json`` beside the run; rounds that are there are not measured again. A
-    directory in which a run was only begun serves too.
+    The results are stored in ``decomposition.json`` in the run's directory, and are not measured again. The run need not be
+    finished.
 
     Parameters
     ----------
-    directory : of a run made by the command line.
+    directory : of a run from the command line.
     every : measure every ``every``-th round, and the last.
     others : methods to try for one round from the same models, see :func:`trace`.
     on_round : called after each round with the rounds done and to do.
@@ -174,8 +174,8 @@ def decomposition(
     def check(t: int, record: dict[str, Any]) -> None:
         if t in then and not _same(then[t], dict(zip(record["ids"], record["weights"], strict=True))):
             raise RunError(
-                f"{path}: trained again, round {t} gives its clients other weights than metrics.jsonl holds. The versions "
-                "of libraries or the machine have changed since; make the run anew to take it apart."
+                f"{path}: trained again, round {t} gives its clients other weights than metrics.jsonl has. The versions "
+                "of libraries or the machine have changed since; repeat the run to decompose its loss."
             )
         if on_round is not None:
             on_round(t + 1, config.rounds)
@@ -188,7 +188,7 @@ def decomposition(
 
 
 def measured(directory: Path, every: int, others: Sequence[str]) -> bool:
-    """Whether :func:`decomposition` would find everything measured."""
+    """Whether :func:`decomposition` has nothing left to measure."""
     config = runs.load(directory)
     return all(key in _known(directory, config) for key in _wanted(config, every, others))
 
@@ -207,9 +207,9 @@ def _kept(path: Path, config: RunConfig) -> list[Row]:
     if not path.exists():
         return []
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        same = found["config"] == json.loads(json.dumps(config.table()))
-        rows: list[Row] = found["rows"] if same else []
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        same = stored["config"] == json.loads(json.dumps(config.table()))
+        rows: list[Row] = stored["rows"] if same else []
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{path} is damaged. Delete it; it will be measured again.") from None
     return rows

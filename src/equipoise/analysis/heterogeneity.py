@@ -39,7 +39,7 @@ class GridRun:
 
 
 def cells(base: Path, alphas: Sequence[float] = ALPHAS, seeds: int = 1, **choices: Any) -> list[GridRun]:
-    """Every run of the figure, begun in a directory of its own; those begun earlier stay.
+    """Every run of the figure, each started in its own directory unless it was before.
 
     Parameters
     ----------
@@ -67,10 +67,10 @@ def measure(
     jobs: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """Train every cell by FedAvg, each in a process of its own, and try one round of every method from the same models.
+    """Train every cell by FedAvg, each in its own process, and one round of every method from the same models.
 
     So the local models of ``fedavg``, ``principal`` and ``fedgh`` are the same, as in FedLD's figure ("in one FL round").
-    What is finished is not done again.
+    Finished measurements are not repeated.
 
     Returns
     -------
@@ -78,12 +78,12 @@ def measure(
 
     Raises
     ------
-    RunError : some cells failed; the others are kept, and the same call goes on from there.
+    RunError : some cells failed; the others are kept, and the same call resumes.
     """
     import pandas as pd
 
-    asked = list(dict.fromkeys(str(parse(method)) for method in methods))
-    others = [text for text in asked if text != "fedavg"]
+    names = list(dict.fromkeys(str(parse(method)) for method in methods))
+    others = [text for text in names if text != "fedavg"]
     options = ["analyse", "decomposition", "--quiet", f"--every={every}", *(f"--try={text}" for text in others), "--"]
     waiting = [cell.path for cell in found if not measured(cell.path, every, others)]
 
@@ -99,7 +99,7 @@ def measure(
         {"alpha": cell.alpha, "seed": cell.seed, **row}
         for cell in found
         for row in decomposition(cell.path, every, others)
-        if row["method"] in asked
+        if row["method"] in names
     ]
-    rows.sort(key=lambda row: asked.index(row["method"]))
+    rows.sort(key=lambda row: names.index(row["method"]))
     return pd.DataFrame(rows)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from equipoise.scenarios.own import Parts
 
 
-DIVIDED = 8  # clients among whom data are divided that do not say whose they are
+DIVIDED = 8  # clients among whom data without clients are divided
 SHOWN = 20  # clients in a table
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
@@ -34,17 +34,17 @@ MEANINGS = {  # in the order of the file
     **{name: meaning(f) for name, f in SETTINGS.items()},
 }
 OPTIONS = {  # of the scenario `own`
-    "clients": "divide data that do not say whose they are among so many clients",
+    "clients": "number of clients among whom data without clients are divided",
     "alpha": "of that division, >= 0.01: the lower, the more the clients' classes differ",
-    "test": "share of a client's samples that is drawn for testing where the data have no part test, in (0, 0.5]",
-    "validation": "share of its training samples that is drawn for the server, for methods that need such, in [0, 0.5]",
+    "test": "share of a client's samples that is drawn for testing if the data have no part test, in (0, 0.5]",
+    "validation": "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]",
     "tests": "what a test set is: groups, clients or all",
     "size": "side of images in pixels, >= 8",
     "measures": "recorded beside the accuracy: balanced, auc, auc_ovr, rates",
     "label": "column of the class",
     "client": "column of the client",
     "group": "column of a group of people or devices, between which fairness is measured",
-    "split": "column that says train, test or validation",
+    "split": "column with train, test or validation",
     "image": "column of image files",
     "leave_out": "columns that are no features",
     "download": "whether a data set of the Hub may be downloaded",
@@ -78,11 +78,11 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     json_: Json = False,
 ) -> None:
-    """Look at your data, say what was found, and write a commented file of all settings for `equipoise run --config`."""
+    """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     if output.exists() and not force:
         raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")
     options = _options(set_, data)
-    found = None if data is None else _look(data, options)
+    found = None if data is None else _data(data, options)
     if found is not None and found[0].client is None:
         options.setdefault("clients", len(found[1].train))
     lines = [] if found is None else _facts(*found)
@@ -108,13 +108,13 @@ def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
         options[name.strip()] = read_value(value)
     if options and data is None:
         raise ValueError(
-            f"--set {next(iter(options))}: this is an option of your own data. Say where they are, with --data."
+            f"--set {next(iter(options))}: this is an option of your own data. Give their path with --data."
         )
     return options
 
 
-def _look(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
-    """What there is, and how it would be divided with seed 0."""
+def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
+    """The user's data, and their division with seed 0."""
     from equipoise.data.own.columns import Columns
     from equipoise.data.own.reading import read_user_data
     from equipoise.scenarios.own import divided, several, test_sets
@@ -133,7 +133,7 @@ def _look(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
 
 
 def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
-    """Sentences about what was found."""
+    """Sentences about the data."""
     from equipoise.data.own.columns import counts, listed
 
     whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
@@ -188,7 +188,7 @@ def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: lis
 
 
 def _beside(data: str | None, output: Path) -> str | None:
-    """The user's path, as it is written in a file at ``output``."""
+    """The user's path, relative to the folder of the file ``output``."""
     from equipoise.data.own.reading import HUB
 
     if data is None or data.startswith((HUB, "~")) or Path(data).is_absolute():
@@ -197,7 +197,7 @@ def _beside(data: str | None, output: Path) -> str | None:
 
 
 def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str:
-    """The file: what was found, then every setting, those that are not given behind a #."""
+    """The file: facts about the data, then every setting, commented out if it is not given."""
     from equipoise import scenarios
 
     own = data is not None
@@ -206,7 +206,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
     given: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
     lines = [
         "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
-        "# A line that begins with # shows what holds without it; options of the command line win over this file.",
+        "# A line that begins with # shows a default; options of the command line override this file.",
         *(["#", "# What was found:"] if facts else []),
         *(f"#   {_printable(fact)}" for fact in facts),
         "",
@@ -274,7 +274,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
     except ValueError as error:
         raise ValueError(
-            f"{path} is no TOML file: {str(error).rstrip('.')}. Mend it, or write one with: equipoise init."
+            f"{path} is no TOML file: {str(error).rstrip('.')}. Correct it, or write one with: equipoise init."
         ) from None
     settings = given.pop("set", {})
     for name in given:

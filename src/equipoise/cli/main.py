@@ -1,4 +1,4 @@
-"""The command line: its commands, how it ends, and what it says of errors.
+"""The command line: its commands, exit statuses and error messages.
 
 No module that a command's options need imports PyTorch: the body of a command imports what it uses.
 """
@@ -81,7 +81,7 @@ def _main(
 
 
 class Stopped(BaseException):
-    """Ctrl-C or a polite kill; not a KeyboardInterrupt, on which Typer ends without a word."""
+    """Ctrl-C or SIGTERM; not a KeyboardInterrupt, on which Typer ends without a message."""
 
 
 def _stop(number: int, _: FrameType | None) -> None:
@@ -103,7 +103,7 @@ def main() -> NoReturn:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(
-            f"{where}{error.strerror or error}. What was complete is kept; mend this, then give the same command again.",
+            f"{where}{error.strerror or error}. Complete results are kept; correct this, then give the same command again.",
             1,
             debug,
         )
@@ -126,7 +126,7 @@ def _flush(debug: bool) -> None:
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter will flush once more
-        if not isinstance(error, BrokenPipeError):  # which means that the reader, such as head, has seen enough
+        if not isinstance(error, BrokenPipeError):  # a reader such as head has closed the pipe
             _fail(f"standard output: {error.strerror}.", 1, debug)
 
 

@@ -64,7 +64,7 @@ def make_client_app(
     method : where it is given, the site takes part in runs of this method and in no other: rules of your own, which no text
         names, or ``"fedavg+dp(noise=1.1)"`` at a site that does not leave its privacy to the server's settings.
     keep : sites of which a process that lives on keeps the data, >= 1; only simulations have several.
-    simulated : let ``dp`` draw its noise from the seed, so that a simulation can be repeated; it protects nobody then.
+    simulated : let ``dp`` draw its noise from the seed, so that a simulation can be repeated; it then protects no client.
     """
     opened: OrderedDict[str, Site] = OrderedDict()
     app = ClientApp()
@@ -92,17 +92,17 @@ def make_client_app(
 
     def answered(message: Message, context: Context) -> Message:
         kind, name = message.metadata.message_type, _name(context)
-        who = {"name": name} if kind == "query.describe" else {}  # later the server knows
+        named = {"name": name} if kind == "query.describe" else {}  # later the server knows the name
         try:
             asked = Parcel.of(message.content)
             reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
             reply.fields["name"] = name
         except (SiteError, StoreError, CodecError) as error:
             log.error("%s, %s: %s", name, kind, error)
-            reply = Parcel({"error": str(error), **who})
-        except Exception as error:  # its words stay in the site's log
+            reply = Parcel({"error": str(error), **named})
+        except Exception as error:  # its text stays in the site's log
             log.exception("%s, %s", name, kind)
-            reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **who})
+            reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})
         return Message(reply.records(), reply_to=message)
 
     for kind in (*KINDS, *masked_site.KINDS):
@@ -119,15 +119,15 @@ def _name(context: Context) -> str:
 
 def _state_directory(context: Context) -> Path:
     directory = context.node_config.get("state-dir") or context.run_config.get("state-dir")
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(str(directory)).expanduser() if directory else Path(home) / "equipoise"
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(str(directory)).expanduser() if directory else Path(base) / "equipoise"
 
 
 def make_server_app(task: TaskFunction, method: str | Rule | Method | None = None) -> ServerApp:
     """What runs on the server: ``serverapp`` of a Flower app.
 
-    It waits for the sites, trains by the same rounds as a simulation, and writes the same run directory. Where that holds a
-    run that was stopped, it goes on with it.
+    It waits for the sites, trains by the same rounds as a simulation, and writes the same run directory. A run in that
+    directory that was stopped is resumed.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def make_server_app(task: TaskFunction, method: str | Rule | Method | None = Non
 
 
 def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Method | None = None) -> History:
-    """Train across the sites behind a grid, from where the run directory stands.
+    """Train across the sites behind a grid, or resume the run in the run directory.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
 def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, method: Any) -> History:
     sweep(directory)
     made = Method.of(method if method is not None else settings.method)
-    name, known = _settle(directory, settings, made)
+    name, known = _identify(directory, settings, made)
     fields = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
     log.info("%s: waiting for sites", directory)
@@ -208,19 +208,19 @@ def log_line(record: Mapping[str, Any]) -> str:
     return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + (f" (without {lost})" if lost else "")
 
 
-def _settle(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known]]:
-    """The name of the experiment in a run directory, and its sites; a new name where there is none yet.
+def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known]]:
+    """The name of the experiment in a run directory, and its sites; a new name for a new run.
 
     Raises
     ------
     SitesError : the directory holds another run.
     """
     config = {**settings.config(), "method": str(method), "label": settings.method}
-    path, begun = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
+    path, started = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
-    if not begun and old.get("scenario", "sites") == "sites":  # what waited for sites in vain may be mended
+    if not started and old.get("scenario", "sites") == "sites":  # settings may change until the first round
         write_atomically(path, tomli_w.dumps(config))
     elif old != config:
         key = next(key for key in [*config, *old] if config.get(key) != old.get(key))
@@ -228,14 +228,14 @@ def _settle(directory: Path, settings: AppSettings, method: Method) -> tuple[str
             f"{directory} holds a run with other settings: {key.replace('_', '-')} is {old.get(key)!r} there and "
             f"{config.get(key)!r} here. Choose another run-dir, or delete it."
         )
-    if begun and (directory / "sites.json").exists():
+    if started and (directory / "sites.json").exists():
         fields = json.loads((directory / "sites.json").read_bytes())
         return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]]
     return f"{directory.name}-{secrets.token_hex(4)}", []
 
 
 def _table(path: Path) -> dict[str, Any]:
-    """What is in a TOML file.
+    """The content of a TOML file.
 
     Raises
     ------
@@ -269,7 +269,7 @@ def in_process(
     secure: bool = False,
     **changes: Unpack[Keywords],
 ) -> Federation:
-    """A federation whose clients are asked through Flower's messages in this process: what sites would do, and compute.
+    """A federation whose clients answer Flower's messages in this process: the code that sites run, without a network.
 
     Parameters are those of :class:`equipoise.Federation`; ``states`` is where the sites keep their states (default: a
     temporary directory). Every site has the test set of its group, or all.
@@ -285,8 +285,8 @@ def in_process(
     for k, (name, data) in enumerate(zip(known, given, strict=True)):
         mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
         tasks[name] = replace(server, train=data, test=mine or None, validation=None)
-    home = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
-    nodes = [{"site": name, "state-dir": str(home), "device": settings.device} for name in known]
+    folder = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
+    nodes = [{"site": name, "state-dir": str(folder), "device": settings.device} for name in known]
     client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
     fields = description(made, optimiser, settings, measures, "run")
     sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
@@ -303,5 +303,5 @@ def in_process(
         secure=secure,
     )
     if states is None:
-        weakref.finalize(fed, shutil.rmtree, home, ignore_errors=True)
+        weakref.finalize(fed, shutil.rmtree, folder, ignore_errors=True)
     return fed

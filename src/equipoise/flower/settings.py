@@ -40,11 +40,11 @@ class AppSettings(Settings, RunSettings):
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> AppSettings:
-        """From a run's configuration, which may hold keys of the app's own.
+        """From a run's configuration, which may also hold other keys of the app.
 
         Raises
         ------
-        ValueError : naming the key, what was expected and what was found; or a key that looks like a slip.
+        ValueError : a value is out of its range, or a key is probably misspelt.
         """
         own = {_key(f.name): f for f in fields(AppSettings) if f.name not in OF_SITES}
         for key in config:
@@ -62,23 +62,23 @@ class AppSettings(Settings, RunSettings):
 
     @property
     def names(self) -> list[str]:
-        """The sites that are named."""
+        """The names in ``sites``."""
         return [name.strip() for name in self.sites.split(",") if name.strip()]
 
     def table(self) -> dict[str, Any]:
-        """What can be written in ``pyproject.toml``, where a value is never None."""
+        """The settings as in ``pyproject.toml``, where a value is never None."""
         own = [f for f in fields(self) if f.name not in OF_SITES]
         return {_key(f.name): _off(f) if (value := getattr(self, f.name)) is None else value for f in own}
 
     def config(self) -> dict[str, Any]:
-        """All that decides the result, for ``config.toml``."""
-        told = {key.replace("-", "_"): value for key, value in self.table().items()}
-        kept = {name: value for name, value in told.items() if name not in ON_SERVER}
-        return {**kept, "scenario": "sites", "engine": "flower"}
+        """The settings on which the result depends, for ``config.toml``."""
+        every = {key.replace("-", "_"): value for key, value in self.table().items()}
+        decisive = {name: value for name, value in every.items() if name not in ON_SERVER}
+        return {**decisive, "scenario": "sites", "engine": "flower"}
 
 
 def _off(f: Field[Any]) -> float:
-    """What stands for None, of the type that the setting has."""
+    """The value that represents None, of the type of the setting."""
     return 0 if f.metadata["allowed"].whole else 0.0
 
 

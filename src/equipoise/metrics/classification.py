@@ -1,4 +1,4 @@
-"""How well a classifier does on one labelled data set: accuracy, balanced accuracy, areas under the ROC curve."""
+"""Scores of a classifier on one labelled data set: accuracy, balanced accuracy, areas under the ROC curve."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ MEASURES: Final = {  # name in records and options: title of its table
     "auc_ovr": "One-vs-rest weighted AUC",
 }
 AREAS: Final = ("auc", "auc_ovr")
-RATES: Final = "rates"  # no number but counts per class, see `class_counts`: what fairness between groups is made of
+RATES: Final = "rates"  # counts per class, see `class_counts`, from which fairness between groups is computed
 
 
 def chosen(measures: Iterable[str]) -> tuple[str, ...]:
@@ -25,8 +25,8 @@ def chosen(measures: Iterable[str]) -> tuple[str, ...]:
 
     Raises
     ------
-    ValueError : a name is unknown; the message holds the nearest one.
-    TypeError : one string stands where several are expected.
+    ValueError : a name is unknown; the message names the nearest one.
+    TypeError : one string in place of several.
     """
     if isinstance(measures, str):
         raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')
@@ -55,7 +55,7 @@ def classification(
 
     Returns
     -------
-    The measures asked for, NaN where not defined (no sample, one class only, a score that is not finite), and
+    The ``measures``, NaN where not defined (no sample, one class only, a score that is not finite), and
     `missing`, the classes without a sample: they are left out of `balanced` and of both areas.
 
     Raises

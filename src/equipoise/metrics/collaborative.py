@@ -13,11 +13,11 @@ TIE: Final = 1e-12  # of accuracies that are k / n: what differs by less differs
 
 
 class Bounds(NamedTuple):
-    """Which clients keep the bounds of bounded collaborative fairness; lists hold the clients' places, from 0.
+    """The clients that violate the bounds of bounded collaborative fairness, by their places, from 0.
 
-    `upper` [K] are the upper bounds, `lower_margin` [K] and `upper_margin` [K] what each client is inside of its
-    bounds by (negative: outside), `worst_lower` and `worst_upper` the smallest of them, of the clients a bound is
-    asked of.  `rate` is the share of clients without a violation, `satisfied` whether there is none.
+    `upper` [K] are the upper bounds, `lower_margin` [K] and `upper_margin` [K] the distances of each client to its
+    bounds (negative: outside), `worst_lower` and `worst_upper` the smallest of them, over the clients to which a bound
+    applies.  `rate` is the share of clients without a violation, `satisfied` whether there is none.
     """
 
     upper: Vector
@@ -84,11 +84,11 @@ def rank_fairness(contribution: ArrayLike, reward: ArrayLike) -> Value:
 
 
 def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
-    """Bounded collaborative fairness: nobody worse off than alone, nobody rewarded far beyond its contribution.
+    """Bounded collaborative fairness: no client is worse off than alone, or rewarded far beyond its contribution.
 
     For every client `c_i < theta*_i < (c_i + max_j theta*_j) / 2` (FedSAC, Wang et al., KDD 2024, Definition 1).
 
-    Differs: of clients with the highest reward the upper bound is not asked, for there it would say `theta*_i < c_i`
+    Differs: the upper bound does not apply to clients with the highest reward, where it would be `theta*_i < c_i`,
     against the lower one; `literal_upper_violations` has them too.
 
     Parameters
@@ -105,19 +105,19 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
     upper = (c + top) / 2  # [K]
     below, above = r - c, upper - r
     tie = TIE * _size(c, r)
-    asked = r < top - tie
+    applies = r < top - tie
     known = bool(r.size) and bool(np.isfinite(below + above).all())
     low, literal = below <= tie, above <= tie
-    violated = low | (literal & asked)
+    violated = low | (literal & applies)
     return Bounds(
         upper,
         _places(low),
-        _places(literal & asked),
+        _places(literal & applies),
         _places(literal),
         below,
         above,
         worst(below),
-        worst(above[asked]) if known else UNDEFINED,
+        worst(above[applies]) if known else UNDEFINED,
         mean(~violated) if known else UNDEFINED,
         known and not violated.any(),
     )

@@ -243,7 +243,7 @@ INDICES: Final = (
 
 
 def _entry(*keys: str) -> Callable[[Mapping[str, Any]], Any]:
-    """What stands under these keys, one inside the other."""
+    """The value under nested keys."""
 
     def compute(found: Mapping[str, Any]) -> Any:
         value: Any = found
@@ -255,7 +255,7 @@ def _entry(*keys: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _share(way: str) -> Callable[[Mapping[str, Any]], float | None]:
-    """Bytes that go one way, in percent of the whole model."""
+    """Bytes in one direction, in percent of the whole model."""
 
     def compute(found: Mapping[str, Any]) -> float | None:
         sent = found["bytes"] or {}
@@ -316,7 +316,7 @@ COLLABORATION: Final = (
         # Where fairness is not defined, neither are bounds on it.
         lambda found: None if found["fairness"] is None else found["bcf"]["rate"],
         "higher",
-        "share of the clients with cₖ < θₖ < (cₖ + maxⱼ θⱼ) / 2; the upper bound is not asked of the best",
+        "share of the clients with cₖ < θₖ < (cₖ + maxⱼ θⱼ) / 2; the upper bound does not apply to the best",
         f"{_SAC}, Definition 1",
         digits=1,
         tested=False,

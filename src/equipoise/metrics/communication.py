@@ -45,7 +45,7 @@ def traffic(records: Sequence[Mapping[str, Any]]) -> Traffic:
 def traffic_by_client(records: Sequence[Mapping[str, Any]], n: int) -> list[Traffic]:
     """What each client receives and sends in a round, on average over the rounds it answered in; NaN where in none.
 
-    Where a better client gets a larger part of the model, its bytes say so.
+    The bytes show it if a better client gets a larger part of the model.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def traffic_by_client(records: Sequence[Mapping[str, Any]], n: int) -> list[Traf
 
 
 def full_model(records: Sequence[Mapping[str, Any]]) -> Value:
-    """Bytes of the whole model, what FedAvg moves each way; undefined where no round recorded it."""
+    """Bytes of the whole model, which FedAvg sends in each direction; undefined if no round recorded it."""
     sizes = [record["bytes"]["full"] for record in records if record.get("bytes", {}).get("full")]
     return Value(float(sizes[-1]), True) if sizes else UNDEFINED
 

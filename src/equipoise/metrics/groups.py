@@ -113,7 +113,7 @@ class Parity(NamedTuple):
 
 
 def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dict[str, list[int]]:
-    """What all rates of a group are made of; counts of parts of a group add up to those of the group.
+    """Counts from which all rates of a group are computed; counts of parts of a group add up to those of the group.
 
     Parameters
     ----------

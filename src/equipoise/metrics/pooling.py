@@ -18,7 +18,7 @@ class Moments(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """Moments of every group and of what is made of the groups in one round; `n` is how many values were pooled."""
+    """Moments of every group and of the statistics over groups in one round; `n` is how many values were pooled."""
 
     groups: tuple[Moments, ...]
     average: Moments

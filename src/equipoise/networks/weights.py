@@ -1,4 +1,4 @@
-"""Initial values of a network from a file that was made elsewhere."""
+"""Initial values of a network from a file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ SHOWN = 3  # names in an error
 def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None:
     """Give a network the values in a file, which must have every name of its state dictionary and no other.
 
-    The classifier ``head`` keeps its own where the file has one for another number of classes, or none.
+    The classifier ``head`` keeps its values if the file has none, or one for another number of classes.
 
     Parameters
     ----------
     net : the network, which is changed.
-    path : a state dictionary: ``.safetensors``, or ``.pth`` or ``.pt``, of which nothing but tensors is read; "~" is home.
+    path : a state dictionary: ``.safetensors``, or ``.pth`` or ``.pt``, of which only tensors are read; "~" is expanded.
     name : of the network, for errors.
     head : name of the classifier's module.
 
@@ -61,7 +61,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
         raise ValueError(f"weights: there is no file {file}. Give the path of a .safetensors, .pth or .pt file.")
     try:
         found = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
-    except Exception as error:  # both readers say in many ways what they do not take
+    except Exception as error:  # both readers raise many kinds of errors
         raise ValueError(
             f"weights: {file} cannot be read ({type(error).__name__}): it is damaged, or holds more than tensors by name. "
             "Save the network's state_dict() alone, for example as .safetensors."

@@ -81,15 +81,15 @@ def noise_for(epsilon: float, answers: int, delta: float, relation: Relation = "
 
 
 def answers(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
-    """How often each client answered, by number, from the records of a run; an answer that was turned down counts."""
-    found: Counter[int] = Counter()
+    """How often each client answered, by number, from the records of a run; quarantined answers count."""
+    counts: Counter[int] = Counter()
     for record in records:
-        found.update({*record["ids"], *(q["client"] for q in record.get("quarantined", []))})
-    return found
+        counts.update({*record["ids"], *(q["client"] for q in record.get("quarantined", []))})
+    return counts
 
 
 def _accountant(module: str) -> Any:
-    """A module of dp-accounting, which is large and without types: imported when asked."""
+    """A module of dp-accounting, which is large and without types: imported when needed."""
     try:
         return importlib.import_module(f"dp_accounting.pld.{module}")
     except ModuleNotFoundError as error:

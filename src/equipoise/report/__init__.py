@@ -1,4 +1,4 @@
-"""What runs look like to a reader: tables, figures, and one self-contained HTML page.
+"""Reports of runs: tables, figures, and one self-contained HTML page.
 
 Imports the settings of ``core``, ``metrics`` and ``system``.
 """

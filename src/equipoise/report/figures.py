@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from equipoise.federation.history import History
 
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
-SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)  # from dark to light; its ends are lost on white or on dark grey
+SEQUENCE: Final = (
+    "plasma",
+    0.15,
+    0.82,
+    24,
+)  # from dark to light, without the ends, which vanish on a white or dark page
 
 
 def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Accuracy of the global model on every group, one bar per method; whiskers are the std (ddof 1) over seeds.
 
-    The bars lie when there are too many, or the names of the groups are too long, to stand side by side.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-    last : how many of the last evaluated rounds to average.
+    The bars are horizontal if there are many, or if the names of the groups are long.
 
     Raises
     ------
@@ -42,18 +42,18 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """
     runs = _with(histories, _has_groups, "an accuracy on groups", last)
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
-    lying = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
-    figure, (axes,) = drawing.panels(1, height=0.075 * (len(runs) + 2) * len(groups) if lying else 1.9)
+    horizontal = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
+    figure, (axes,) = drawing.panels(1, height=0.075 * (len(runs) + 2) * len(groups) if horizontal else 1.9)
     width = 0.8 / len(runs)
     for i, (label, seeds) in enumerate(runs.items()):
         found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
         table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
-        draw: Callable[..., object] = axes.barh if lying else axes.bar
+        draw: Callable[..., object] = axes.barh if horizontal else axes.bar
         draw(
             np.arange(len(groups)) + (i - (len(runs) - 1) / 2) * width,
             table.mean(axis=0),
             0.9 * width,
-            **{"xerr" if lying else "yerr": table.std(axis=0, ddof=1) if len(table) > 1 else None},
+            **{"xerr" if horizontal else "yerr": table.std(axis=0, ddof=1) if len(table) > 1 else None},
             label=drawing.plain(label),
             color=drawing.color(i),
             hatch=["", "////", "...."][i // len(PALETTE) % 3],
@@ -61,16 +61,16 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
             linewidth=0,
             error_kw={"elinewidth": 0.8, "ecolor": INK},
         )
-    along, across = (axes.yaxis, axes.xaxis) if lying else (axes.xaxis, axes.yaxis)
+    along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
     along.set_ticks(range(len(groups)), list(map(drawing.plain, groups)))
     along.set_tick_params(length=0)
     across.set_label_text("accuracy (%)", size=8, color=INK)
-    if lying:
+    if horizontal:
         axes.margins(y=0.01)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    (axes.set_xlim if lying else axes.set_ylim)(0, 100)
+    (axes.set_xlim if horizontal else axes.set_ylim)(0, 100)
     drawing.legend(figure, axes, list(runs))
     return figure
 
@@ -106,7 +106,7 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
 def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Paired differences to the first method, with 95 % intervals over seeds; one panel per statistic of the groups.
 
-    An interval that holds 0, the dashed line, does not tell the methods apart.
+    An interval that holds 0, the dashed line, does not distinguish the methods.
 
     Parameters
     ----------
@@ -140,10 +140,6 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
 
 def convergence(histories: Sequence[History] | Comparison) -> Figure:
     """Average and worst group over the rounds, one line per method; bands are the std (ddof 1) over seeds.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
 
     Raises
     ------
@@ -188,10 +184,6 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
 
     The dashed line is an equal share.  Of several seeds the lowest is drawn; of very many clients or rounds, every
     n-th.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
 
     Raises
     ------
@@ -240,10 +232,6 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     (Chen et al. 2024, Eq. 7).  Bars are the last recorded round, the outline is round 9, or the first recorded
     after it.  Counts of several seeds are added.
 
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-
     Raises
     ------
     ValueError : no run recorded a histogram of consistency.
@@ -271,11 +259,6 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
 
 def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Accuracy of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-    last : how many of the last evaluated rounds to average.
 
     Raises
     ------
@@ -443,8 +426,8 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
 def neurons(histories: Sequence[History] | Comparison) -> Figure:
     """Which hidden units every client holds, after they last changed; one panel per method.
 
-    Inside each group units stand in the order of how many clients hold them, most on the left; clients in the order of
-    what they reach alone, where that is known, the best on top.  Of several seeds the lowest is drawn.
+    In each group units are sorted by the number of clients that hold them, most on the left; clients by their standalone
+    accuracy, where known, the best on top.  Of several seeds the lowest is drawn.
 
     Parameters
     ----------
@@ -452,9 +435,9 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
 
     Raises
     ------
-    ValueError : no run recorded who holds which hidden unit.
+    ValueError : no run recorded the clients' hidden units.
     """
-    runs = _with(histories, _has_units, "who holds which hidden unit")
+    runs = _with(histories, _has_units, "the clients' hidden units")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     tables = {label: found[1] for label, run in firsts.items() if (found := unit_table(run))}
     n = max(map(len, tables.values()))
@@ -495,7 +478,7 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
 
 
 def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
-    """The round in which the clients' hidden units last changed, and who has held which since.
+    """The round in which the clients' hidden units last changed, and those of each client since then.
 
     Parameters
     ----------
@@ -635,7 +618,7 @@ PLOTS: Final = {
         lambda found: any(_versus(found).values()),
         "Differences and their intervals",
         "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed "
-        "line, these seeds do not tell the methods apart. A lower STD is fairer.",
+        "line, these seeds do not distinguish the methods. A lower STD is fairer.",
     ),
     "convergence": Plot(
         convergence,
@@ -653,21 +636,21 @@ PLOTS: Final = {
         contributions,
         _any(_has_contribution),
         "Contribution and reward",
-        "Accuracy that every client reaches alone, and that of the model it owns; clients in the order of what "
+        "Accuracy that every client reaches alone, and that of the model it gets; clients sorted by the accuracy "
         "they reach alone. The number is the fairness; the axis need not begin at 0.{seed}",
     ),
     "clients": Plot(
         clients,
         _any(_has_contribution),
         "Clients over the rounds",
-        "Accuracy of the model every client owns, round by round; the colour is what it reaches alone.{seed}",
+        "Accuracy of the model of every client, round by round; the colour is the accuracy it reaches alone.{seed}",
     ),
     "neurons": Plot(
         neurons,
         _any(_has_units),
         "Hidden units by client",
         "Hidden units that every client holds (filled), those that most clients hold on the left; clients in the "
-        "order of what they reach alone, the best on top.{seed}",
+        "order of their standalone accuracy, the best on top.{seed}",
     ),
     "spread": Plot(
         spread,
@@ -687,6 +670,6 @@ PLOTS: Final = {
         _any(_records("consistency")),
         "Update consistency",
         "Update consistency: the share of rounds in which a client moved a parameter the way it moves it now. Mass"
-        " at the right means that clients keep pulling the same way.{kept}",
+        " at the right means that clients keep moving in the same direction.{kept}",
     ),
 }

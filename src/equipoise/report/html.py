@@ -130,11 +130,11 @@ def _terms(found: Comparison, shown: Sequence[Sheet], tests: Sequence[PairedTest
 
 
 def _below(sheet: Sheet) -> str:
-    """What stands below a table of a comparison."""
+    """The text below a table of a comparison."""
     deviation = [text for text in sheet.explanations if text.startswith("±")]
     explained = [text for text in sheet.explanations if text not in deviation]
     best = ["Best value of each column in bold."] if len(sheet.grid.rows) > 1 else []
-    notes = sheet.notes if sheet.name != "accuracy" else ()  # those of the accuracy stand at the top of the page
+    notes = sheet.notes if sheet.name != "accuracy" else ()  # those of the accuracy are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *notes])
 
 
@@ -155,7 +155,7 @@ def _facts(found: Comparison) -> list[str]:
 
 
 def _parts(found: Comparison) -> dict[str, Any]:
-    """What the captions of figures say only where it applies."""
+    """Parts of the captions of figures that depend on the runs."""
     several = any(len(method["seeds"]) > 1 for method in found["methods"])
     collaborating = (found["collaboration"] or {}).get("methods", ())
     undefined = any(method["fairness"]["mean"] is None for method in collaborating)
@@ -177,13 +177,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
 
 
 def svg(name: str, figure: Figure) -> str:
-    """A figure as an SVG element that takes its font and its ink from the page, with ids of its own.
-
-    Parameters
-    ----------
-    name : of the figure, for its ids.
-    figure : the figure.
-    """
+    """A figure as an SVG element with the font and the ink of the page, and with unique ids."""
     import matplotlib
 
     file = io.StringIO()

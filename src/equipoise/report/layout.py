@@ -48,7 +48,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table with all that is said about it.
+    """A table with its caption and the sentences below it.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Sheet:
     differences : to the first method, a sentence per method.
     totals : how many of the last columns sum up the others.
     narrow : whether it takes all of a terminal.
-    head : what the names of the rows are.
+    head : title of the names of the rows.
     narrow_titles : in a narrow terminal, by title.
     """
 
@@ -81,7 +81,7 @@ class Sheet:
 
     @property
     def sentences(self) -> list[str]:
-        """What stands below the table."""
+        """The sentences below the table."""
         return [*self.explanations, *self.notes]
 
 
@@ -95,7 +95,7 @@ class PairedTest(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
+        """All in one line."""
         corrected = f", Holm {self.holm}" if self.holm else ""
         return f"{self.difference} {self.interval}, p {self.p}{corrected}"
 
@@ -115,12 +115,7 @@ class PairedTests(NamedTuple):
 
 
 def sheets(comparison: Numbers) -> list[Sheet]:
-    """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned.
-    """
+    """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
     shown = [_of_measure(found) for found in tables(comparison)]
     if found := comparison["collaboration"]:
         grid = lay_out(found["methods"], placed(COLLABORATION))
@@ -180,13 +175,7 @@ def group_fairness(histories: Sequence[History], last: int = 5) -> dict[str, Any
 
 
 def over_groups(histories: Sequence[History] | Comparison, last: int = 5) -> list[Sheet]:
-    """Every index of spread over the groups, of the global model; empty unless there are several.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-    last : how many of the last evaluated rounds to average.
-    """
+    """Every index of spread over the groups, of the global model; empty unless there are several."""
     found = Comparison.of(histories, last)
     if max(len(history.groups) for history in found.histories) < 2:
         return []
@@ -194,7 +183,7 @@ def over_groups(histories: Sequence[History] | Comparison, last: int = 5) -> lis
         _indices(label, [last_rounds(run.groups["accuracy"][1], found.last) for run in seeds.values()])
         for label, seeds in found.runs.items()
     ]
-    # The STD over groups has ddof 1 and stands in the table of the measure.
+    # The STD over groups has ddof 1 and is in the table of the measure.
     columns = [c for c in INDICES if c.block == "evenness" or (c.block == "distance" and c.key != "std")]
     text = (
         "Accuracy of the global model, every group counting the same whatever its size. In percent; the variance in "
@@ -204,13 +193,7 @@ def over_groups(histories: Sequence[History] | Comparison, last: int = 5) -> lis
 
 
 def over_clients(histories: Sequence[History] | Comparison, last: int = 5) -> list[Sheet]:
-    """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-    last : how many of the last evaluated rounds to average.
-    """
+    """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
     found = Comparison.of(histories, last)
     methods = [
         _indices(label, [last_rounds(run.clients[1], found.last) for run in seeds.values()])
@@ -234,20 +217,14 @@ def over_clients(histories: Sequence[History] | Comparison, last: int = 5) -> li
             "clients-evenness",
             "Evenness over the clients",
             lay_out(methods, evenness),
-            "Relative to the mean, so that a method is not even because it is bad everywhere. The angle in degrees, entropy "
-            "and KL in nats.",
+            "Relative to the mean, so that a method with low accuracies does not appear more even. The angle in degrees, "
+            "entropy and KL in nats.",
         ),
     ]
 
 
 def every_client(histories: Sequence[History] | Comparison, last: int = 5) -> Sheet | None:
-    """The accuracy of every client with every method, or `None` for very many clients, and when none was evaluated.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-    last : how many of the last evaluated rounds to average.
-    """
+    """The accuracy of every client with every method, or `None` for very many clients, and when none was evaluated."""
     found = Comparison.of(histories, last)
     runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in found.runs.items()}
     runs = {label: seeds for label, seeds in runs.items() if seeds}
@@ -268,7 +245,7 @@ def every_client(histories: Sequence[History] | Comparison, last: int = 5) -> Sh
 
 
 def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
-    """Bytes that travel: per client and round, per round, in the whole run, and against the first method.
+    """Bytes sent: per client and round, per round, in the whole run, and relative to the first method.
 
     Parameters
     ----------
@@ -294,20 +271,15 @@ def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
     whole = f" The whole model takes {size(full.value)}." if full.defined else ""
     text = (
         f"Mean over clients, rounds and seeds; kB are 1000 bytes.{whole} Counted from the tensors that a client gets and "
-        "sends: its part of the model without what is private, and the method's messages and reports. What a network adds "
-        "(headers, encryption) or saves (compression) is not in it, nor are the clients' measurements for this report."
+        "sends: its part of the model without private coordinates, and the method's messages and reports. What a network adds "
+        "(headers, encryption) or saves (compression) is not counted, nor are the clients' measurements for this report."
     )
     titles = ("to a client, per round", "from a client, per round", "all, per round", "whole run", f"times {first}")
     return _block("communication", "Communication", Grid(titles, tuple(rows)), text)
 
 
 def paired_tests(comparison: Numbers) -> list[PairedTests]:
-    """Paired tests against the first method, a table per measure, with p-values corrected for the number of methods.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned.
-    """
+    """Paired tests against the first method, a table per measure, with p-values corrected for the number of methods."""
     found = [
         _paired_tests(f"tests-{one['measure'].replace('_', '-')}", one["title"], one["methods"], columns_of(one))
         for one in tables(comparison)
@@ -321,13 +293,7 @@ def paired_tests(comparison: Numbers) -> list[PairedTests]:
 
 
 def tested(tests: PairedTests, first: str) -> Sheet:
-    """Paired tests as a table of text, for LaTeX.
-
-    Parameters
-    ----------
-    tests : of one table.
-    first : the method that the others are compared with.
-    """
+    """Paired tests as a table of text, for LaTeX."""
     rows = [(name, tuple(Cell(test.text if test else UNDEFINED) for test in cells)) for name, cells in tests.rows]
     return Sheet(
         tests.name,
@@ -347,8 +313,8 @@ def lay_out(
     ----------
     methods : with their `method`, and under the key of each column `{"mean", "std"}`.
     columns : what to show.
-    groups : whose values stand left of the columns.
-    root : where the numbers are inside of a method, if not in itself.
+    groups : whose values are to the left of the columns.
+    root : the key of the numbers in a method; None if they are in the method itself.
     """
     numbers = [method if root is None else method[root] for method in methods]
     found = [(group, list(_cells(methods, [of["groups"][group] for of in numbers], _GROUP))) for group in groups]

@@ -1,4 +1,4 @@
-"""Sentences about what makes runs hard to compare; every table and page shows them."""
+"""Sentences about limits of the comparison of runs; every table and page shows them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from equipoise.system.environment import kind
 if TYPE_CHECKING:
     from equipoise.federation.history import History
 
-_CONTRIBUTIONS: Final = {  # what a method took for contributions
+_CONTRIBUTIONS: Final = {  # the contributions that a method used
     "standalone_val": "measured on the server's validation data; the table measures them on the test set",
-    "standalone_test": "measured on the test set, of which training should know nothing",
-    "given": "that it was given, and the table takes them for the accuracies reached alone",
+    "standalone_test": "measured on the test set, which training should not use",
+    "given": "that the user gave; the table uses them as the accuracies reached alone",
 }
-FEW: Final = 5  # clients: a correlation of fewer says little
+FEW: Final = 5  # clients: a correlation of fewer is unreliable
 
 
 def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
-    """What holds of single runs, and what makes the runs differ.
-
-    Parameters
-    ----------
-    runs : by label and seed.
-    """
+    """Warnings about single runs, and differences between runs."""
     histories = [run for seeds in runs.values() for run in seeds.values()]
     rounds = max(max(len(run) for run in histories), *(int(run.meta.get("rounds") or 0) for run in histories))
     for run in histories:
@@ -40,60 +35,44 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
 
 
 def warnings(run: History, rounds: int) -> Iterator[str]:
-    """What makes the numbers of one run less than they seem.
-
-    Parameters
-    ----------
-    run : the run.
-    rounds : how many the longest run has, or was to have.
-    """
+    """Warnings about one run; ``rounds`` are those of the longest run, or the planned ones."""
     if len(run) < rounds:
         yield f"{run.label}, seed {run.seed}, stopped after {len(run)} of {rounds} rounds."
 
 
 def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
-    """A sentence if runs, or parts of one, were computed with different processors or libraries.
-
-    Parameters
-    ----------
-    histories : the runs; those that do not know what computed them are left out.
-    """
+    """A sentence if runs, or parts of one, were computed with different processors or libraries, as far as recorded."""
     machines = [machine for run in histories for machine in run.meta.get("machines") or ()]
     kinds = dict.fromkeys(text for machine in machines if (text := kind(machine)))
     if len(kinds) > 1:
         yield (
             f"Computed with different processors or libraries ({'; '.join(kinds)}): the last bits of each step differ, and "
-            "training makes such differences grow."
+            "such differences increase in training."
         )
 
 
 def alone(seeds: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether the clients of a method receive nothing, with any seed.
-
-    Parameters
-    ----------
-    seeds : by seed, the numbers of `equipoise.metrics.columns.COLLABORATION`.
-    """
+    """Whether the clients of a method receive nothing; by seed, the numbers of `equipoise.metrics.columns.COLLABORATION`."""
     return all(summary["down"] == 0 for summary in seeds.values())
 
 
 def of_collaboration(
     runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Mapping[str, Any]]]
 ) -> Iterator[str]:
-    """What to know about fairness of contribution and reward in these runs.
+    """Warnings about the fairness of contribution and reward.
 
     Parameters
     ----------
     runs : by label and seed.
-    found : by label and seed, of those that know what their clients reach alone, the numbers of `COLLABORATION`.
+    found : by label and seed, the numbers of `COLLABORATION`, of the runs with known contributions.
     """
     if without := [label for label in runs if label not in found]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
     few = sorted({summary["clients"] for seeds in found.values() for summary in seeds.values()} & set(range(FEW)))
     if few:
         yield (
-            f"A correlation over {few[0]} client{'s' * (few[0] > 1)} says little (over two it is 100 or −100): "
-            f"judge fairness by {FEW} clients or more."
+            f"A correlation over {few[0]} client{'s' * (few[0] > 1)} is unreliable (over two it is 100 or −100): "
+            f"measure fairness over {FEW} clients or more."
         )
     equal = [
         label
@@ -101,16 +80,16 @@ def of_collaboration(
         if any(s["max"] is not None and s["max"] == s["min"] for s in seeds.values())
     ]
     if equal:
-        hint = f" Add finetune, as in {equal[0]}+finetune, to compare what each client makes of it."
+        hint = f" Add finetune, as in {equal[0]}+finetune, to compare the clients after local training."
         yield (
             f"Fairness of {listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
             + ("" if any("finetune" in label for label in found) else hint)
         )
     every = [run.contribution for seeds in runs.values() for run in seeds.values() if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):
-        yield "All clients reach the same accuracy alone, so that there is no contribution to be fair to."
+        yield "All clients reach the same accuracy alone, so their contributions do not differ."
     if nothing := [label for label, seeds in found.items() if alone(seeds)]:
-        yield f"Clients of {listed(nothing)} receive nothing: they have what they contribute, so fairness says nothing here."
+        yield f"Clients of {listed(nothing)} receive nothing: their reward is their contribution, so fairness means nothing here."
     for used, what in _CONTRIBUTIONS.items():
         by = [
             label
@@ -122,29 +101,18 @@ def of_collaboration(
     for seed in sorted({seed for seeds in found.values() for seed in seeds}):
         known = {tuple(seeds[seed]["contribution"]) for seeds in found.values() if seed in seeds}
         if len(known) > 1:
-            yield f"With seed {seed} the runs know different standalone accuracies: compare their fairness with care."
+            yield f"With seed {seed} the runs have different standalone accuracies: compare their fairness with care."
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`.
-
-    Parameters
-    ----------
-    names : one or more.
-    """
+    """`a`, `a and b`, `a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def of_parity(
     runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Mapping[str, Any]]]
 ) -> Iterator[str]:
-    """What to know about how the groups are treated in these runs.
-
-    Parameters
-    ----------
-    runs : by label and seed.
-    found : by label and seed, what `History.group_fairness` returned, of those where it is not None.
-    """
+    """Remarks on group fairness; ``found`` has by label and seed what `History.group_fairness` returned, where not None."""
     every = [of for seeds in found.values() for of in seeds.values()]
     named = next((names for run in runs[next(iter(found))].values() if (names := _class_names(run))), [])
 
@@ -161,30 +129,25 @@ def of_parity(
             absent.setdefault(group, set()).add(c)
     for group, classes in absent.items():
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
-        yield f"{group} has no test sample of {which}, so it has no true positive rate of it and is left out there."
+        yield f"{group} has no test sample of {which}, so it has no true positive rate there and is left out."
     if without := [label for label in runs if label not in found]:
         yield f"{listed(without)} recorded no rates."
 
 
 def _class_names(run: History) -> list[str]:
-    """Names of the classes, if the run knows them."""
+    """Names of the classes; empty if unknown."""
     data = run.meta.get("data")
     return [str(name) for name in data.get("classes") or ()] if isinstance(data, dict) else []
 
 
 def of_areas(histories: Sequence[History]) -> Iterator[str]:
-    """Which classes an area under the ROC curve leaves out.
-
-    Parameters
-    ----------
-    histories : the runs.
-    """
-    found: dict[str, set[int]] = {}
+    """The classes that an area under the ROC curve leaves out."""
+    missing: dict[str, set[int]] = {}
     for run in histories:
         for record in run.records:
             for group, result in record.get("groups", {}).items():
                 if result.get("missing"):
-                    found.setdefault(group, set()).update(result["missing"])
-    for group, classes in found.items():
+                    missing.setdefault(group, set()).update(result["missing"])
+    for group, classes in missing.items():
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(str, sorted(classes)))}"
         yield f"{group} has no test sample of {which}, which the AUC leaves out."

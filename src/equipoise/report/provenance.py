@@ -1,4 +1,4 @@
-"""Where runs come from: machines, versions, data, settings, and what to type to make them again."""
+"""The origin of runs: machines, versions, data, settings, and the commands that repeat them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,11 @@ from equipoise.system.environment import kind
 if TYPE_CHECKING:
     from equipoise.federation.history import History
 
-_READ: Final = ("true", "false", "none", "inf")  # as something else than a word
+_READ: Final = ("true", "false", "none", "inf")  # words that the command line reads as other values
 
 
 def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
-    """What the runs were made with: packages, machine, source, data; differing values side by side.
-
-    Parameters
-    ----------
-    histories : runs of one scenario.
-    """
+    """What the runs were made with: packages, machine, source, data; differing values side by side."""
     found: dict[str, dict[str, None]] = {}
 
     def note(name: str, text: object) -> None:
@@ -67,12 +62,7 @@ def commands(histories: Sequence[History]) -> list[str]:
 
 
 def data_digest(run: History) -> str:
-    """SHA-256 of the samples of a run; empty where it is not known.
-
-    Parameters
-    ----------
-    run : the run.
-    """
+    """SHA-256 of the samples of a run; empty where it is not known."""
     return str((run.meta.get("data") or {}).get("sha256") or "")
 
 
@@ -103,12 +93,7 @@ def _value(value: Any) -> str:
 
 
 def quarantined(histories: Sequence[History]) -> Iterator[tuple[str, int, str, str, str]]:
-    """Label, seed, client, reason and rounds of everything the guard kept out.
-
-    Parameters
-    ----------
-    histories : the runs.
-    """
+    """Label, seed, client, reason and rounds of everything the guard kept out."""
     for run in histories:
         rounds: dict[tuple[str, str], list[int]] = {}
         for record in run.records:
@@ -128,12 +113,7 @@ def _spans(rounds: Sequence[int]) -> str:
 
 
 def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
-    """The header lines of the runs, those of several runs once: which runs, and the lines.
-
-    Parameters
-    ----------
-    histories : the runs.
-    """
+    """The header lines of the runs, those of several runs once: which runs, and the lines."""
     runs: dict[tuple[str, ...], list[str]] = {}
     for run in histories:
         if lines := tuple(str(line) for line in run.meta.get("header") or ()):
@@ -145,12 +125,7 @@ def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
 def settings(
     histories: Mapping[str, Sequence[History]],
 ) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
-    """Settings that all runs share, and those that differ: name, and one text per method.
-
-    Parameters
-    ----------
-    histories : by method.
-    """
+    """Settings that all runs share, and those that differ: name, and one text per method."""
     runs = {label: [dict(_flat(run.meta.get("config") or {})) for run in of] for label, of in histories.items()}
     common, differing = [], []
     for name in dict.fromkeys(name for configs in runs.values() for config in configs for name in config):
@@ -171,12 +146,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
 
 
 def versions(histories: Sequence[History]) -> list[tuple[str, str]]:
-    """Versions the runs recorded; where none did, those installed now.
-
-    Parameters
-    ----------
-    histories : the runs.
-    """
+    """Versions that the runs recorded; if none did, those installed now."""
     found: dict[str, dict[str, None]] = {}
     for run in histories:
         for package, version in (run.meta.get("versions") or {}).items():

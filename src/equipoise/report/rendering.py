@@ -21,7 +21,7 @@ def rich_table(comparison: Numbers, width: int = 1000) -> Group:
     Parameters
     ----------
     comparison : what `comparison` returned.
-    width : columns of the terminal, >= 1; what does not fit beside the rest stands in a table below.
+    width : columns of the terminal, >= 1; columns that do not fit go into another table below.
     """
     from rich.console import Group
 
@@ -35,8 +35,8 @@ def rich_table(comparison: Numbers, width: int = 1000) -> Group:
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:
-    """A table as several below each other, each with some of the columns, where it is wider than the terminal."""
-    if sheet.narrow:  # made to fit, and folds its names
+    """The table; if it is wider than the terminal, several tables with some of the columns each."""
+    if sheet.narrow:  # its names are folded
         return [sheet]
     names = max(len("method"), *(len(name) for name, _ in sheet.grid.rows))
     blocks: list[list[int]] = [[]]
@@ -64,13 +64,13 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
         )
         for block in blocks
     ]
-    # What is said below the table stands below its last part.
+    # The sentences go below the last part.
     last = replace(sheet, caption=parts[-1].caption, grid=parts[-1].grid)
     return [*parts[:-1], last]
 
 
 def _rich_table(sheet: Sheet, said: set[str], min_width: int | None) -> Table:
-    """One table; sentences below it that were `said` below another are left out, the others added."""
+    """One table. Sentences that were `said` below another table are left out; the others are added to `said`."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -126,12 +126,7 @@ def _markdown(sheet: Sheet) -> str:
 
 
 def latex(comparison: Numbers) -> str:
-    """A comparison in LaTeX for the package booktabs: a `table` per measure, the best value of each column in bold.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned.
-    """
+    """A comparison in LaTeX for the package booktabs: a `table` per measure, the best value of each column in bold."""
     return "\n".join(map(latex_sheet, sheets(comparison)))
 
 

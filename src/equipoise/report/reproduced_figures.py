@@ -29,10 +29,7 @@ OF_RUNS: Final[dict[str, Callable[[Sequence[History]], Figure]]] = {  # drawn of
     "spread": figures.spread,
 }
 OF_TABLES: Final = ("curves", "plane", "sweep")
-OF_MODELS: Final = (
-    "heterogeneity",
-    "landscape",
-)  # drawn by `equipoise.analysis.reproduced`, which looks into the models
+OF_MODELS: Final = ("heterogeneity", "landscape")  # drawn by `equipoise.analysis.reproduced`, from the models
 KINDS: Final = (*OF_RUNS, *OF_TABLES, *OF_MODELS)
 
 

@@ -47,13 +47,7 @@ class Statistic:
 
 
 def of_groups(history: "History", last: int, measure: str) -> dict[str, Any]:
-    """Summary of a run as the tables show it; empty if it did not record the measure.
-
-    Parameters
-    ----------
-    history : the run.
-    last, measure : as in `History.summary`.
-    """
+    """Summary of a run as the tables show it; empty if it did not record the measure."""
     return summary_of(history, last, measure) if measure in history.measures else {}
 
 
@@ -66,9 +60,9 @@ def _of_clients(key: str, measured: str = LAST) -> Statistic:
 
 
 def _mean_client(history: "History", last: int, measure: str) -> float | None:
-    """Mean accuracy of the clients' own models, of one round, as `last`, which stands beside it."""
-    found: float | None = history.summary(1)["clients"].get("mean")
-    return found
+    """Mean accuracy of the clients' own models in one round, the last with an evaluation, like `last`."""
+    accuracy: float | None = history.summary(1)["clients"].get("mean")
+    return accuracy
 
 
 def _traffic(history: "History", last: int, measure: str) -> float | None:
@@ -108,7 +102,7 @@ class ReproducedValue(NamedTuple):
 class Block:
     """A block of the table: its columns, its rows and their entries; ``missing`` says why a row has none.
 
-    ``measured`` says in which unit and rounds the numbers are, ``doubts`` what makes them less than they seem.
+    ``measured`` says in which unit and rounds the numbers are, ``doubts`` are warnings about them.
     """
 
     name: str
@@ -148,7 +142,7 @@ class Result:
 
     @property
     def comparable(self) -> bool:
-        """Whether any number of the paper stands beside ours."""
+        """Whether there is any number of the paper to compare with."""
         return any(e.paper is not None for part in self.parts for e in part.entries.values())
 
 
@@ -158,7 +152,7 @@ def ours(entry: ReproducedValue) -> str:
 
 
 def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
-    """What the paper prints, and, on the same data, how far ours is from it."""
+    """The paper's number and, on the same data, the difference of ours."""
     if entry.paper is None:
         return ""
     shown = number(entry.paper) + ("" if entry.paper_std is None else f" ±{number(entry.paper_std)}")
@@ -166,7 +160,7 @@ def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
 
 
 def sentences(result: Result, part: Block) -> list[str]:
-    """What must be said below a block."""
+    """The sentences below a block."""
     interval = (
         "mean ± half the 95 % interval over seeds (Student's t)" if part.seeds > 1 else "one seed, so no interval"
     )
@@ -179,10 +173,10 @@ def sentences(result: Result, part: Block) -> list[str]:
         )
     if result.embedded:
         said.append(EMBEDDED)
-    agreed = [(c, found) for c in part.columns if (found := part.agreement(c))]
-    if agreed:
-        told = ", ".join(f"{c} {number(tau, sign=True)} ({n} rows)" for c, (tau, n) in agreed)
-        said.append(f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {told}.")
+    agreements = [(c, agreement) for c in part.columns if (agreement := part.agreement(c))]
+    if agreements:
+        taus = ", ".join(f"{c} {number(tau, sign=True)} ({n} rows)" for c, (tau, n) in agreements)
+        said.append(f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {taus}.")
     said += [f"{row}: {why}." for row, why in part.missing.items()]
     return said
 

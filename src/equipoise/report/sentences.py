@@ -21,12 +21,7 @@ Numbers = Mapping[str, Any]
 
 
 def caption(comparison: Numbers) -> str:
-    """What the numbers of a comparison are, in one sentence.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned, or one of its `measures`.
-    """
+    """What the numbers of a comparison are, in one sentence."""
     where = f" on {comparison['scenario']}" if comparison["scenario"] else ""
     last = f"the last {comparison['averaged']} evaluated rounds" if comparison["averaged"] > 1 else "the last round"
     what = f"{comparison['title']} of the global model{where} in percent"
@@ -34,12 +29,7 @@ def caption(comparison: Numbers) -> str:
 
 
 def legend(comparison: Numbers) -> list[str]:
-    """What the columns of a table are, a sentence each.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned, or one of its `measures`.
-    """
+    """What the columns of a table are, a sentence each."""
     several = len(comparison["seeds"])
     text = [column.explanation for column in columns_of(comparison) if column.explanation]
     if comparison["measure"] != "accuracy":
@@ -51,31 +41,21 @@ def legend(comparison: Numbers) -> list[str]:
 
 
 def collaboration_caption(comparison: Numbers) -> str:
-    """What the numbers about contribution and reward are, in a sentence.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned, with a `collaboration`.
-    """
+    """What the numbers about contribution and reward are, in a sentence."""
     scenario = comparison["collaboration"]["scenario"]
     where = f" on {scenario}" if scenario else ""
     return f"Collaborative fairness{where}: what every client gets for what it contributes, after the last round."
 
 
 def collaboration_legend(comparison: Numbers) -> list[str]:
-    """What the columns about contribution and reward are, a sentence each.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned, with a `collaboration`.
-    """
+    """What the columns about contribution and reward are, a sentence each."""
     return [
         "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
-        "the model it owns; Spearman: 100 times that of their ranks.",
+        "the model it gets; Spearman: 100 times that of their ranks.",
         "max, mean, min: accuracy of the clients' own models in percent; gain: mean difference to training alone, in "
-        "points; worse off: clients it is negative for.",
-        "BCF: clients in percent that are better off than alone, and not rewarded beyond halfway from their contribution "
-        "to the best reward; yes: all.",
+        "points; worse off: clients for which it is negative.",
+        "BCF: percentage of clients that are better off than alone, and whose reward is at most halfway from their "
+        "contribution to the best reward; yes: all.",
         "down, up: bytes per client and round in percent of the whole model.",
         *(column.explanation for column in COLLABORATION if column.explanation),
         *_over_seeds(len(comparison["collaboration"]["seeds"])),
@@ -83,28 +63,18 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
 
 
 def parity_caption(comparison: Numbers) -> str:
-    """What the numbers about the treatment of groups are, in a sentence.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned, with a `group_fairness`.
-    """
+    """What the numbers about the treatment of groups are, in a sentence."""
     scenario = comparison["group_fairness"]["scenario"]
     where = f" on {scenario}" if scenario else ""
     return f"Group fairness{where}: how differently the global model treats the groups, over the last rounds."
 
 
 def parity_legend(comparison: Numbers) -> list[str]:
-    """What the columns about the treatment of groups are, and what to know about them, a sentence each.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned, with a `group_fairness`.
-    """
+    """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
     return [
-        "Differences in points between the groups that fare best and worst, lower is fairer: accuracy gap, of the accuracy; "
+        "Differences in points between the best and the worst group, lower is fairer: accuracy gap, of the accuracy; "
         "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
-        "rate; demographic parity, of the share of samples that are taken for the class.",
+        "rate; demographic parity, of the share of samples predicted as the class.",
         *(column.explanation for column in PARITY if column.explanation),
         *comparison["group_fairness"]["notes"],
         *_over_seeds(len(comparison["group_fairness"]["seeds"])),
@@ -116,32 +86,27 @@ def _over_seeds(seeds: int) -> list[str]:
 
 
 def verdict(comparison: Numbers) -> str:
-    """What a comparison shows, in plain language and without more certainty than the seeds allow.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned.
-    """
+    """What a comparison shows, in plain language and without more certainty than the seeds allow."""
     methods, seeds = comparison["methods"], len(comparison["seeds"])
     if all(method["avg"]["mean"] is None for method in methods):
-        return "No method was evaluated on all groups in the last rounds, so there is nothing to judge yet."
+        return "No method was evaluated on all groups in the last rounds, so there is nothing to compare yet."
     if len(methods) == 1:
-        text, tests = _judge_one(methods[0]), list[float]()
+        text, tests = _of_one(methods[0]), list[float]()
     else:
-        text, tests = _judge_many(methods)
+        text, tests = _of_several(methods)
         text += _objections(comparison)
     text += _rewards(comparison)
     if seeds == 1:
-        other = "another can reverse the order" if len(methods) > 1 else "another can look different"
+        other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
         return f"{text} This is one seed, and one seed proves nothing: {other}. Run at least three."
     if seeds == 2 and tests:
-        return f"{text} Two seeds are few to judge a difference by; run at least three."
+        return f"{text} Two seeds are too few to assess a difference; run at least three."
     if any(p >= 0.05 for p in tests):
-        return f"{text} With {seeds} seeds, a difference with p above 0.05 cannot be told from chance."
+        return f"{text} With {seeds} seeds, a difference with p above 0.05 cannot be distinguished from chance."
     return text
 
 
-def _judge_one(method: dict[str, Any]) -> str:
+def _of_one(method: dict[str, Any]) -> str:
     groups = {group: accuracy["mean"] for group, accuracy in method["groups"].items()}
     text = f"{method['method']} reaches {method['avg']['mean']:.2f}{PERCENT} on average over {plural(len(groups), 'group')}"
     if len(groups) == 1:
@@ -153,7 +118,7 @@ def _judge_one(method: dict[str, Any]) -> str:
     )
 
 
-def _judge_many(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
+def _of_several(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
     """Sentences about the lowest STD and the best worst group, and the p-values they quote."""
     first, groups = methods[0], plural(len(methods[0]["groups"]), "group")
     sentences: list[str] = []
@@ -164,9 +129,9 @@ def _judge_many(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
             return ""
         text = f", against {first[key]['mean']:.2f}{unit} for {first['method']}"
         corrected = _holm(methods[1:], key)[methods.index(method) - 1] if len(methods) > 2 else None
-        if found := difference(method["versus"][key], corrected):
+        if tested := difference(method["versus"][key], corrected):
             tests.append(method["versus"][key]["p"] if corrected is None else corrected)
-            return f"{text} (paired difference {found})"
+            return f"{text} (paired difference {tested})"
         return text
 
     fairest = _extreme(methods, "std", min)
@@ -198,25 +163,25 @@ def _judge_many(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
 
 
 def _holm(methods: list[dict[str, Any]], key: str) -> list[float]:
-    """The p-values of a statistic, corrected for how many methods are tested: the best of many is picked by what it shows."""
-    found = [method["versus"][key]["p"] for method in methods]
-    return [float(p) for p in holm([math.nan if p is None else p for p in found])]
+    """The p-values of a statistic, corrected for the number of methods."""
+    values = [method["versus"][key]["p"] for method in methods]
+    return [float(p) for p in holm([math.nan if p is None else p for p in values])]
 
 
 def _objections(comparison: Numbers) -> str:
-    """Which other measures name another method that serves the worst group best."""
+    """The measures by which another method serves the worst group best."""
     kindest = _extreme(comparison["methods"], "worst", max)
-    found: dict[str, list[str]] = {}
+    measures: dict[str, list[str]] = {}
     for other in tables(comparison)[1:]:
         best = _extreme(other["methods"], "worst", max)
         if len(other["methods"][0]["groups"]) > 1 and best and kindest and best["method"] != kindest["method"]:
             what = other["title"].split(" (")[0]
-            found.setdefault(best["method"], []).append(what[0].lower() + what[1:])
-    return "".join(f" By {' and '.join(whats)}, {who} serves the worst group best." for who, whats in found.items())
+            measures.setdefault(best["method"], []).append(what[0].lower() + what[1:])
+    return "".join(f" By {' and '.join(of)}, {method} serves the worst group best." for method, of in measures.items())
 
 
 def _rewards(comparison: Numbers) -> str:
-    """Which method's rewards follow contribution best, and what its best client has of it."""
+    """The method whose rewards follow contributions best, and the reward of its best client."""
     methods = comparison["collaboration"]["methods"] if comparison["collaboration"] else []
     fairest = _extreme([method for method in methods if not method["alone"]], "fairness", max)
     if fairest is None:
@@ -234,17 +199,12 @@ def _rewards(comparison: Numbers) -> str:
 
 def _extreme(methods: list[dict[str, Any]], key: str, choose: Callable[..., Any]) -> dict[str, Any] | None:
     known = [method for method in methods if method[key]["mean"] is not None]
-    found: dict[str, Any] | None = choose(known, key=lambda method: method[key]["mean"], default=None)
-    return found
+    extreme: dict[str, Any] | None = choose(known, key=lambda method: method[key]["mean"], default=None)
+    return extreme
 
 
 def limits(histories: Sequence[History] | Comparison) -> list[str]:
-    """What the numbers cannot show, a sentence each: only what applies to these runs.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-    """
+    """What the numbers cannot show, a sentence each: only what applies to these runs."""
     return [*_limits(Comparison.of(histories))]
 
 
@@ -252,22 +212,22 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     histories = comparison.histories
     n, methods = len(comparison["seeds"]), comparison["methods"]
     if n == 1:
-        yield "One seed: no difference here can be told from chance, and no test is possible."
+        yield "One seed: no difference here can be distinguished from chance, and no test is possible."
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (
-            f"{n} seeds: the 95 % interval reaches {wide} standard deviations to each side, so that only large differences "
-            "show. A p-value above 0.05 does not say that methods are equal."
+            f"{n} seeds: the 95 % interval is ± {wide} standard deviations wide, so only large differences are significant. "
+            "A p-value above 0.05 does not mean that methods are equal."
         )
     if len(methods) > 1:
         yield (
-            "Seeds change the draw of the data, the first model and the order of samples. Nothing here is about other data, "
-            "networks or hyper-parameters; a method tuned longer than its rival looks better than it is."
+            "Seeds change the draw of the data, the first model and the order of samples. The results do not cover other "
+            "data, networks or hyper-parameters; a method tuned longer than its rival appears better than it is."
         )
     if all(history.meta.get("config") and not history.meta["config"].get("data") for history in histories):
         yield (
-            "The data are the small sets that come with Equipoise, made to compare methods in minutes: neither the accuracies "
-            "nor the order of methods carry over to another task by themselves."
+            "The data are the small sets that come with Equipoise, made to compare methods in minutes: the accuracies and "
+            "the order of methods may differ on another task."
         )
     rising = [label for label, seeds in comparison.runs.items() if _rises(list(seeds.values()))]
     if rising:
@@ -282,7 +242,8 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             method["avg"]["mean"] for method in known
         ):
             yield (
-                f"{even['method']} has the lowest STD and the lowest average: a model that fails everywhere is even, too."
+                f"{even['method']} has the lowest STD and the lowest average: a model that is poor on all groups also has "
+                "a low STD."
             )
     for seed in comparison["seeds"]:
         digests = {digest for run in histories if run.seed == seed and (digest := data_digest(run))}

@@ -26,7 +26,7 @@ OverSeeds = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Run:
-    """What one run measured, each number made once.
+    """The numbers of one run, each computed once.
 
     Parameters
     ----------
@@ -43,18 +43,18 @@ class Run:
 
     @property
     def summary(self) -> Numbers:
-        """What `History.summary` says, of the accuracy."""
+        """`History.summary` of the accuracy."""
         return self.summaries["accuracy"]
 
     @property
     def contribution(self) -> Table:
-        """What each client reaches alone; shape [N], empty where not known."""
-        found = self.history.contribution
-        return np.empty(0) if found is None else found
+        """Accuracy that each client reaches alone; shape [N], empty if unknown."""
+        contribution = self.history.contribution
+        return np.empty(0) if contribution is None else contribution
 
     @property
     def reward(self) -> Table:
-        """What each client's own model reached in the last round they were evaluated in; shape [N]."""
+        """Accuracy of each client's own model in the last round with an evaluation of clients; shape [N]."""
         table = self.clients[1]
         return table[-1] if table.size else np.empty(0)
 
@@ -81,10 +81,6 @@ class Comparison(Mapping[str, Any]):
     @classmethod
     def of(cls, histories: Sequence[History] | Comparison, last: int = 5) -> Comparison:
         """Compare runs; what is a comparison already is returned as it is.
-
-        Parameters
-        ----------
-        histories, last : as in `comparison`.
 
         Raises
         ------
@@ -167,10 +163,6 @@ def comparison(histories: Sequence[History], last: int = 5) -> Numbers:
 def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
     """Runs by label and seed, labels in the order of their first appearance, seeds in increasing order.
 
-    Parameters
-    ----------
-    histories : runs of one scenario.
-
     Raises
     ------
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
@@ -189,29 +181,19 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
         if history.seed in seeds:
             raise ValueError(
                 f"{history.label} with seed {history.seed} is given twice. "
-                'Leave one out, or tell them apart with meta["label"].'
+                'Leave one out, or distinguish them by meta["label"].'
             )
         seeds[history.seed] = history
     return {label: dict(sorted(seeds.items())) for label, seeds in runs.items()}
 
 
 def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What has a table of its own: the accuracy, then every other measure that was recorded.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned.
-    """
-    return [comparison, *(found for name, found in comparison.get("measures", {}).items() if name != "accuracy")]
+    """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
+    return [comparison, *(of for name, of in comparison.get("measures", {}).items() if name != "accuracy")]
 
 
 def columns_of(comparison: Mapping[str, Any]) -> list[Column]:
-    """The statistics over groups that the table of a measure shows, from left to right.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned, or one of its `measures`.
-    """
+    """The statistics over groups that the table of a measure shows, from left to right."""
     methods, measure = comparison["methods"], comparison["measure"]
     return [
         column
@@ -222,13 +204,7 @@ def columns_of(comparison: Mapping[str, Any]) -> list[Column]:
 
 
 def summary_of(history: History, last: int, measure: str) -> Numbers:
-    """Summary of a run; for another measure than the accuracy made in every round first, as the tables show it.
-
-    Parameters
-    ----------
-    history : the run.
-    last, measure : as in `History.summary`.
-    """
+    """Summary of a run; for another measure than the accuracy made in every round first, as the tables show it."""
     summary = history.summary(last, measure)
     if measure == "accuracy":
         return summary
@@ -237,12 +213,7 @@ def summary_of(history: History, last: int, measure: str) -> Numbers:
 
 
 def over_seeds(values: Sequence[float | None]) -> OverSeeds:
-    """Mean, standard deviation (ddof 1) and half of the 95 % interval of one number per seed; None where not defined.
-
-    Parameters
-    ----------
-    values : one number per seed; shape [n].
-    """
+    """Mean, standard deviation (ddof 1) and half of the 95 % interval of one number per seed; None where not defined."""
     found = summary_over_seeds([math.nan if value is None else value for value in values])
     return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}
 
@@ -309,7 +280,7 @@ def _collaboration(
     first = next(iter(found))
     every = [summary for seeds in found.values() for summary in seeds.values()]
     reference = found[first]
-    if notes.alone(reference):  # 100 by construction: nothing to be tested against
+    if notes.alone(reference):  # its fairness is 100 by construction: no test against it
         reference = {seed: {**summary, "fairness": None} for seed, summary in reference.items()}
     tested = [column for column in COLLABORATION if column.tested]
     return {
@@ -332,7 +303,7 @@ def _collaboration(
 
 
 def _rewards(run: Run) -> Numbers:
-    """What the columns of `COLLABORATION` are made of, and their numbers."""
+    """The inputs of the columns of `COLLABORATION`, and their numbers."""
     known = run.summary["collaboration"] | {"contribution": run.contribution.tolist(), "reward": run.reward.tolist()}
     return {
         **known,
@@ -393,7 +364,7 @@ def _versus(
 
 
 def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int) -> Numbers:
-    """The numbers of `equipoise.metrics.pooled` in percent, by the names they have elsewhere; runs with their tables."""
+    """The numbers of `equipoise.metrics.pooled` in percent, by key of the columns."""
     known = runs[0][0].group_counts if len({history.group_counts for history, _ in runs}) == 1 else None
     of_group = dict(zip(runs[0][0].groups, known or (), strict=False))
     counts = [of_group.get(group, 0) for group in groups] if of_group else None

@@ -1,4 +1,4 @@
-"""Tables of several runs, for those who make them in Python: the numbers, the verdict, and the tables as text."""
+"""Tables of several runs, from Python: the numbers, the verdict, and the tables as text."""
 
 from equipoise.report.layout import group_fairness
 from equipoise.report.rendering import latex, markdown, rich_table

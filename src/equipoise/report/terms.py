@@ -61,31 +61,16 @@ TERMS: Final[dict[str, Term]] = {  # by the title of the column
 
 
 def anchor(title: str) -> str:
-    """Where the page explains a title: an id.
-
-    Parameters
-    ----------
-    title : a key of `TERMS`.
-    """
+    """The id of the explanation of a title on a page."""
     return f"term-{list(TERMS).index(title)}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
 
 
 def typeset(formula: str) -> str:
-    """A formula in HTML: what stands low in plain text is set low.
-
-    Parameters
-    ----------
-    formula : of a term; the result is escaped, and safe in a page.
-    """
+    """A formula in HTML, escaped, with subscripts."""
     return re.sub(r"_(\w)|([ₖᵢⱼ₀])", lambda low: f"<sub>{low[1] or _LOW[low[2]]}</sub>", escape(formula))
 
 
 def hint(title: str) -> str:
-    """What a reader sees who points at a title: formula and direction in a line, or nothing for what explains itself.
-
-    Parameters
-    ----------
-    title : a title of a column.
-    """
+    """The tooltip of a title: formula and direction in a line, or nothing for a title without a term."""
     term = TERMS.get(title)
     return "" if term is None else f"{term.formula}.{f' {term.better.capitalize()} is better.' if term.better else ''}"

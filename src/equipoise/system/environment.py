@@ -63,12 +63,7 @@ def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
 
 
 def kind(machine: Mapping[str, Any]) -> str:
-    """What the last bits of a result depend on, in words; empty where an earlier version did not record it.
-
-    Parameters
-    ----------
-    machine : as :func:`machine` gives it.
-    """
+    """In words, what the last bits of a result depend on, from :func:`machine`; empty if an earlier version recorded less."""
     if "instructions" not in machine:
         return ""
     switches = [f"{name}={value}" for name, value in machine["switches"].items()]
@@ -77,25 +72,25 @@ def kind(machine: Mapping[str, Any]) -> str:
 
 
 def portable() -> dict[str, str]:
-    """The environment of a process that takes the instructions which processors of Intel and AMD have in common.
+    """The environment of a process that uses only instructions which processors of Intel and AMD have in common.
 
     Raises
     ------
     ValueError : this processor, or the libraries of this PyTorch, lack them.
     """
-    found = torch.backends.cpu.get_cpu_capability()
-    masked = "ATEN_CPU_CAPABILITY" in os.environ  # then torch does not say what there is
-    if not (masked or found in ("AVX2", "AVX512")) or not torch.backends.mkl.is_available():
+    capability = torch.backends.cpu.get_cpu_capability()
+    masked = "ATEN_CPU_CAPABILITY" in os.environ  # then torch does not report what the processor has
+    if not (masked or capability in ("AVX2", "AVX512")) or not torch.backends.mkl.is_available():
         has = "MKL" if torch.backends.mkl.is_available() else "no MKL"
         raise ValueError(
-            f"--portable needs a processor with AVX2 and a PyTorch with MKL; found {found} and {has}. Leave it out."
+            f"--portable needs a processor with AVX2 and a PyTorch with MKL; found {capability} and {has}. Leave it out."
         )
     return {**os.environ, **PORTABLE}
 
 
 @cache
 def _processor() -> str:
-    """The processor's name as its maker gives it, or as much of it as the system says."""
+    """The processor's name, as far as the system gives it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, never half written."""
+"""Files that are replaced as a whole, never partly written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PART = ".part"  # ends the name of a file that is being written
 
 
 def cache_directory() -> Path:
-    """Folder for what can be made again: ``$EQUIPOISE_CACHE``, or ``~/.cache/equipoise``."""
+    """Folder for files that can be made again: ``$EQUIPOISE_CACHE``, or ``~/.cache/equipoise``."""
     chosen = os.environ.get("EQUIPOISE_CACHE")
     return Path(chosen) if chosen else Path("~/.cache/equipoise").expanduser()
 
@@ -46,7 +46,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, priv
 
 
 def sweep(directory: Path) -> None:
-    """Remove what killed processes left half written; only for a directory that nobody else is writing to."""
+    """Remove files partly written by killed processes; only for a directory that no other process writes to."""
     for left in directory.glob(f".*{PART}"):
         left.unlink(missing_ok=True)
 
@@ -57,8 +57,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
 
     Parameters
     ----------
-    path : the lock file; it is made where missing, stays, and has the number of the last process that held it.
-    wait : until whoever has it gives it back.
+    path : the lock file, made if missing; it stays and has the number of the last process that held it.
+    wait : until the lock is free.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # else a file system without locks, where no lock can help
             raise
     with lock if lock.is_locked else contextlib.nullcontext():
-        with contextlib.suppress(OSError):  # Windows lets nobody write into a locked file
+        with contextlib.suppress(OSError):  # Windows does not allow writing to a locked file
             path.write_text(str(os.getpid()))
         yield
 

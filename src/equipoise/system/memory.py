@@ -1,4 +1,4 @@
-"""How much memory is free and taken; and freed memory is kept for the next training step, instead of being asked for again."""
+"""Free and used memory; and a setting that reuses freed memory in the next training step."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ import torch
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # names of mallopt(3)
 KEPT = 1 << 30  # bytes that may stay free
-STEP = 64 << 20  # bytes asked for at a time
-LARGE = (
-    32 << 20
-)  # bytes; larger pieces still come from the system one by one, and go back at once (the most glibc takes)
+STEP = 64 << 20  # bytes requested at a time
+LARGE = 32 << 20  # bytes; larger pieces are requested and freed one by one (the largest value that glibc accepts)
 SWITCH = "EQUIPOISE_KEEP_MEMORY"
 LIMIT = "EQUIPOISE_MEMORY"  # environment variable: the memory a run may take, where that is not what is free
 UNITS = {"": 1, "B": 1, **{f"{p}{b}": f**k for b, f in (("iB", 1024), ("B", 1000)) for k, p in enumerate("KMGT", 1)}}
 
 
 def keep() -> None:
-    """Tell glibc to keep what a step frees; elsewhere, or with ``EQUIPOISE_KEEP_MEMORY=0``, nothing happens.
+    """Let glibc keep the memory that a step frees; without glibc, or with ``EQUIPOISE_KEEP_MEMORY=0``, do nothing.
 
-    Left to itself it gives the activations of every step back, so that the next one's pages are made, and zeroed, anew.
+    Otherwise it returns the activations of every step to the system, which must give and zero new pages in the next.
     """
     if os.environ.get(SWITCH) == "0" or platform.libc_ver()[0] != "glibc":
         return
@@ -36,13 +34,13 @@ def keep() -> None:
 
 
 def free(device: torch.device) -> int | None:
-    """Bytes that may still be taken on a device; None where the system does not say.
+    """Bytes that may still be used on a device; None if unknown.
 
-    The environment variable ``EQUIPOISE_MEMORY`` (such as ``8GiB``) is what may be taken, whatever is free.
+    The environment variable ``EQUIPOISE_MEMORY`` (such as ``8GiB``) replaces the measured value.
 
     Raises
     ------
-    ValueError : it cannot be read.
+    ValueError : the variable is not a number of bytes.
     """
     if limit := os.environ.get(LIMIT):
         match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d+)?)\s*(\w*)\s*", limit)
@@ -56,7 +54,7 @@ def free(device: torch.device) -> int | None:
 
 
 def _of_the_container() -> Iterator[int]:
-    """What a container may still take, in either version of control groups."""
+    """Bytes that a container may still use, in either version of control groups."""
     for folder, limit, used in (
         ("/sys/fs/cgroup", "memory.max", "memory.current"),
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -66,36 +64,36 @@ def _of_the_container() -> Iterator[int]:
             stat = dict(text.split() for text in (Path(folder) / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):  # no such group, or "max": no limit
             continue
-        yield most - now + int(stat.get("inactive_file", 0))  # which the system gives back when asked
+        yield most - now + int(stat.get("inactive_file", 0))  # a cache, which the system frees when needed
 
 
 def taken(device: torch.device) -> int:
-    """Bytes that this process has taken now, on a GPU in tensors; 0 where the system does not say."""
+    """Bytes that this process uses, on a GPU in tensors; 0 if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
     return _kilobytes("/proc/self/status", "VmRSS") or 0
 
 
 def most_taken(device: torch.device) -> int:
-    """Bytes that this process has taken at most, since :func:`watch` where the system can do that; 0 where it does not say."""
+    """The most bytes that this process has used, since :func:`watch` if the system supports that; 0 if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return _kilobytes("/proc/self/status", "VmHWM") or 0
 
 
 def watch(device: torch.device) -> None:
-    """Let :func:`most_taken` begin anew."""
+    """Restart the measurement of :func:`most_taken`."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        with contextlib.suppress(OSError):  # of a system without it, or that does not allow it
+        with contextlib.suppress(OSError):  # the system does not have it, or does not allow it
             Path("/proc/self/clear_refs").write_text("5")
 
 
 def _kilobytes(path: str, key: str) -> int | None:
-    """Bytes that a line such as ``VmRSS:  123 kB`` says."""
+    """The value in bytes of a line such as ``VmRSS:  123 kB``."""
     try:
-        found = re.search(rf"^{key}:\s+(\d+) kB", Path(path).read_text(), flags=re.M)
+        match = re.search(rf"^{key}:\s+(\d+) kB", Path(path).read_text(), flags=re.M)
     except OSError:
         return None
-    return None if found is None else int(found[1]) << 10
+    return None if match is None else int(match[1]) << 10

@@ -1,4 +1,4 @@
-"""Values that must lie in a range: arguments of a function, and fields of a dataclass; one sentence where they do not."""
+"""Values that must be in a range: arguments of a function, and fields of a dataclass; one error message for both."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def check(name: str, value: object, allowed: Range | Options | Text, meaning: st
     Parameters
     ----------
     name : of the argument or setting, as the user knows it.
-    meaning : said after the range: a unit, or what the value is, beginning with a space or a comma.
+    meaning : text after the range: a unit, or what the value is, beginning with a space or a comma.
 
     Raises
     ------
-    ValueError : naming the value, what was expected and what was found.
+    ValueError : the value is not allowed.
     """
     if value not in allowed:
         raise ValueError(f"{name} must be {allowed}{meaning}; found {value!r}.")
@@ -141,11 +141,11 @@ def describe(parameter: Field[Any]) -> str:
 
 
 def check_fields(holder: Any, owner: str = "") -> None:
-    """Compare every field of a dataclass with its range; ``owner`` begins the sentence.
+    """Compare every field of a dataclass with its range; the error message begins with ``owner``.
 
     Raises
     ------
-    ValueError : naming the field, what was expected and what was found.
+    ValueError : a field is out of its range.
     """
     for parameter in fields(holder):
         if fault := misfit(parameter, getattr(holder, parameter.name)):
@@ -153,7 +153,7 @@ def check_fields(holder: Any, owner: str = "") -> None:
 
 
 def misfit(parameter: Field[Any], value: object) -> str:
-    """What a field must be, and what was found, where a value does not fit; else nothing."""
+    """What a field must be and what was found, if the value does not fit; else an empty text."""
     optional = ", or None" if parameter.default is None else ""
     return "" if _fits(parameter, value) else f"must be {describe(parameter)}{optional}; found {value!r}"
 
@@ -164,6 +164,6 @@ def _fits(parameter: Field[Any], value: Any) -> bool:
         return not isinstance(parameter.default, bool) or isinstance(value, bool)
     if value is None:
         return parameter.default is None
-    if isinstance(allowed, Range) and not isinstance(value, int | float):  # what a file of results can hold
+    if isinstance(allowed, Range) and not isinstance(value, int | float):  # the numbers that a results file can hold
         return False
     return value in allowed

@@ -1,6 +1,6 @@
-"""Files of named tensors, which are whole or not there, and known by the hash of their content.
+"""Files of named tensors, written as a whole and identified by the hash of their content.
 
-Checkpoints and the states that a site keeps are made of them.
+Checkpoints and the stored states of a site use them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from equipoise.system.files import write_atomically
 
 
 class DamagedError(ValueError):
-    """A file whose content is not what was written."""
+    """The content of a file is not what was written."""
 
 
 def packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
@@ -27,7 +27,7 @@ def packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], *, private: bool = False) -> str:
-    """Write tensors in place of what is there; the SHA-256 of the file. ``private``: only its owner may read it.
+    """Write a file of tensors, or replace it; returns its SHA-256. ``private``: only its owner may read it.
 
     Raises
     ------
@@ -43,8 +43,8 @@ def read(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
 
     Raises
     ------
-    FileNotFoundError : it is not there.
-    DamagedError : it has another content; the text follows the words "is damaged".
+    FileNotFoundError : it does not exist.
+    DamagedError : it has another content; the text is meant to follow the words "is damaged".
     """
     content = path.read_bytes()
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:

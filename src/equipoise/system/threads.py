@@ -26,7 +26,7 @@ _allowed: ContextVar[int] = ContextVar("allowed", default=0)
 
 @contextmanager
 def allow(n: int) -> Iterator[None]:
-    """Let :func:`allowed` say ``n`` inside."""
+    """Let :func:`allowed` return ``n`` inside."""
     before = _allowed.set(n)
     try:
         yield
@@ -35,13 +35,13 @@ def allow(n: int) -> Iterator[None]:
 
 
 def allowed() -> int:
-    """How many threads to spread work over: as many as a federation has workers, elsewhere as torch uses inside operations."""
+    """How many threads share work: the workers of a federation, otherwise the threads that torch uses inside operations."""
     return _allowed.get() or torch.get_num_threads()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let operations of the calling thread use one core inside, because sums over several are in another order."""
+    """Let operations of the calling thread use one core inside, because several cores change the order of sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -53,10 +53,10 @@ def one_thread() -> Iterator[None]:
 def run_unordered(
     tasks: Sequence[Item], make: Callable[[], Callable[[Item], Result]], n: int
 ) -> Iterator[tuple[int, Result]]:
-    """Do ``tasks`` in ``n`` threads, begun in their order; give each one's number and result as soon as it is done.
+    """Do ``tasks`` in ``n`` threads, started in their order; yields the number and result of each as soon as it is done.
 
-    ``make()`` gives every thread the function that does a task, with what it needs for itself. Operations use one core per
-    thread. What a task raises is raised here, and tasks not begun by then are dropped.
+    ``make()`` gives every thread its own function that does a task. Operations use one core per thread. The error of a task
+    is raised here, and tasks that have not started are dropped.
     """
     with one_thread():
         if n == 1 or len(tasks) < 2:

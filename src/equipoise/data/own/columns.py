@@ -1,4 +1,4 @@
-"""What the user's files hold, sample by sample: labels, clients, groups, parts, inputs."""
+"""The columns of the user's data: for every sample its label, client, group, part and inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Column = tuple[str, ...]  # one word per sample
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a table are called where they have other names than usual.
+    """The names of the columns of a table, where they differ from the usual ones.
 
     Parameters
     ----------
@@ -55,21 +55,21 @@ class Columns:
 
 @dataclass(frozen=True)
 class UserData:
-    """What lies in the user's files; no image is decoded yet.
+    """The content of the user's files, with images not decoded yet.
 
     Parameters
     ----------
     source : the folder, file or address.
-    layout : what it is, in words.
+    layout : a description of the files.
     label : per sample, the class as the files have it.
     inputs : numbers float32 [n, ...] or images uint8 [n, C, H, W]; of image files, a function that takes the side of the
         images in pixels and gives the file of all of them, decoded, for ``Mapped``.
-    client, group, split : per sample, whose it is (``""``: nobody's, for a test set common to all), the group of people it
-        belongs to, and ``"train"``, ``"test"`` or ``"validation"``; ``None`` where the files do not tell.
-    features : names of the columns of numbers, where they have names.
+    client, group, split : per sample, its client (``""`` in a test set common to all), the group of people it belongs to,
+        and ``"train"``, ``"test"`` or ``"validation"``; ``None`` if the files do not contain it.
+    features : names of the columns of numbers, if they have names.
     names : file or row of each sample.
     about : JSON-able facts for the record of a run.
-    notes : sentences about what was passed over.
+    notes : sentences about what was ignored.
     """
 
     source: str
@@ -94,12 +94,12 @@ class UserData:
 
     @property
     def clients(self) -> Column:
-        """Names of the clients; empty where the files do not tell."""
+        """Names of the clients; empty if the files do not name any."""
         return ordered(name for name in self.client or () if name)
 
 
 def ordered(words: Iterable[str]) -> Column:
-    """Different words: by value if all are whole numbers, by the alphabet otherwise, with numbers in them by value."""
+    """Different words, sorted: whole numbers by value, then words by the alphabet, with numbers in them by value."""
     return tuple(sorted(set(words), key=_natural))
 
 
@@ -133,7 +133,7 @@ def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
 
     Raises
     ------
-    DataError : another word; ``where(k)`` says where it stands.
+    DataError : another word; ``where(k)`` says at which place.
     """
     for k, word in enumerate(words):
         if word.strip().lower() not in SPLITS:
@@ -141,22 +141,22 @@ def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
     return tuple(SPLITS[word.strip().lower()] for word in words)
 
 
-def column(known: Sequence[str], named: str | None, usual: str, what: str) -> str | None:
-    """The column that the user named, or the usual one if there is one, whatever its capitals.
+def column(known: Sequence[str], given: str | None, usual: str, what: str) -> str | None:
+    """The column that the user named, or the usual one if there is one, in any capitals.
 
     Raises
     ------
-    DataError : the user named one that is not there.
+    DataError : the user named a column that does not exist.
     """
-    if named is not None:
-        if str(named) not in known:
-            raise DataError(f"{what}: {unknown('column', named, known)}")
-        return str(named)  # the command line makes a number of 7
+    if given is not None:
+        if str(given) not in known:
+            raise DataError(f"{what}: {unknown('column', given, known)}")
+        return str(given)  # the command line reads 7 as a number
     return next((name for name in known if name.strip().lower() == usual), None)
 
 
 def whole(words: Sequence[str]) -> Column:
-    """Labels as text; numbers such as 1.0, which other programs make of 1, as whole ones."""
+    """Labels as text; numbers such as 1.0, which some programs write for 1, as whole ones."""
     try:
         numbers = [float(word) for word in words]
     except ValueError:
@@ -176,14 +176,14 @@ def class_names(words: Sequence[str], where: Callable[[int], str]) -> Column:
     for k, word in enumerate(words):
         if not word.strip() or word.strip().lower() == "nan":
             raise DataError(f"{where(k)}: the label is missing. Fill it in, or remove the sample.")
-    found = whole([word.strip() for word in words])
-    for k, word in enumerate(found):
+    names = whole([word.strip() for word in words])
+    for k, word in enumerate(names):
         if _fraction(word):
             raise DataError(
                 f"{where(k)}: the label is {word}, and labels are classes: words or whole numbers. "
-                "Put measurements into classes first, such as low and high."
+                "Divide measurements into classes first, such as low and high."
             )
-    return found
+    return names
 
 
 def _fraction(word: str) -> bool:
@@ -207,6 +207,6 @@ def filled(words: Sequence[str], what: str, where: Callable[[int], str]) -> Colu
 
 
 def counts(words: Iterable[str]) -> dict[str, int]:
-    """How often each word is there, in the order of :func:`ordered`."""
-    found = Counter(words)
-    return {word: found[word] for word in ordered(found)}
+    """How often each word occurs, in the order of :func:`ordered`."""
+    counter = Counter(words)
+    return {word: counter[word] for word in ordered(counter)}

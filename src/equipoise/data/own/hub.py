@@ -1,4 +1,4 @@
-"""A data set of the Hugging Face Hub, by the package ``datasets``; nothing is downloaded unless the user says so."""
+"""A data set of the Hugging Face Hub, by the package ``datasets``; it is downloaded only if the user allows it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     used = {role: column(known, getattr(columns, role), role, what) for role in ("label", "client", "group")}
     if used["label"] is None:
         raise DataError(
-            f"{what} has no column label; its columns are {listed(known)}. Say which one holds the class: --set label=COLUMN."
+            f"{what} has no column label; its columns are {listed(known)}. Name the one with the class: --set label=COLUMN."
         )
     image = (
         column(known, columns.image, "", what)
@@ -66,7 +66,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
         return lambda k: f"{what}, sample {k}, column {used[role]}"
 
     label = class_names(words("label"), where("label"))
-    owners = {role: filled(words(role), role, where(role)) for role in ("client", "group") if used[role] is not None}
+    roles = {role: filled(words(role), role, where(role)) for role in ("client", "group") if used[role] is not None}
     taken = {image, *used.values(), *columns.leave_out}
     rest = [key for key in known if key not in taken]
     facts = {"name": address, "samples": {part: len(table) for part, table in tables.items()}}
@@ -86,7 +86,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
         features=() if image is not None else tuple(rest),
         about=facts,
         notes=tuple(notes),
-        **owners,
+        **roles,
     )
 
 
@@ -111,13 +111,13 @@ def _loaded(name: str, configuration: str | None, download: bool) -> Any:
         if download:
             raise DataError(f"hub:{name} cannot be loaded: {reason}.") from error
         raise DataError(
-            f"hub:{name} is not on this machine, and nothing is downloaded unless you say so: --set download=true. ({reason}.)"
+            f"hub:{name} is not on this machine, and may not be downloaded without --set download=true. ({reason}.)"
         ) from error
 
 
 @contextmanager
 def _offline(datasets: ModuleType) -> Iterator[None]:
-    """Keep the packages from the network for a moment: they read these switches when they are about to use it."""
+    """Keep the packages from using the network inside: they read these switches before they do."""
     places: list[Any] = [datasets.config]
     with suppress(ImportError):
         places.append(import_module("huggingface_hub.constants"))
@@ -145,7 +145,7 @@ def _parts(name: str, found: Any) -> tuple[dict[str, Any], list[str]]:
             tables[split] = table
     if "train" not in tables:
         raise DataError(f"hub:{name} has no part train; it has {listed(map(str, found))}.")
-    return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} passed over."] if others else []
+    return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} ignored."] if others else []
 
 
 def _is_image(features: Mapping[str, Any], key: str) -> bool:
@@ -153,7 +153,7 @@ def _is_image(features: Mapping[str, Any], key: str) -> bool:
 
 
 def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Column, side: int) -> Path:
-    """The file of all images, decoded; named by what the package says the data are."""
+    """The file of all images, decoded; its name is a hash of the package's description of the data."""
     recipe = json.dumps([facts, key, side, hashlib.sha256(json.dumps(label).encode()).hexdigest()], sort_keys=True)
     stem = f"hub-{hashlib.sha256(recipe.encode()).hexdigest()[:32]}"
 

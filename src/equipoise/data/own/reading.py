@@ -12,7 +12,7 @@ HUB = "hub:"
 
 
 def read_user_data(source: str | Path, columns: Columns | None = None, *, download: bool = False) -> UserData:
-    """Look at the user's data and say what there is.
+    """Read the user's data.
 
     ======================= ============================================================================================
     ``DIR``                 ``CLIENT/CLASS/image.jpg``; with a folder ``train``, ``test`` or ``val`` outermost or just above
@@ -27,12 +27,12 @@ def read_user_data(source: str | Path, columns: Columns | None = None, *, downlo
     Parameters
     ----------
     source : one of these.
-    columns : what the columns are called where they have other names.
+    columns : the names of the columns, where they differ from the usual ones.
     download : whether a data set of the Hub may be downloaded.
 
     Raises
     ------
-    DataError : there is no such data, or something in them is not as expected; says what and where.
+    DataError : the data do not exist, or are not as expected; says what and where.
     """
     columns = columns or Columns()
     if (address := str(source)).startswith(HUB):
@@ -41,7 +41,7 @@ def read_user_data(source: str | Path, columns: Columns | None = None, *, downlo
         return _checked(from_hub(address.removeprefix(HUB), columns, download=download))
     if download:
         raise DataError(
-            f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), and {source} is none. Leave it out."
+            f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
         )
     path = Path(source).expanduser()
     if not path.exists():
@@ -60,9 +60,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         return readers[path.suffix.lower()](path, columns)
     tables = sorted(p for p in path.iterdir() if p.suffix.lower() in readers and not p.name.startswith("."))
     if len(tables) > 1:
-        raise DataError(
-            f"{path} has several tables ({listed(p.name for p in tables)}). Give the one that is meant, with --data."
-        )
+        raise DataError(f"{path} has several tables ({listed(p.name for p in tables)}). Give one of them with --data.")
     if tables:
         return readers[tables[0].suffix.lower()](tables[0], columns)
     if columns.named or columns.leave_out:
@@ -72,18 +70,18 @@ def _read(path: Path, columns: Columns) -> UserData:
 
 
 def _checked(own: UserData) -> UserData:
-    """Require what training needs, whatever the data came from.
+    """Check what training needs, for all kinds of data.
 
     Raises
     ------
-    DataError : no sample, one class, names that differ by capitals alone, or a class that nobody trains on.
+    DataError : no sample, one class, names that differ only in capitals, or a class without a training sample.
     """
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
-    for what, found in (("class", own.label), ("client", own.client), ("group", own.group)):
-        for one, other in _twins(found or ()):
+    for what, names in (("class", own.label), ("client", own.client), ("group", own.group)):
+        for one, other in _twins(names or ()):
             raise DataError(
-                f"{own.source}: {what} {one!r} and {what} {other!r} differ in capital letters or spaces alone. "
+                f"{own.source}: {what} {one!r} and {what} {other!r} differ only in capital letters or spaces. "
                 "Rename one if they are the same, or make the names differ more."
             )
     if len(own.classes) < 2:
@@ -93,11 +91,11 @@ def _checked(own: UserData) -> UserData:
     if own.split is not None:
         trained = {label for label, split in zip(own.label, own.split, strict=True) if split == "train"}
         if not trained:
-            raise DataError(f"{own.source}: nothing is marked as train, so there is nothing to train on.")
+            raise DataError(f"{own.source}: no sample is marked as train, so there is nothing to train on.")
         if strangers := [name for name in own.classes if name not in trained]:
             raise DataError(
                 f"{own.source}: {listed(map(repr, strangers))} {'is' if len(strangers) == 1 else 'are'} in the test or validation "
-                "data and in nobody's training data, so no model can know it. Add training samples, or remove these."
+                "data but in no training data, so no model can learn it. Add training samples, or remove these."
             )
     return own
 

@@ -18,21 +18,21 @@ from equipoise.data.contents import DataError
 from equipoise.data.decoding import decoded
 from equipoise.data.own.columns import Column, Columns, UserData, class_names, column, filled, listed, splits
 
-Where = Callable[[int], str]  # says where a sample stands
+Where = Callable[[int], str]  # the place of a sample, for errors
 DELIMITERS = ",;\t"
-LARGEST = 3e38  # a number beyond it is infinite in the precision that networks use
+LARGEST = 3e38  # a larger number is infinite in float32
 ROLES = ("client", "group", "split")
-FIXES = "{mend}; leave the column out, --set leave_out={name}; or say what it is for, such as --set group={name}"
+FIXES = "{fix}; leave the column out, --set leave_out={name}; or give its purpose, such as --set group={name}"
 
 
 def csv(path: Path, columns: Columns) -> UserData:
     """Read a table: a row per sample, its class, and the path of an image or a number in every other column.
 
-    The delimiter is a comma, semicolon or tabulator, whichever the header has most of. Empty lines are passed over.
+    The delimiter is a comma, semicolon or tabulator, whichever is most frequent in the header. Empty lines are ignored.
 
     Raises
     ------
-    DataError : a column or cell that is not as it should be; names the line.
+    DataError : a wrong column or cell; names the line.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -52,7 +52,7 @@ def _table(path: Path, columns: Columns, reader: Any) -> UserData:
     if used["label"] is None:
         raise DataError(
             f"{path} has no column label; its columns are {listed(header) or 'none'}. "
-            "Say which one holds the class: --set label=COLUMN."
+            "Name the one with the class: --set label=COLUMN."
         )
     if twice := [name for name in header if list(used.values()).count(name) > 1]:
         raise DataError(f"{path}: the column {twice[0]} is named for two purposes. Name another one.")
@@ -107,14 +107,14 @@ def _number(path: Path, line: int, name: str, cell: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or "_" in cell or abs(value) > LARGEST:
-        found, mend = (f"found {cell.strip()!r}", "Correct it") if cell.strip() else ("it is empty", "Fill it in")
-        fixes = FIXES.format(mend=mend, name=name)
+        found, fix = (f"found {cell.strip()!r}", "Correct it") if cell.strip() else ("it is empty", "Fill it in")
+        fixes = FIXES.format(fix=fix, name=name)
         raise DataError(f"{path}, line {line}, column {name}: expected a number, {found}. {fixes}.")
     return value
 
 
 def _roles(cells: dict[str, Any], where: Callable[[str], Where]) -> dict[str, Any]:
-    """Class, client, group and split of every sample, as far as there are such columns."""
+    """Class, client, group and split of every sample, if there are such columns."""
     roles: dict[str, Column] = {"label": class_names(cells["label"], where("label"))}
     for role in ("client", "group"):
         if role in cells:
@@ -125,7 +125,7 @@ def _roles(cells: dict[str, Any], where: Callable[[str], Where]) -> dict[str, An
 
 
 def _files(path: Path, cells: Sequence[str], labels: Sequence[str], where: Where) -> tuple[tuple[Path, ...], list[str]]:
-    """The images of a table, which must exist, and what is odd about them."""
+    """The images of a table, which must exist, and a note if some are repeated."""
     files = tuple(path.parent / cell.strip() for cell in cells)
     lost = [
         k for k, (cell, file) in enumerate(zip(cells, files, strict=True)) if not cell.strip() or not file.is_file()
@@ -150,18 +150,18 @@ def _files(path: Path, cells: Sequence[str], labels: Sequence[str], where: Where
 
 
 def npz(path: Path, columns: Columns) -> UserData:
-    """Read arrays: x [n, ...] and y [n], and client, group and split [n] if there are such.
+    """Read arrays: x [n, ...] and y [n], and client, group and split [n] if they exist.
 
     Raises
     ------
-    DataError : an array is missing, or not as it should be.
+    DataError : an array is missing or wrong.
     """
     with path.open("rb") as file:
         if file.read(2) != b"PK":  # of a zip file
             raise DataError(f"{path} cannot be read: it is no NPZ file. Write it with np.savez(...).")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except ValueError as error:
         if "pickle" in str(error).lower():
             raise DataError(

@@ -1,4 +1,4 @@
-"""What would stop a run across machines, found out before it begins."""
+"""Checks before a run across machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for name in sys.argv[1:]:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Something that was looked at: ``what`` it is, whether it is ``ok``, and in ``text`` what was found or what to do."""
+    """One check: ``what`` was checked, whether it is ``ok``, and in ``text`` the result or what to do."""
 
     what: str
     ok: bool
@@ -55,19 +55,19 @@ def check(
     config: Mapping[str, Any] | None = None,
     present: Sequence[str] = (),
 ) -> list[CheckResult]:
-    """Look at everything that was given; nothing is changed.
+    """Check everything that is given; nothing is changed.
 
     Parameters
     ----------
     app : folder of the Flower app.
-    connection : of Flower's ``config.toml``: is a SuperLink there, and does it prove who it is?
-    certificates : directory of :func:`equipoise.flower.deploy.certificates.make_certificates`; a server certificate in it must stand for
-        all of ``hosts``.
+    connection : of Flower's ``config.toml``: does its SuperLink answer, and is its certificate valid?
+    certificates : directory of :func:`equipoise.flower.deploy.certificates.make_certificates`; a server certificate in it
+        must be valid for all of ``hosts``.
     keys : private keys of sites.
-    node_configs : by name, what sites are started with.
+    node_configs : the node configs of sites, by name.
     ports : that must be free on this machine.
     config : changes of the app's run configuration.
-    present : names of all sites there will be, if that is known.
+    present : names of all sites that will take part, if known.
     """
     found = [*_versions()]
     if app is not None:
@@ -119,7 +119,7 @@ def _project(app: Path, config: Mapping[str, Any], present: Sequence[str]) -> It
 
 
 def _imports(app: Path, names: Sequence[str]) -> CheckResult:
-    """Whether the app's two halves can be imported here, in a process of their own."""
+    """Whether server app and client app can be imported here, in another process."""
     command = [sys.executable, "-c", IMPORT, *names]
     done = subprocess.run(command, cwd=app, env=environment(), capture_output=True, text=True, check=False)
     ok = done.returncode == 0
@@ -161,7 +161,7 @@ def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
             ok = path.exists() and os.access(path, os.R_OK)
             why = "does not exist" if not path.exists() else "cannot be read by this user"
             yield CheckResult(
-                f"{name}: {key}", ok, f"{path}" if ok else f"{path} {why}. Mend the path in its node config."
+                f"{name}: {key}", ok, f"{path}" if ok else f"{path} {why}. Correct the path in its node config."
             )
 
 
@@ -216,9 +216,9 @@ def _port(port: int) -> CheckResult:
 
 
 def reach(name: str) -> Iterator[CheckResult]:
-    """Whether the SuperLink of a connection of Flower's ``config.toml`` is there, and proves who it is."""
-    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-    path, what = home / "config.toml", f"connection {name}"
+    """Whether the SuperLink of a connection of Flower's ``config.toml`` answers with a valid certificate."""
+    folder = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    path, what = folder / "config.toml", f"connection {name}"
     try:
         known = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
     except (OSError, tomllib.TOMLDecodeError) as error:

@@ -38,7 +38,7 @@ def description(
     measures: Iterable[str],
     name: str,
 ) -> dict[str, Any]:
-    """What every message says of the experiment ``name``, so that a site's process can begin anywhere.
+    """The description of the experiment ``name`` in every message, so that any new process of a site can answer.
 
     Raises
     ------
@@ -70,15 +70,15 @@ def federation(
     Parameters
     ----------
     task : the server's own.
-    sites : that have been gathered.
+    sites : the connected sites.
     secure : the server sees sums of updates only, see :class:`equipoise.flower.secagg.server.MaskedSites`.
-    settings : what governs training; its ``engine`` is the sites.
+    settings : of training; their ``engine`` is replaced by the sites.
     more : ``contribution``, ``collaborative`` and ``workers``, as for :class:`equipoise.Federation`.
 
     Raises
     ------
     SitesError : a site has another network than the server.
-    ValueError, TypeError : as in a simulation; or what is asked for cannot be done with sums alone.
+    ValueError, TypeError : as in a simulation; or the method needs more than sums.
     """
     own = task.tests("server")
     tested = [set(site.tests) for site in sites.known]
@@ -100,7 +100,7 @@ def federation(
         names=[site.name for site in sites.known],
         groups=groups,
         settings=replace(settings, engine=sites),
-        memory=0,  # nobody reads these samples
+        memory=0,  # these samples are never read
         population=consortium,
         **more,
     )
@@ -112,11 +112,11 @@ def federation(
 
 @dataclass(frozen=True)
 class Consortium:
-    """The sites as a federation sees them, a :class:`equipoise.federation.population.Population`.
+    """The sites as the clients of a federation, a :class:`equipoise.federation.population.Population`.
 
     Parameters
     ----------
-    sites : who is asked.
+    sites : the sites.
     complete : the server has all the test sets that the sites name.
     masked : by which only sums of the sites' updates reach the server; None where it sees each.
     """
@@ -133,22 +133,22 @@ class Consortium:
         return all(site.tests for site in self.sites.known)
 
     def train(self, trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
-        """Let the sites of a round train, and the server answer."""
+        """Let the sites of a round train, and the server aggregate."""
         if self.masked is None:
             return one_round(trial, now, rounds)
         following, record = one_round(replace(trial, engine=self.masked.engine(trial, now.server)), now, rounds)
         return following, self.masked.recorded(trial, record)
 
     def saved(self, now: Progression) -> None:
-        """Tell the sites with the next message to keep their states of this checkpoint."""
+        """Let the sites keep their states of this checkpoint, which the next message to each of them says."""
         self.sites.saved = now.clients[0]["round"].tolist()
 
     def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:
-        """The model that site ``m`` predicts with, where the server has it.
+        """The model that site ``m`` predicts with, if the server has it.
 
         Raises
         ------
-        ValueError : it is made at the site.
+        ValueError : the site makes and keeps it.
         """
         if personal(trial, now):
             raise ValueError(
@@ -158,21 +158,22 @@ class Consortium:
         return deployed(trial, now, m)
 
     def test(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
-        """Scores of the global model by test set, and the accuracy of what each site predicts with, found by the sites.
+        """Scores of the global model by test set, and the accuracy of the model of each site, measured by the sites.
 
-        Where nothing is private and the server has all test sets, it tests the global model itself. Where something is, there
-        is no global model to test: what stands for it are the sites' own models. Sets that several sites have count by samples.
+        If nothing is private and the server has all test sets, it tests the global model itself. With private coordinates
+        there is no global model to test, and the sites' own models are tested in its place. Test sets of one name are
+        averaged over the sites by samples.
         """
         sites, counts, hides, own_models = self.sites, costly(now.t, rounds), _hides(trial), personal(trial, now)
         measures = list(tests.measures) if counts else []
         if self.complete and not own_models:
             return {**tests.record(trial, now, rounds), **_sent(sites)}
-        asked, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
-        here = bool(tests.sets) and not (hides and asked)
+        testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
+        here = bool(tests.sets) and not (hides and testing)
         vector = published(trial, now)
         record: Record = {"groups": tests.scores(trial, vector, measures)} if here else {}
         own = own_models and (counts or hides)
-        if not asked or (here and not own):
+        if not testing or (here and not own):
             return {**record, **_sent(sites)}
 
         def make(m: int) -> Parcel:
@@ -184,28 +185,28 @@ class Consortium:
             both = not here and not hides
             return Parcel(fields | handed_out, tensors | ({"global": vector} if both else {}))
 
-        found: dict[int, Tested] = {}
-        for m, answer in sites.ask("evaluate", now.t, asked, make):
+        results: dict[int, Tested] = {}
+        for m, answer in sites.ask("evaluate", now.t, testing, make):
             tested = answer if isinstance(answer, str) else Tested.of(answer.fields, sites.known[m].tests, measures, C)
             if isinstance(tested, Tested):
-                found[m] = tested
+                results[m] = tested
             else:
                 log.warning("%s is not evaluated after round %d: it %s", sites.known[m].name, now.t, tested)
         if not here:
-            record["groups"] = pooled([found[m] for m in sorted(found)])
+            record["groups"] = pooled([results[m] for m in sorted(results)])
         if counts or not own_models:
-            accuracy = [found[m].accuracy if m in found else None for m in range(len(sites.known))]
+            accuracy = [results[m].accuracy if m in results else None for m in range(len(sites.known))]
             record["clients"] = {"accuracy": accuracy}
         return {**record, **_sent(sites)}
 
     def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Alone:
-        """What each site reaches when it trains on its own data alone: every site finds out for itself.
+        """The accuracy of each site that trains on its own data alone, measured by the site.
 
-        Where the server has validation data, it is sent the models and measures on them, too.
+        A server with validation data also receives the models and measures them.
 
         Raises
         ------
-        SitesError : a site does not answer; or it keeps a part of every model to itself, which then cannot be measured here.
+        SitesError : a site does not answer; or part of its model is private, so that the server cannot measure it.
         """
         sites = self.sites
         N = len(sites.known)
@@ -247,7 +248,7 @@ class Consortium:
         return {"standalone_test": complete, "standalone_val": scores if judged else None, "rounds": rounds}
 
     def finish(self, trial: Trial, now: Progression) -> list[str]:
-        """Let every site keep the model that it predicts with; the names of those that could not be reached."""
+        """Let every site store the model that it predicts with; returns the names of sites that did not answer."""
         sites, lost = self.sites, []
 
         def make(m: int) -> Parcel:
@@ -262,7 +263,7 @@ class Consortium:
 
 
 def _sent(sites: Sites) -> Record:
-    """Bytes of the tensors that each site was sent, and sent, in this round: by kind of message, counted in the messages."""
+    """Bytes of the tensors that each site received and sent in this round, by kind of message, counted in the messages."""
     N = range(len(sites.known))
     sent = {
         kind: {way: [counts.get(m, [0, 0])[k] for m in N] for k, way in enumerate(("down", "up"))}
@@ -273,7 +274,7 @@ def _sent(sites: Sites) -> Record:
 
 
 def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What client ``m`` needs to make the model that it predicts with."""
+    """What client ``m`` needs for the model that it predicts with."""
     given = handed(trial, now, m)
     receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
     fields: dict[str, Any] = {"client": m, "t": now.t, "receipt": receipt.fields}
@@ -287,5 +288,5 @@ def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[
 
 
 def _hides(trial: Trial) -> bool:
-    """Whether sites keep a part of every model to themselves."""
+    """Whether models have private coordinates."""
     return trial.private is not None and bool(trial.private.any())

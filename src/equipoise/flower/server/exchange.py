@@ -76,7 +76,7 @@ class Exchange:
 
 
 def _read(reply: Message) -> Parcel | str:
-    """The content of a reply, or why there is none; what Flower says of an error may hold a site's own words, and stays out."""
+    """The content of a reply, or why there is none; without the text of Flower's errors, which may contain data of a site."""
     if reply.has_error():
         return CODES.get(reply.error.code, f"failed (Flower's error {reply.error.code}); the site's log says why")
     try:
@@ -85,5 +85,5 @@ def _read(reply: Message) -> Parcel | str:
         return f"sent what cannot be used: {error}"
     if "error" not in parcel.fields:
         return parcel
-    who = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
-    return " ".join(f"{who}{parcel.fields['error']}".split())[:500]
+    name = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
+    return " ".join(f"{name}{parcel.fields['error']}".split())[:500]

@@ -1,4 +1,4 @@
-"""Who the sites are: those that are connected, and whether they can take part."""
+"""The roster of sites: which are connected, and whether they can take part."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from equipoise.flower.site.task import Blank
 
 log = logging.getLogger(__name__)
 
-DESCRIBE = 120.0  # seconds a site may take to say what it is, where the deadline is longer
-AGAIN = 60.0, 600.0  # seconds until a node that could not say is asked again: at first, and at most
+DESCRIBE = 120.0  # seconds a site may take to describe itself, if the deadline is longer
+AGAIN = 60.0, 600.0  # seconds until a node that failed to describe itself is asked again: at first, and at most
 
 
 class SitesError(RuntimeError):
-    """Sites that are missing, or that do not fit together."""
+    """Sites are missing, or do not fit together."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Known:
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> Known:
-        """From what a site said, or a run directory has.
+        """From a site's description of itself, or from a run directory.
 
         Raises
         ------
-        AttributeError, KeyError, OverflowError, TypeError, ValueError : it says something else.
+        AttributeError, KeyError, OverflowError, TypeError, ValueError : the fields are not those of a description.
         """
         shape, tests = tuple(int(n) for n in fields["shape"]), tuple(str(test) for test in fields["tests"])
         known = Known(
@@ -58,7 +58,7 @@ class Known:
 
     @property
     def data(self) -> Blank:
-        """Stands for the site's samples."""
+        """A placeholder for the site's samples."""
         return Blank(self.size, self.shape, getattr(torch, self.dtype))
 
 
@@ -68,33 +68,35 @@ class Roster:
 
     Parameters
     ----------
-    exchange : by which they are asked who they are.
+    exchange : by which they are asked.
     """
 
     exchange: Exchange
     known: list[Known] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
     structure: dict[str, Any] | None = None  # of the server's network
-    _seen: dict[int, str] = field(default_factory=dict)  # what each node turned out to be
-    _refused: dict[int, str] = field(default_factory=dict)  # why a node that is connected does not take part
-    _failed: dict[int, tuple[float, float]] = field(default_factory=dict)  # when a node is asked again, and then waits
+    _seen: dict[int, str] = field(default_factory=dict)  # the site at each node
+    _refused: dict[int, str] = field(default_factory=dict)  # why a connected node does not take part
+    _failed: dict[int, tuple[float, float]] = field(
+        default_factory=dict
+    )  # when a node is asked again, and the next delay
 
     def gather(self, least: int, names: Sequence[str], wait: float, known: Sequence[Known] = ()) -> list[Known]:
         """Wait for the sites: all of ``names`` if there are any, else at least ``least``, in the natural order of names.
 
-        Where a run goes on, ``known`` are its sites, of which at least ``least`` must be there.
+        ``known`` are the sites of a run that is resumed, of which at least ``least`` must be connected.
 
         Raises
         ------
-        SitesError : they did not come in ``wait`` seconds, or do not agree.
+        SitesError : they did not connect in ``wait`` seconds, or their data do not agree.
         """
         end = time.monotonic() + wait
         self.known = list(known)
         names = [] if known else names
-        found: dict[str, Known] = {}
+        met: dict[str, Known] = {}
         while True:
-            found |= {site.name: site for site in self.meet(names)}
-            present = {name: site for name, site in found.items() if name in self.nodes}
+            met |= {site.name: site for site in self.meet(names)}
+            present = {name: site for name, site in met.items() if name in self.nodes}
             if len(present) >= least and set(names) <= present.keys():
                 break
             if time.monotonic() > end:
@@ -112,12 +114,12 @@ class Roster:
             if (site.shape, site.dtype) != (self.known[0].shape, self.known[0].dtype):
                 raise SitesError(
                     f"{site.name} has samples of shape {list(site.shape)} and type {site.dtype}, {self.known[0].name} of shape "
-                    f"{list(self.known[0].shape)} and type {self.known[0].dtype}. All must agree: mend the task of one."
+                    f"{list(self.known[0].shape)} and type {self.known[0].dtype}. All must agree: correct the task of one."
                 )
         return self.known
 
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
-        """Ask nodes that are new who they are, and forget those that are gone."""
+        """Let new nodes describe themselves, and forget nodes that are no longer connected; returns the new sites."""
         online = {node.node_id: node.name for node in self.exchange.grid.get_nodes()}
         self.nodes = {name: node for name, node in self.nodes.items() if node in online}
         self._seen = {node: name for node, name in self._seen.items() if node in online}
@@ -128,10 +130,10 @@ class Roster:
         for node, answer in self._describe([node for node in online if node not in self._seen.keys() | resting]):
             site = None if isinstance(answer, str) else _known(answer, online[node])
             if site is None:
-                said = answer if isinstance(answer, str) else "does not describe itself as a site"
-                self._refused[node] = f"{online[node] or f'node {node}'} {said}"
+                reason = answer if isinstance(answer, str) else "does not describe itself as a site"
+                self._refused[node] = f"{online[node] or f'node {node}'} {reason}"
                 log.warning("%s", self._refused[node])
-                _, rest = self._failed.get(node, (0.0, AGAIN[0]))  # the longer the more often: all wait for it
+                _, rest = self._failed.get(node, (0.0, AGAIN[0]))  # doubled each time, as all sites wait for the answer
                 self._failed[node] = time.monotonic() + rest, min(2 * rest, AGAIN[1])
                 continue
             self._seen[node] = site.name
@@ -140,9 +142,9 @@ class Roster:
                     f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by "
                     "site=... in --node-config or by registering it with --name."
                 )
-                if not self.structure:  # the run has not begun
+                if not self.structure:  # before the first round
                     raise SitesError(twice)
-                log.warning("%s The first goes on taking part.", twice)
+                log.warning("%s The first continues to take part.", twice)
                 continue
             if problem := self._misfit(site, names):
                 self._refused[node] = f"{site.name} {problem}"
@@ -158,11 +160,11 @@ class Roster:
         yield from self.exchange.ask("query.describe", nodes, lambda _: Parcel(), deadline, "describe")
 
     def _answers(self, node: int) -> bool:
-        """Whether there is somebody at a node: one that was killed is counted as connected for another minute."""
+        """Whether a node answers: one that was killed counts as connected for another minute."""
         return any(isinstance(answer, Parcel) for _, answer in self._describe([node]))
 
     def _misfit(self, site: Known, names: Sequence[str]) -> str:
-        """Why a site cannot take part in what is going on; empty if it can."""
+        """Why a site cannot take part in the run; empty if it can."""
         if problem := _unlike(site, self.structure):
             return problem
         if names and site.name not in names:
@@ -173,11 +175,11 @@ class Roster:
         return ""
 
     def check(self, structure: dict[str, Any]) -> None:
-        """Require that every site has the server's network, now and when others come.
+        """Require that every site has the server's network, also those that connect later.
 
         Raises
         ------
-        SitesError : naming the first that has another.
+        SitesError : a site has another network.
         """
         self.structure = structure
         for site in self.known:
@@ -191,7 +193,7 @@ def natural(name: str) -> list[Any]:
 
 
 def _known(answer: Parcel, registered: str | None) -> Known | None:
-    """What a site said of itself; the name it is registered under, if it is, counts more than what it says."""
+    """A site from its description of itself; a registered name replaces the one in the description."""
     try:
         return Known.of({**answer.fields, "name": registered or answer.fields["name"]})
     except UNFIT:
@@ -199,6 +201,6 @@ def _known(answer: Parcel, registered: str | None) -> Known | None:
 
 
 def _unlike(site: Known, structure: dict[str, Any] | None) -> str:
-    """What a site's network differs in; empty if in nothing."""
+    """How a site's network differs from the server's; empty if it does not."""
     other = [what for what, ours in (structure or {}).items() if site.structure.get(what) != ours]
     return f"has a network with other {other[0]} than the server's. Give the same network everywhere." if other else ""

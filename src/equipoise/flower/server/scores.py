@@ -1,4 +1,4 @@
-"""What sites found on their test sets: whether it can be used, and what it says together."""
+"""The results of sites on their test sets: checked, and averaged over sites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from equipoise.metrics.groups import rates_of
 
 @dataclass(frozen=True)
 class Tested:
-    """What a site found on its test sets: scores, samples, and the accuracy over all samples of the model it predicts with."""
+    """A site's results on its test sets: scores, samples, and the accuracy of the model it predicts with over all samples."""
 
     scores: dict[str, dict[str, Any]]
     sizes: dict[str, int]
@@ -24,7 +24,7 @@ class Tested:
 
     @staticmethod
     def of(fields: Mapping[str, Any], tests: Iterable[str], measures: Iterable[str], n_classes: int) -> Tested | str:
-        """From what a site with these ``tests`` said when it was asked for ``measures``; why it cannot be used, if it cannot."""
+        """The results in the answer of a site with these ``tests``; or the reason why they cannot be used."""
         try:
             scores = {name: _score(fields["scores"][name], measures, n_classes) for name in tests}
             sizes = {name: int(fields["sizes"][name]) for name in scores}
@@ -36,7 +36,7 @@ class Tested:
 
 
 def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -> dict[str, Any]:
-    """What a site said of one of its test sets; a measure other than accuracy may be NaN, where it is not defined."""
+    """A site's scores on one of its test sets; a measure other than accuracy may be NaN, if it is not defined."""
     score: dict[str, Any] = {"accuracy": fraction(fields["accuracy"]), "loss": float(fields["loss"])}
     score |= {name: fraction(fields[name], nan=True) for name in measures if name not in score and name != RATES}
     if RATES in measures:
@@ -46,11 +46,11 @@ def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -
 
 
 def _counts(fields: Any, n_classes: int) -> dict[str, list[int]] | float:
-    """Counts per class that fit together; or NaN, where the model gave no number.
+    """Counts per class that fit together; or NaN, if the outputs of the model were not finite.
 
     Raises
     ------
-    AttributeError, KeyError, TypeError, ValueError, OverflowError : they are none.
+    AttributeError, KeyError, TypeError, ValueError, OverflowError : the counts do not fit together.
     """
     if isinstance(fields, float) and math.isnan(fields):
         return fields
@@ -66,7 +66,7 @@ def fraction(fields: Any, *, nan: bool = False) -> float:
 
     Raises
     ------
-    TypeError, ValueError, OverflowError : it is none.
+    TypeError, ValueError, OverflowError : it is not.
     """
     if not (0 <= (x := float(fields)) <= 1 or (nan and math.isnan(x))):
         raise ValueError(fields)
@@ -74,7 +74,7 @@ def fraction(fields: Any, *, nan: bool = False) -> float:
 
 
 def pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
-    """Scores by test set; those of sets of one name, which several sites have, are averaged by samples."""
+    """Scores by test set; sets of one name at several sites are averaged by samples."""
     groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for tested in found:
         for name, score in tested.scores.items():
@@ -83,7 +83,7 @@ def pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
 
 
 def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Means by samples; of a measure, over the sites where it is defined."""
+    """Means by samples, over the sites where a measure is defined."""
 
     def mean(key: str) -> float:
         known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]

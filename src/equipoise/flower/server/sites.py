@@ -24,8 +24,8 @@ from equipoise.flower.site.store import Receipt
 class Sites:
     """The sites of one experiment, asked by their numbers as clients.
 
-    An engine of :class:`equipoise.Federation`: called with a job, it sends each site its part and gives the answers as they
-    come. A site that is not connected, fails, or is late answers with the reason.
+    An engine of :class:`equipoise.Federation`: called with a job, it sends each site its part and yields the answers in the
+    order of their arrival. For a site that is not connected, fails, or is late, the answer is the reason.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Sites:
     def ask(
         self, kind: str, t: int, clients: Iterable[int], make: Callable[[int], Parcel], deadline: float | None = None
     ) -> Iterator[tuple[int, Parcel | str]]:
-        """Send each client a parcel; give the answers as they come, or why there is none.
+        """Send each client a parcel; yields the answers in the order of their arrival, or why there is none.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class Sites:
             for node, answer in self.exchange.ask(kind, list(here), part, deadline or self.exchange.deadline, str(t)):
                 m = here[node]
                 if isinstance(answer, str):
-                    self._bases.pop(m, None)  # nobody knows what it has now: the next model is sent whole
+                    self._bases.pop(m, None)  # its stored model is unknown now: the next one is sent in full
                 else:
                     counts[m][1] += answer.nbytes
                 if answer == LOST and not last:
@@ -133,7 +133,10 @@ class Sites:
         held: Tensor | None,
         fields: dict[str, Any],
     ) -> dict[str, Tensor]:
-        """A model [G] for client ``m``: its submodel, or the change of what it keeps; how to read it goes into ``fields``."""
+        """The message with a model [G] for client ``m``: its submodel, or the change of the model that it stores.
+
+        What the client needs to read it is added to ``fields``.
+        """
         fields["model"] = {}
         shown = None if private is None else ~private
         if units is not None and held is not None:
@@ -145,7 +148,7 @@ class Sites:
                 parts, fields["model"] = change(public, base), {"base": token, "keep": token}
             else:
                 self._count += 1
-                new = f"{time.time_ns():x}-{self._count}"  # none that a site may still have from another process
+                new = f"{time.time_ns():x}-{self._count}"  # never one that a site has from an earlier process
                 parts = change(public, base)
                 fields["model"] = {"base": None if parts.keys() == {"values"} else token, "keep": new}
                 self._bases[m] = new, public
@@ -153,7 +156,7 @@ class Sites:
 
 
 def _stateful(job: Job) -> bool:
-    """Whether a client remembers something that starts from the first model."""
+    """Whether a client has state that depends on the initial model."""
     return job.private is not None or any(overrides(rule, "client_state") for rule in job.rules)
 
 
@@ -162,7 +165,7 @@ def _answered(job: Job, row: int, got: Parcel) -> Answer:
 
     Raises
     ------
-    CodecError : it is not what a site must send.
+    CodecError : the reply is not complete or does not fit.
     """
     received, parts = job.received[row], got.part("model")
     parts = {name: x.to(received.device) for name, x in parts.items()}

@@ -1,4 +1,4 @@
-"""What a site does when it is asked: the client side of every round, and of what comes before and after."""
+"""The answers of a site to messages: the client side of every round, of its tests and of the end of a run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
 
 
 class SiteError(RuntimeError):
-    """What went wrong at a site, in words that may leave it."""
+    """An error at a site, whose text may be sent to the server."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One site in one experiment: a federation's view of a single client, and the files that it keeps."""
+    """One site in one experiment: a trial with a single client, and its stored files."""
 
     trial: Trial
     tests: EvaluationSets
@@ -50,11 +50,11 @@ class Site:
     simulated: bool = False
 
     def answer(self, kind: str, asked: Parcel) -> Parcel:
-        """What the site answers to a message.
+        """The site's answer to a message.
 
         Raises
         ------
-        SiteError, StoreError, CodecError : in words that may leave the site; whatever else is raised must not.
+        SiteError, StoreError, CodecError : their text may leave the site; that of other errors must not.
         """
         if kind not in KINDS:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
@@ -103,12 +103,10 @@ class Site:
             units=None if units is None else units[None],
             held=None if held is None else held[None],
             neurons=trial.neurons if plain(trial) else None,
-            secret=None
-            if self.simulated
-            else secrets.token_bytes(32),  # fresh: asked again, noise must not be the same
+            secret=None if self.simulated else secrets.token_bytes(32),  # new noise for every message
         )
 
-    # what came, and what is here
+    # reading messages and stored state
     def _hide(self, shape: Any) -> Tensor | None:
         return hiding(self.trial.private, self.trial.model.n_params)(shape)
 
@@ -125,21 +123,21 @@ class Site:
         return vector
 
     def _base(self, fields: Mapping[str, Any]) -> Tensor | None:
-        """The vector that a change in a message is one of.
+        """The stored vector that a change in a message refers to.
 
         Raises
         ------
-        CodecError : it is not here. The server sends the whole model then.
+        CodecError : the site does not have it. The server then sends the whole model.
         """
         if fields.get("base") is None:
             return None
-        found = self.store.base(fields["base"])
-        if found is None:
+        base = self.store.base(fields["base"])
+        if base is None:
             raise CodecError(LOST)
-        return found.to(self.trial.setup.initial.device)
+        return base.to(self.trial.setup.initial.device)
 
     def _received(self, asked: Parcel) -> tuple[Tensor, Tensor | None]:
-        """The model that came [G], and the hidden units of the site's submodel [K], if it has one."""
+        """The received model [G], and the hidden units of the site's submodel [K], if it has one."""
         trial, fields, parts = self.trial, asked.fields["model"], asked.part("model")
         if "units" in parts and trial.neurons is not None:
             units = wire.unpack_units(parts, trial.neurons.n)
@@ -154,7 +152,7 @@ class Site:
         return self._whole(public), None
 
     def _initial(self, asked: Parcel) -> Tensor:
-        """The first global model [G]: sent, or the one that came."""
+        """The initial global model [G] of a message."""
         sent = asked.tensors.get("initial")
         if sent is None:
             raise CodecError("the first model is missing.")
@@ -163,7 +161,7 @@ class Site:
         return sent
 
     def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
-        """What the site remembers per rule, and a vector [G] with its private coordinates; ``vector`` [G] is what came."""
+        """The site's state per rule, and a vector [G] with its private coordinates; ``vector`` [G] is the received model."""
         trial, fields = self.trial, asked.fields
         kept = self.store.recall(Receipt.read(fields["receipt"]))
         if kept is None:
@@ -201,15 +199,15 @@ def open_site(
 
     Parameters
     ----------
-    name : of the site; ``task`` : what it brings.
+    name, task : of the site.
     fields : :func:`equipoise.flower.server.consortium.description` of the experiment.
-    store : where its state is.
-    method : the method, where the server's text does not say it all (rules of your own), or must not decide.
-    simulated : draw the noise that protects clients from the seed, as the simulator does, so that it protects nobody.
+    store : of its state.
+    method : the method that the site accepts; None accepts the server's.
+    simulated : draw the noise that protects clients from the seed, as the simulator does; it then protects no client.
 
     Raises
     ------
-    SiteError : the server's method is another one than the one given here.
+    SiteError : the server has another method than ``method``.
     ValueError, TypeError : the data do not fit the network.
     """
     if method is not None and str(method) != fields["method"]:
@@ -250,9 +248,9 @@ def open_site(
     return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, simulated)
 
 
-# what a site answers
+# answers
 def _describe(site: Site, asked: Parcel) -> Parcel:
-    """How many samples there are, and of what shape: what the server must know before the first round."""
+    """What the server must know before the first round: number, shape and type of the samples, test sets, network."""
     trial = site.trial
     data = loaded(trial.data[0])
     x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
@@ -296,7 +294,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
 
 
 def _alone(site: Site, asked: Parcel) -> Parcel:
-    """Train on the site's own data alone, for as many rounds; what goes wrong costs a round, and no more."""
+    """Train on the site's own data alone, for as many rounds; a round that fails is left out."""
     if any(rule.seals for rule in site.trial.method.rules):
         raise SiteError("does not send a model that nothing protects")
     if asked.fields["model"] and site.trial.private is not None and site.trial.private.any():
@@ -311,17 +309,17 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
             vector = _visited(alone, job).trained[0]
         except SiteError as error:
             failed = str(error)
-        except Exception as error:  # whatever a user's data or network raises
+        except Exception as error:  # of a user's data or network
             log.exception("round %d of training alone failed", t)
             failed = f"failed with {harmless(error)}"
-    found: dict[str, Any] = {"failed": failed}
+    result: dict[str, Any] = {"failed": failed}
     if site.tests.sets:
-        found["accuracy"] = site.tests.accuracy(trial, vector, 0)
-    return Parcel(found, {"model/values": vector} if asked.fields["model"] else {})
+        result["accuracy"] = site.tests.accuracy(trial, vector, 0)
+    return Parcel(result, {"model/values": vector} if asked.fields["model"] else {})
 
 
 def _evaluate(site: Site, asked: Parcel) -> Parcel:
-    """Accuracy and other measures of the global model, and of what this site predicts with, on its own test sets."""
+    """Scores of the global model, and accuracy of the model this site predicts with, on its own test sets."""
     trial, fields = site.trial, asked.fields
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     own = scores = site.tests.scores(trial, vector, fields["measures"])
@@ -335,18 +333,18 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
 
 
 def _finish(site: Site, asked: Parcel) -> Parcel:
-    """Keep the model that this site predicts with."""
+    """Store the model that this site predicts with."""
     site.store.keep_model(site.trial.model.state_dict(site._used(asked)))
     site.store.settle({asked.fields["receipt"][0], asked.fields["saved"]})
     return Parcel()
 
 
 def _visited(site: Site, job: Job) -> Answer:
-    """The answer of the visit, which is as it must be.
+    """The checked answer of a visit. Errors of the visit are raised.
 
     Raises
     ------
-    SiteError : it is not finite, or has changed its shape. Whatever the visit raised is raised.
+    SiteError : the answer is not finite, or has another shape.
     """
     answer = visit(job, site.trial.bound, 0)
     before = tree_map(lambda x: x[0], job.states)
@@ -365,7 +363,7 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 
 def harmless(error: Exception) -> str:
-    """What may be sent of an error: its kind, unless that is the site's own; its words may hold data or paths."""
+    """The part of an error that may be sent: its kind, if from Python or PyTorch; its text may hold data or paths."""
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
 
 

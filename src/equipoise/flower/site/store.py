@@ -1,8 +1,8 @@
-"""What a site keeps between messages, in files of its own: the process that answers a message ends with it.
+"""The stored state of a site: files, because the process that answers a message ends with it.
 
-A message says which state it builds on, by the round that it is from and its hash (a receipt). The state before and the
-state after the last visit are both kept until the server lets the site train again, and says which of them counts: it may
-not have used the answer. The state of the server's last checkpoint is kept, too: it may go back to it.
+A message names the state it builds on by a receipt: its round and its hash. The states before and after the last visit are
+both stored until the server lets the site train again and names one of them: it may not have used the answer. The state of
+the server's last checkpoint is also stored, because the server may resume from it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from equipoise.system import tensor_files
 from equipoise.system.files import PART
 
 SALT = "salt"
-NOTHING = bytes(32)  # the hash of a state in which there is nothing
+NOTHING = bytes(32)  # the hash of an empty state
 
 
 class StoreError(RuntimeError):
-    """A state that is needed and is not there."""
+    """A state is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Receipt:
     sha256: bytes = NOTHING
 
     def tensors(self) -> dict[str, Tensor]:
-        """As the server keeps it."""
+        """As the server stores it."""
         return {
             "round": torch.tensor(self.t),
             "sha256": torch.frombuffer(bytearray(self.sha256), dtype=torch.uint8),
@@ -45,12 +45,12 @@ class Receipt:
 
     @staticmethod
     def of(state: Mapping[str, Tensor]) -> Receipt:
-        """From what the server keeps."""
+        """From the state that the server stores."""
         return Receipt(int(state["round"]), state["sha256"].cpu().numpy().tobytes())
 
     @property
     def fields(self) -> list[Any]:
-        """As messages say it."""
+        """As in messages."""
         return [self.t, self.sha256.hex()]
 
     @staticmethod
@@ -59,7 +59,7 @@ class Receipt:
 
         Raises
         ------
-        ValueError : it is none.
+        ValueError : the fields are not a receipt.
         """
         match fields:
             case [int(t), str(digest)] if re.fullmatch("[0-9a-f]{64}", digest):
@@ -68,7 +68,7 @@ class Receipt:
 
     @staticmethod
     def after(t: int, fields: Mapping[str, Any]) -> Receipt | None:
-        """Of a site's state after round ``t``, by its answer; None if that does not say."""
+        """The receipt of a site's state after round ``t`` in its answer; None if there is none."""
         try:
             receipt = Receipt.read(fields.get("receipt"))
         except ValueError:
@@ -84,11 +84,11 @@ class Store:
 
     @staticmethod
     def at(base: Path, experiment: str, site: str) -> Store:
-        """The store of a site of an experiment under a site's directory for states."""
+        """The store of a site in an experiment, under the directory ``base``."""
         return Store(base / _plain(experiment) / _plain(site))
 
     def recall(self, receipt: Receipt) -> dict[str, Tensor] | None:
-        """The state a receipt is of; None where there is nothing in it.
+        """The state of a receipt; None if it is empty.
 
         Raises
         ------
@@ -97,17 +97,17 @@ class Store:
         if receipt.sha256 == NOTHING:
             return None
         try:
-            found = tensor_files.read(self._state(receipt.t), receipt.sha256.hex())
+            tensors = tensor_files.read(self._state(receipt.t), receipt.sha256.hex())
         except (FileNotFoundError, tensor_files.DamagedError) as error:
             what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
             raise StoreError(
                 f"its state of round {receipt.t} is {what}. Put the site's state directory back from a copy, "
                 "or start a new run."
             ) from None
-        return {name: x for name, x in found.items() if name != SALT}
+        return {name: x for name, x in tensors.items() if name != SALT}
 
     def settle(self, rounds: Collection[int]) -> None:
-        """Remove all states but those of some rounds, and what a killed process left half written."""
+        """Remove all states but those of some rounds, and files partly written by a killed process."""
         kept = {self._state(t) for t in rounds}
         for old in {*self.directory.glob("state-*.safetensors"), *self.directory.glob(f".state-*{PART}")} - kept:
             old.unlink(missing_ok=True)
@@ -116,28 +116,27 @@ class Store:
         return self.directory / f"state-{t:06d}.safetensors"
 
     def keep(self, t: int, state: Mapping[str, Tensor]) -> Receipt:
-        """Write the state after round ``t`` beside the one before it."""
+        """Write the state after round ``t``, and keep the earlier one."""
         if not state:
             return Receipt(t)
-        salt = torch.frombuffer(
-            bytearray(secrets.token_bytes(32)), dtype=torch.uint8
-        )  # the hash tells nothing of the state
+        # the server sees the hash, from which it must not be able to guess the state
+        salt = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
         return Receipt(t, bytes.fromhex(tensor_files.write(self._state(t), {SALT: salt, **_cloned(state)})))
 
-    # the model that was received last, of which only changes need to be sent
+    # the last received model, so that the server needs to send only changes
     def base(self, token: str) -> Tensor | None:
-        """The vector [n] that was kept under a token; None if it is not there."""
+        """The vector [n] that was stored under a token; None if there is none."""
         try:
             return tensor_files.read(self.directory / "base.safetensors").get(token)
         except (FileNotFoundError, tensor_files.DamagedError):
             return None
 
     def keep_base(self, token: str, vector: Tensor) -> None:
-        """Keep a vector [n] in place of the one before."""
+        """Store a vector [n] in place of the earlier one."""
         tensor_files.write(self.directory / "base.safetensors", {token: vector.clone()})
 
     def keep_model(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Write the network's state dictionary, for use."""
+        """Write the network's state dictionary."""
         tensor_files.write(self.directory / "model.safetensors", _cloned(state_dict))
 
 
@@ -147,6 +146,6 @@ def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _plain(name: str) -> str:
-    """A name as that of a folder; a hash keeps names apart that look the same so."""
+    """A name that is valid for a folder; a hash distinguishes names that would become equal."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:80].strip("-")
     return plain if plain == name else f"{plain or 'x'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
