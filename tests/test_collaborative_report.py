@@ -166,7 +166,7 @@ def test_notes() -> None:
     for used, what in {
         "standalone_val": "validation data",
         "standalone_test": "on the test set, which training",
-        "given": "given",
+        "given": "that the user gave",
     }.items():
         contribution = made("fedsac").meta["contribution"] | {"used": used}
         note = comparison([made("cffl"), made("fedsac", contribution=contribution)])["collaboration"]["notes"]

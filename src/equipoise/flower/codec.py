@@ -129,7 +129,7 @@ def change(new: Tensor, base: Tensor | None) -> dict[str, Tensor]:
 
 
 def changed(parts: Mapping[str, Tensor], base: Tensor | None, like: Tensor) -> Tensor:
-    """What :func:`change` stands for.
+    """The vector that :func:`change` encodes.
 
     ``like`` [n] has the shape and type it must have.
 

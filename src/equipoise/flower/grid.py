@@ -94,7 +94,7 @@ class InProcessGrid(Grid):
             if reply.has_content():
                 reply.content = quick(reply.content)
             return reply
-        except Exception as error:  # as in a process of its own
+        except Exception as error:  # as in a separate process
             log.exception("node %d failed", message.metadata.dst_node_id)
             return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
 

@@ -86,7 +86,7 @@ class CFFL(Rule):
     download : ``"largest"`` entries, or those that come first in a ``"random"`` order, the same for all clients of a round.
     criterion : the largest of ``"all"`` entries, or of each ``"layer"``, where :math:`q_i = r_i`.
     by : n counts ``"samples"``, or the ``"classes"`` that a client reports to have.
-    reputation : the rule's ``"own"``, or each client's ``"contribution"`` (standalone accuracy, as shares), which isolates nobody.
+    reputation : the rule's ``"own"``, or each client's ``"contribution"`` (standalone accuracy, as shares), which isolates no client.
     port : the FedSAC authors' version: updates scaled to length ``gamma`` instead of clipped, though clients keep their whole
         work; reputations without history; the share q in every layer. Preset ``group-port``.
     gamma : length of every update with ``port``, > 0.
@@ -96,7 +96,7 @@ class CFFL(Rule):
     each [N].
     Model sent: clipped, but for running statistics; with ``theta_u`` below 1 its largest entries only.
     Reports: none; with ``by=classes`` ``classes``, share of all classes that it has.
-    Server sees: each trained model, judged on the server's data.
+    Server sees: each trained model, evaluated on the server's data.
     Traffic: up, what is sent of the update; down, only the entries a client is given. One pass over the validation data
     per client.
     Presets: ``mnist``, ``cifar10`` and ``cla`` (for clients with more and fewer classes) as released; ``contribution``
@@ -107,7 +107,7 @@ class CFFL(Rule):
     released runs let the learning rate fall by 2.3 % a round. Where accuracies fall after the first rounds, take
     ``aggregation=mean``: on ``digits-pow`` with its 10 clients the best client has 60.8 % after 12 rounds with
     ``mean``, and 20.3 % after 20 with ``sum`` (one seed; 36.5 % after 12 with ``clip=0.001``). Accuracies that are all
-    0 count as equal, and if everybody fell out of R, R would stay. Running statistics of BatchNorm stay the client's
+    0 count as equal, and if all clients fell out of R, R would stay. Running statistics of BatchNorm stay the client's
     own. Absent clients (the paper has none) keep r and their model and cannot fall out; those present share out the r
     they had together, 1 / |R| for each who is new. The paper's text, as far as we know, mixes old and new reputations
     equally (``fade=False``).
@@ -185,7 +185,7 @@ class CFFL(Rule):
         report, state = {}, visit.state
         if self.partial:
             clipped = (theta - visit.start - state["residual"]).clamp(-self.clip, self.clip)
-            if visit.shared is not None:  # what stays at home is there already
+            if visit.shared is not None:  # private coordinates are there already
                 clipped = clipped * visit.shared
             rest = clipped - self.filtered(clipped, visit.oracle.layout)
             state = {**state, "residual": state["residual"] + rest}

@@ -60,7 +60,7 @@ class CGSV(Rule):
     Parameters
     ----------
     alpha : share of the past in a reputation, in [0, 1]. Released: 0.95.
-    beta : altruism, >= 0: how little the shares q differ. Released: 0.5 to 2, and 1e7, which gives everybody everything.
+    beta : altruism, >= 0: how little the shares q differ. Released: 0.5 to 2, and 1e7, which gives every client everything.
         0, which does not define q, also does.
     gamma : length of every update, > 0; with the solver's rate it sets the size of a step. Released: 0.15 to 1.
     sparsify : which entries of u are the largest, see :func:`equipoise.core.maths.add_largest`: of every tensor

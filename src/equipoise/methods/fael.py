@@ -59,7 +59,7 @@ class FAEL(Rule):
 
     def weigh(self, p: Tensor, dp: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """One step of Eq. 12 on the weights ``p`` [M] of those present: the new ``p``, not normalised, and ``dp``."""
-        if not d.sum() > 0:  # nobody moved: the share is 0/0, and nothing is learnt
+        if not d.sum() > 0:  # no client moved: the share is 0/0, and nothing is learnt
             return p, dp
         dp = (1 - self.beta) * dp + self.beta * simplex(d)
         return p + dp, dp

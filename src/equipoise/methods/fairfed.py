@@ -1,4 +1,4 @@
-"""FairFed: less weight to clients whose accuracy is far from everybody's."""
+"""FairFed: less weight to clients whose accuracy is far from the others'."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equipoise.system.ranges import choice, number
 
 
 def gaps(accuracy: Tensor, p: Tensor, metric: Tensor | None = None, overall: Tensor | float = 0.0) -> Tensor:
-    r"""How far each client is from everybody [M]: :math:`|F_m - F|`, or :math:`|Acc_m - \sum_j p_j Acc_j|`.
+    r"""How far each client is from the overall value [M]: :math:`|F_m - F|`, or :math:`|Acc_m - \sum_j p_j Acc_j|`.
 
     ``accuracy`` [M], shares of samples ``p`` [M]; a group metric F_m [M] (NaN where a client has none, whose accuracy
     counts instead) with its value ``overall`` is optional.
@@ -50,7 +50,7 @@ class FairFed(Rule):
     Differs: weights are kept at 0 or above; without ``clip`` a weight may turn negative, and running statistics are
     then averaged without that client. The gaps are of accuracies, which the paper takes where a client has no group
     metric; in a rule of your own, :func:`gaps` takes both. Absent clients keep their weight, and means are over those
-    present; if those present have no weight left, they start anew.
+    present; if those present have no weight left, they start again.
     """
 
     sees = "scalars+sum"
@@ -93,7 +93,7 @@ class FairFed(Rule):
 CATALOGUE = {
     "fairfed": CatalogueEntry(
         (FairFed,),
-        "less weight to clients whose accuracy is far from everybody's",
+        "less weight to clients whose accuracy is far from the others'",
         "Ezzeldin et al., AAAI 2023",
         {"published": {"clip": False}, "ffl4mia": {"form": "released", "balanced": True}},
     ),

@@ -67,7 +67,7 @@ class FedAVE(Rule):
     gamma : length of every update, > 0. Released: 0.5.
     sparsify : see :class:`equipoise.methods.cgsv.CGSV`.
     reputation : q from the client's ``"own"`` reputation, or from its ``"contribution"``, what it reaches alone; then k is not
-        in it, no validation data is asked for, and the clients report nothing.
+        in it, no validation data is needed, and the clients report nothing.
     sort_losses : sort both lists of losses, so that the order of batches does not matter.
     eps : added to every KL, > 0. A client with one batch has a KL of 0, and as published gets all there is: with clients that
         small, take 0.01.
@@ -75,13 +75,13 @@ class FedAVE(Rule):
     Server state: ``rep`` [N]; ``k`` [N] of each client's last round; ``losses`` [N, L], s.
     Reports: ``kl``, divergence of its losses, batch by batch, from those on the server's data; none with
     ``reputation=contribution``.
-    Server sees: each trained model, judged on the server's data.
+    Server sees: each trained model, evaluated on the server's data.
     Traffic: one number per batch of V down, one up; of the model, only the entries a client is given. Two more passes
     over V and one over the local data per client.
     Differs: the released code shuffles V for every client; here its batches, of 64 samples, have one order. KL compares
     batch with batch of two lists without common order, so part of it is noise: ``sort_losses`` takes that out. Where
     some clients have a single batch, as in ``digits-pow``, use the preset ``stable``: such a client is else by far the
-    most alike, and the others get next to nothing. In the first round nobody gets anything, the global model included,
+    most alike, and the others get next to nothing. In the first round no client gets anything, nor does the global model change,
     so that its work is lost, as released. Running statistics are given whole. Absent clients keep model and rep, which
     is scaled with the others'; k refers to those present.
     """
@@ -134,7 +134,9 @@ class FedAVE(Rule):
             past = simplex(past.index_copy(0, i, rep.clamp(min=LEAST)))
             state = {**state, "rep": past, "k": state["k"].index_copy(0, i, k)}
             notes |= {"reputation": past[i].tolist(), "likeness": k.tolist()}
-        scale = cohort.scale * (cohort.t > 0)  # in the first round nobody, the global model included, gets anything
+        scale = cohort.scale * (
+            cohort.t > 0
+        )  # in the first round no client gets anything, nor does the global model change
         return state, replace(cohort, weights=p, coefficients=c, scale=scale, notes=notes)
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:

@@ -40,7 +40,7 @@ class FedGH(Rule):
     FedGH in its tables are.
     Differs: the paper leaves open whether a pair is tested and projected on the updates as they came or as they have
     become; hence two forms. Pairs come in the order of the clients, and where conflicts overlap the result depends on
-    it (not with ``"accumulate"``). A client that does not move conflicts with nobody. Not the FedGH of 2023, which
+    it (not with ``"accumulate"``). A client that does not move conflicts with no other. Not the FedGH of 2023, which
     shares a header.
     """
 

@@ -41,7 +41,7 @@ class FedPAC(Rule):
     epoch of training.
     Differs: the problem is solved exactly, where released code uses an iterative solver and repairs its matrix; where
     no mixture can be computed a client gets its own classifier. A sample whose class has no global prototype is pulled
-    to the client's own mean of before training. A class that nobody holds keeps its prototype, where released code
+    to the client's own mean of before training. A class that no client holds keeps its prototype, where released code
     fails. Absent clients keep their classifier. The global model's classifier is the mean of the clients'. Losses that
     other rules add act on the features only.
     """

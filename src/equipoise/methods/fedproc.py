@@ -36,7 +36,7 @@ class FedProc(Rule):
     Server sees: sums of updates, and for each class of ``proto`` and of who holds it.
     Traffic: C D numbers down; C D and C up. One more pass over the local data.
     Differs: without prototypes (the first round) it is plain cross-entropy. Prototypes are computed after local
-    training in evaluation mode, not collected while weights change. A class nobody holds keeps its last prototype.
+    training in evaluation mode, not collected while weights change. A class that no client holds keeps its last prototype.
     """
 
     sees = "sum"

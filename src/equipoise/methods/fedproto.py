@@ -26,7 +26,7 @@ def local_prototypes(visit: Visit, n_classes: int) -> State:
 
 
 def global_prototypes(state: State, reports: State, weighted: bool = False) -> State:
-    """Mean over the clients that hold a class, equally or by samples; a class nobody holds keeps its prototype."""
+    """Mean over the clients that hold a class, equally or by samples; a class that no client holds keeps its prototype."""
     share = reports["count"] if weighted else (reports["count"] > 0).to(reports["proto"].dtype)  # [M, C]
     total = share.sum(0)  # [C]
     mean = torch.einsum("mc,mcd->cd", share, reports["proto"]) / total.clamp(min=1)[:, None]

@@ -1,4 +1,4 @@
-"""FedProx: stay near the model that was handed out."""
+"""FedProx: stay near the received model."""
 
 from __future__ import annotations
 

@@ -70,20 +70,20 @@ class FedSAC(Rule):
         \theta^{t+1} = \theta^t + \frac{\sum_i M_i \odot \Delta_i}{\sum_i M_i}
 
     Client i holds the :math:`k_i` least important hidden units of the order o, and every weight between two units it holds,
-    which :math:`M_i` marks; a parameter that nobody holds stays as it is. F is the loss on the server's validation data,
+    which :math:`M_i` marks; a parameter that no client holds does not change. F is the loss on the server's validation data,
     :math:`c_i` the accuracy client i reaches alone. Wang, Wang, Lyu, Peng, Yang, Wen, Yu, Wang, Fan, KDD 2024, Eqs. 3-9.
 
     Parameters
     ----------
-    beta : >= 0; 0 gives everybody the whole network. 1 to 25: the larger, the less a low contributor gets.
+    beta : >= 0; 0 gives every client the whole network. 1 to 25: the larger, the less a low contributor gets.
     every : rounds between two computations of the importances, >= 1.
     source : contributions measured on the server's validation data, or, as published, on the test data, which then leak
         into training.
     scores : harmful units cost nothing (``"clip"``), or what Eq. 4 says (``"paper"``).
     prefix : the largest prefix worth at most r (``"largest_le"``) or the smallest worth at least r (``"smallest_ge"``).
-    min_per_layer : least important units of every layer that everybody holds, >= 0; 0 may leave a layer empty.
+    min_per_layer : least important units of every layer that all clients hold, >= 0; 0 may leave a layer empty.
     count : those who hold a parameter (``"structural"``), or of these only whose update is not zero (``"update_nonzero"``).
-    allocation : by importance, or a ``"random"`` order anew each time (the paper's ablation).
+    allocation : by importance, or a new ``"random"`` order each time (the paper's ablation).
     aggregation : by ``"frequency"``, as above, or as FedAvg by ``"samples"`` (the paper's ablation).
 
     Server state: ``r`` [N], ``units`` [N, K].
@@ -187,7 +187,7 @@ CATALOGUE = {
         "FedSAC's submodels drawn at random, of the same size",
         PAPER,
         values={"allocation": "random"},
-        remarks='The ablation "w/o allocation" of Tables 3 and 4: at every look a new random order of all hidden units. The '
+        remarks='The ablation "w/o allocation" of Tables 3 and 4: at every measurement a new random order of all hidden units. The '
         "paper says only that all units are treated equally; in the order of their numbers the second layer would be emptied "
         "first. ``scores`` has no effect.",
     ),

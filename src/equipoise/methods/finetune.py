@@ -54,13 +54,13 @@ class FineTune(Rule):
 CATALOGUE = {
     "finetune": CatalogueEntry(
         (FineTune,),
-        "one more epoch at home before a client predicts",
+        "one more epoch on its own data before a client predicts",
         PAPER,
         {"every-round": {"form": "every_round"}},
     ),
     "fedavg-finetune": CatalogueEntry(
         (FedAvg, FineTune),
-        "FedAvg, and one more epoch at home before a client predicts",
+        "FedAvg, and one more epoch on its own data before a client predicts",
         PAPER,
         {"fedrac": {"form": "every_round", "weights": "uniform"}},
         remarks="``fedrac`` is after the code of FedRAC, which trains three times after every aggregation where this trains "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Standalone(Rule):
-    r"""Keep the whole model at home: what a client reaches without the others, in rounds of the same length.
+    r"""Keep the whole model private: what a client reaches without the others, in rounds of the same length.
 
     .. math:: \theta_m^{t+1} = \theta_m^t + \Delta_m, \qquad \theta_m^0 = \theta^0
 

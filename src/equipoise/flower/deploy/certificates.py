@@ -72,7 +72,7 @@ def site_names(sites: int | Sequence[str]) -> tuple[str, ...]:
                 f"{name!r} cannot name a site: use letters, digits and . _ - only, at most 64, and not {', '.join(TAKEN)}."
             )
     if len(set(names)) < len(names):
-        raise CertificateError(f"Every site needs a name of its own; found {', '.join(names)}.")
+        raise CertificateError(f"Every site needs a different name; found {', '.join(names)}.")
     return names
 
 
@@ -111,7 +111,7 @@ def make_certificates(
     wanted += [base / "server.pem", base / "server.key"] if hosts else []
     if there := [str(path) for path in wanted if path.exists()]:
         raise CertificateError(
-            f"{', '.join(there)} exists already and is not overwritten. Delete it if it is to be made anew; sites that use it stop working then."
+            f"{', '.join(there)} exists already and is not overwritten. Delete it to make a new one; sites that use the old one then stop working."
         )
     base.mkdir(parents=True, exist_ok=True)
     made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days) if hosts else []
@@ -309,7 +309,7 @@ def _load(path: Path) -> x509.Certificate:
 
 
 def _write(path: Path, content: bytes, private: bool = False) -> Path:
-    """Write a new file, which nobody else could read for a moment if it is private."""
+    """Write a new file; a private one is never readable by others, not even while it is written."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644), "wb") as file:  # noqa: PTH123
         file.write(content)
     return path

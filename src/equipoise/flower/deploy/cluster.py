@@ -24,7 +24,7 @@ from equipoise.flower.deploy import project
 from equipoise.flower.deploy.superlink import FlowerError
 
 MISSING = "Ray is not installed. Install it: pip install 'equipoise[flower-sim]'."
-NEAR = {"poll": 0.05, "wait": 5.0, "deadline": 1e6}  # no client is far away, and many wait for the same processors
+NEAR = {"poll": 0.05, "wait": 5.0, "deadline": 1e6}  # clients are local, and many wait for the same processors
 SILENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
 
 
@@ -52,7 +52,7 @@ class Cluster:
             )
 
     def share(self) -> dict[str, Any]:
-        """What Flower sets aside for a client on the cluster that is there. It counts no memory, so CPUs stand for that.
+        """What Flower reserves for a client on the cluster. Flower counts no memory, so CPUs are reserved in its place.
 
         Raises
         ------
@@ -262,7 +262,7 @@ def run(
 
 @contextmanager
 def _ray(cluster: Cluster) -> Iterator[None]:
-    """Ray and Flower, which tell nobody about it and print what goes wrong only.
+    """Ray and Flower, without telemetry, and printing errors only.
 
     Raises
     ------

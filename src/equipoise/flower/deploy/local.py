@@ -231,11 +231,11 @@ def certify(certificates: Path, sites: Sequence[str]) -> None:
     wrong = problems(server, certificates / "ca.crt", HOST)
     wrong += [text for site in sites for text in key_problems(certificates / site)]
     if wrong:
-        raise FlowerError(f"{' '.join(wrong)} Or delete {certificates}, and all is made anew.")
+        raise FlowerError(f"{' '.join(wrong)} Or delete {certificates} to make new ones.")
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now."""
+    """Free ports of the loopback interface."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Programs that run in the background, each with a log of its own, and are ended with all that they started."""
+"""Programs that run in the background, each with its own log, and are ended with all their child processes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Processes:
 def descendants(pid: int) -> list[tuple[int, str]]:
     """A process and all that it started, the youngest first, each with the moment it began, as far as the system knows.
 
-    Flower starts each app in a session of its own, which a signal to a process group does not reach.
+    Flower starts each app in a new session, which a signal to a process group does not reach.
     """
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):

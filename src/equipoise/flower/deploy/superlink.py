@@ -24,7 +24,7 @@ PATIENCE = 120.0  # seconds for one call of flwr, which takes some just to begin
 
 
 class FlowerError(RuntimeError):
-    """Flower, or a process of it, did not do what it was asked for."""
+    """Flower, or one of its processes, failed."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class SuperLink:
             return int(self.call("run", str(app), self.connection, *changes)["run-id"])
 
     def outcome(self, run: int) -> Outcome:
-        """How a run stands."""
+        """The status of a run."""
         answer = self.call("ls", self.connection, "--run-id", str(run))
         found = answer.get("runs") or [{}]
         return Outcome(run, str(found[0].get("status", "unknown")), str(found[0].get("status-details") or ""))

@@ -1,4 +1,4 @@
-r"""SAGA's weights from sums that nobody can take apart.
+r"""SAGA's weights from sums that no party can separate into its terms.
 
 A server that averages models with the weights of :class:`~equipoise.methods.saga.SAGA` in clear text sees every model and
 every client's value. Where clients send only their masked parts of a secure sum, the weight must be applied by the client. With
@@ -54,7 +54,7 @@ def scalar(value: float, q: float, reference: float = 1.0, floor: float = 1e-10,
 
 
 def weight(a: float, sum_a: float, last: float = 0.0, sum_last: float = 0.0, beta: float = 0.5) -> float:
-    r"""The weight :math:`w_k = \beta a_k / A + (1 - \beta) u_k / U`, or :math:`a_k / A` while nobody has a last one.
+    r"""The weight :math:`w_k = \beta a_k / A + (1 - \beta) u_k / U`, or :math:`a_k / A` while no client has a last one.
 
     ``sum_a`` and ``sum_last`` are the sums A and U over the clients of the round. The client remembers w_k as its u_k.
 
@@ -114,7 +114,7 @@ class DropOutError(RuntimeError):
 
 
 def agree(ids: Sequence[int]) -> dict[int, dict[int, bytes]]:
-    """For each client, its secrets with every other one: stands for a key exchange between them.
+    """For each client, its secrets with every other one, in place of a key exchange.
 
     The server must never hold the result. Draw it once; :class:`SecureSum` makes a fresh mask of it for every ``label``.
     """

@@ -147,11 +147,11 @@ class MaskedSites:
         up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
         known = {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
         if require(trial.method) is not None:
-            del known["weights"]  # each site knows its own, and nobody all
+            del known["weights"]  # each site knows only its own
         return known
 
     def introduced(self, this: Round) -> list[int]:
-        """The clients of a round whose keys are known; all are asked once, also for the last sum that each took part in."""
+        """The clients of a round whose keys are known; each is asked once, also for the last sum that it took part in."""
         known = [site.name for site in self.sites.known]
         new, before = [m for m, name in enumerate(known) if name not in self.keys], len(self.keys)
         for m, got in self.sites.ask("query.keys", this.job.t, new, lambda _: Parcel()) if new else ():
@@ -178,7 +178,7 @@ class MaskedSites:
         return True
 
     def next(self, job: Job, phase: str, ids: Sequence[int], inputs: Mapping[str, Any]) -> Sum:
-        """A sum that was never asked for."""
+        """A new sum, with a number that was never used."""
         self.number += 1
         names = tuple(sorted(self.sites.known[m].name for m in ids))
         limit = LIMIT if phase == MODEL else CEILING * len(ids)
@@ -230,7 +230,7 @@ class Round:
             measured = secure.reference(A, len(ids), power.q, reference)
             lower = reference * 2.0 ** (-40 / power.q) if power.q else reference
             reference = max(measured if A > 0 else lower, power.floor)
-            if FINEST <= A < CEILING * len(ids):  # nobody was clipped, and nobody who counts was lost to rounding
+            if FINEST <= A < CEILING * len(ids):  # no value was clipped, and no weight was lost to rounding
                 server.reference = reference
                 return ids, {**inputs, "sum": A, "sum_last": U}
         raise ClosedError("was left out, because the numbers that give the weights are too far apart")
@@ -238,7 +238,7 @@ class Round:
     def total(
         self, phase: str, ids: list[int], n: int, content: Inputs, *, train: bool = False
     ) -> tuple[list[int], Tensor]:
-        """The sum [n] over those who give their part; without those who drop out, it is asked for again.
+        """The sum [n] over the sites that answer; if some drop out, another sum without them.
 
         Parameters
         ----------

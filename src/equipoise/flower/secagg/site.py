@@ -54,7 +54,7 @@ def _introduce(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Par
 
 
 def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
-    """Train, keep the update here, and send a masked vector made of it."""
+    """Train, store the update at the site, and send it masked."""
     public = site._public(site._received(asked)[0])
     rest = {name: x for name, x in asked.tensors.items() if not name.startswith("model/")}
     clear = site.answer("train", Parcel({**asked.fields, "model": {}}, rest | {"model/values": public}))

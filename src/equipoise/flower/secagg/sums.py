@@ -41,12 +41,12 @@ Result = TypeVar("Result")
 
 
 class MaskError(RuntimeError):
-    """A site refuses to take part in a sum. The text holds nothing of the site's data and may be sent."""
+    """A site refuses to take part in a sum. The text contains no data of the site and may be sent."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """One sum, as the server asks for it and every site knows it.
+    """One sum, as the server describes it to every site.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Sum:
 
     @property
     def label(self) -> str:
-        """Everything about the sum, so that masks cancel only between sites that were asked for the same."""
+        """All fields of the sum as bytes, so that masks cancel only between sites with the same description of it."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
@@ -137,7 +137,7 @@ def shared_secret(key: str, other: str, experiment: str) -> bytes:
 
 
 def fingerprint(keys: Mapping[str, str]) -> str:
-    """A short number of all sites' public keys. If all sites have the same one, nobody has swapped a key between them."""
+    """A short number of all sites' public keys. If it is the same at all sites, no key was replaced on the way."""
     digest = hashlib.sha256(json.dumps(dict(keys), sort_keys=True).encode()).hexdigest()
     return "-".join(digest[k : k + 4] for k in range(0, 32, 4))
 

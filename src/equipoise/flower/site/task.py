@@ -50,7 +50,7 @@ TaskFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Task]  # (node c
 
 
 class Blank(Dataset[tuple[Tensor, int]]):
-    """Stands for a site's samples on the server: as many, of the same shape and type, of random content and class 0."""
+    """A placeholder for a site's samples on the server: as many, of the same shape and type, random and of class 0."""
 
     def __init__(self, size: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.size, self.shape, self.dtype = size, shape, dtype
