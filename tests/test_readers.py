@@ -436,7 +436,7 @@ def test_wrong_folder_says_what_it_looked_for_and_what_is_there(name: str, tmp_p
     text = str(error.value)
     assert text.startswith(f"{name}: expected ")
     assert f"in {tmp_path}; found there: holidays/, notes.txt." in text
-    assert text.endswith(f"`equipoise data get {name} --data {tmp_path}` tells where to get it.")
+    assert text.endswith(f"`equipoise data get {name} --data {tmp_path}` says where to get it.")
     with pytest.raises(DataError, match="there is no such folder"):
         catalog.read(name, tmp_path / "nowhere", split)
     with pytest.raises(DataError, match="that is a file and no folder"):

@@ -56,8 +56,8 @@ def _skews(figure: Mapping[str, Any], directories: Mapping[tuple[str, str], Sequ
     for paths in directories.values():
         for path in paths:
             config = load(path)
-            told = {"alpha": float(config.scenario_options["alpha"]), "seed": config.seed}
-            rows += [told | row for row in decomposition(path, figure["every"], others)]
+            of_run = {"alpha": float(config.scenario_options["alpha"]), "seed": config.seed}
+            rows += [of_run | row for row in decomposition(path, figure["every"], others)]
     order = list(dict.fromkeys([*(row["method"] for row in rows if row["method"] not in others), *others]))
     rows.sort(key=lambda row: order.index(row["method"]))
     return pd.DataFrame(rows)

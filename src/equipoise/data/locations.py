@@ -91,7 +91,7 @@ def _holds(root: Path) -> str:
 
 
 def _help(name: str, root: Path) -> str:
-    return f"`equipoise data get {name} --data {root}` tells where to get it."
+    return f"`equipoise data get {name} --data {root}` says where to get it."
 
 
 def of_the_system(error: Exception) -> bool:

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 from equipoise.data.memory_mapped import Mapped
 
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
-MEMORY = 1 << 30  # bytes a data set may take where the machine does not tell what is free
+MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
 VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 
@@ -268,7 +268,7 @@ def room() -> int:
     """Half of the memory that is free now, in bytes."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):  # not every system tells
+    except (AttributeError, ValueError, OSError):  # not every system says
         return MEMORY
 
 

@@ -48,7 +48,7 @@ class Federation:
     solver : the local optimiser; default ``SGD(lr=0.01)``.
     settings : what governs training; its ``engine`` may be an engine of your own.
     tests : named evaluation sets, ``{"hospital A": (x, y), ...}``; fairness is about these groups.
-    transform : makes network inputs of a batch, ``transform(x, shift)``; its ``chances`` tell which random numbers each sample gets in training,
+    transform : makes network inputs of a batch, ``transform(x, shift)``; its ``chances`` say which random numbers each sample gets in training,
         or its ``crop`` (pixels) that it gets those of a crop.
     names : names of the clients.
     groups : for each client the name of the test set it belongs to; None tests clients on all of them.
@@ -57,7 +57,7 @@ class Federation:
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
         in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five.
     validation : ``(x, y)`` or a data set of the server's own, for methods that judge clients by it.
-    contribution : what each client contributes, numbers in [0, 1]. Default: the accuracy it reaches alone, found out by
+    contribution : what each client contributes, numbers in [0, 1]. Default: the accuracy it reaches alone, measured by
         training the clients on their own before the first round, if the method or ``collaborative`` asks for it.
     collaborative : record what each client reaches alone, so that rewards can be compared with contributions.
     neurons : the hidden units of your network for FedSAC, ``{name: (modules that make them, modules that read them)}``;

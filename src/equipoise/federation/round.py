@@ -221,8 +221,8 @@ def submodels(trial: Trial, server: Sequence[State], ids: Sequence[int]) -> Tens
     for rule, state in zip(trial.method.rules, server, strict=True):
         if overrides(rule, "submodel"):
             everything = torch.ones(trial.neurons.n, dtype=torch.bool, device=trial.setup.initial.device)
-            told = [rule.submodel(state, m) for m in ids]
-            return torch.stack([everything if units is None else units for units in told])
+            given = [rule.submodel(state, m) for m in ids]
+            return torch.stack([everything if units is None else units for units in given])
     return None
 
 
@@ -253,10 +253,10 @@ def public(trial: Trial, report: Tensor) -> Tensor:
     return report if hidden is None else report.masked_fill(hidden, 0)
 
 
-def _bytes(trial: Trial, told: list[State]) -> int:
+def _bytes(trial: Trial, messages: list[State]) -> int:
     """Bytes of one client's messages or reports, less the private coordinates of vectors."""
     total = 0
-    for x in flatten(told).values():
+    for x in flatten(messages).values():
         hidden = _hidden(trial, x)
         shown = 1.0 if hidden is None else 1 - float(hidden.double().mean())
         total += round(x[:1].nbytes * shown)
@@ -313,14 +313,14 @@ def _visits(trial: Trial, job: Job, lost: Sequence[Answer]) -> Generator[Answer,
 
 
 def _messages(rule: Rule, state: State, ids: Sequence[int]) -> State:
-    """What each client is told, [M, ...]; a view where all are told the same."""
+    """The message to each client, [M, ...]; a view where it is the same for all."""
     if not overrides(rule, "message"):
         return {}
-    told = [rule.message(state, m) for m in ids]
-    first = told[0]
-    if all(other[k] is first[k] for other in told[1:] for k in first):
+    messages = [rule.message(state, m) for m in ids]
+    first = messages[0]
+    if all(other[k] is first[k] for other in messages[1:] for k in first):
         return {k: v.expand(len(ids), *v.shape) for k, v in first.items()}
-    stacked: State = tree_map(lambda *leaves: torch.stack(leaves), *told)
+    stacked: State = tree_map(lambda *leaves: torch.stack(leaves), *messages)
     return stacked
 
 

@@ -41,8 +41,8 @@ class RunConfig(Settings, RunSettings):
     @property
     def weights(self) -> Path | None:
         """The file that the network starts from, if it does."""
-        told = self.network_options.get("weights")
-        return Path(told).expanduser() if isinstance(told, str) else None
+        path = self.network_options.get("weights")
+        return Path(path).expanduser() if isinstance(path, str) else None
 
     def table(self) -> dict[str, Any]:
         """Every setting by name, what the run is about first."""
@@ -104,9 +104,9 @@ def configure(
             config.network, data.shape, data.n_classes, **config.network_options
         )  # or a wrong name or option
     except TypeError as error:
-        told = _listed(config.network_options)
+        options = _listed(config.network_options)
         raise ValueError(
-            f"network {config.network} cannot be made with {told}: {str(error).splitlines()[0]}."
+            f"network {config.network} cannot be made with {options}: {str(error).splitlines()[0]}."
         ) from None
     _check_device(config.device)
     rules.check(config.solver)

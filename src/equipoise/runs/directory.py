@@ -69,20 +69,20 @@ def load(directory: Path) -> RunConfig:
     """
     path = directory / "config.toml"
     try:
-        told = tomllib.loads(path.read_bytes().decode())
+        table = tomllib.loads(path.read_bytes().decode())
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help."
         ) from None
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}. Mend it, or delete {directory}.") from None
-    if told.get("engine") == "flower":
+    if table.get("engine") == "flower":
         raise RunError(
             f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
             "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
         )
     try:
-        return made(RunConfig, told)
+        return made(RunConfig, table)
     except ValueError as error:
         raise RunError(f"{path} cannot be used: {error}") from None
 

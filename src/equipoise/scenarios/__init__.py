@@ -103,9 +103,9 @@ def check_data(name: str, data: str | Path | None) -> None:
         raise ValueError(f"scenario {name} makes its own data, and data={str(data)!r} would not be read. Leave it out.")
     if data is None and reads:
         help_ = (
-            "`equipoise init --data DIR` tells what is found there."
+            "`equipoise init --data DIR` says what is there."
             if name == "own"
-            else "`equipoise data` tells where to get them, `equipoise data check --data DIR` whether they are complete."
+            else "`equipoise data` says where to get them, `equipoise data check --data DIR` whether they are complete."
         )
         raise ValueError(f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR. {help_}")
 
