@@ -26,6 +26,7 @@ from equipoise.federation import checkpoint, guard
 from equipoise.runs import configuration
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
+from helpers import fast_first
 from run_helpers import (
     TINY,
     Zygote,
@@ -101,7 +102,7 @@ def test_the_methods(equipoise: Call) -> None:
         assert all(p.keys() == {"name", "default", "values", "part", "main"} for p in entry["hyper_parameters"])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", fast_first(METHODS))
 def test_a_method_in_full(equipoise: Call, name: str) -> None:
     ended = equipoise("methods", name)
     assert (ended.status, ended.err) == (0, "")

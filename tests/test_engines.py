@@ -329,6 +329,7 @@ def test_a_worker_killed_in_mid_round_changes_nothing(tmp_path: Path, pool: Proc
     assert identical(make("sequential"), killed)
 
 
+@pytest.mark.slow
 def test_workers_killed_between_rounds_are_replaced(pool: Processes) -> None:
     fed = federation("fedavg", engine=pool, participation=1.0)
     fed.fit(1, progress=False)
@@ -364,6 +365,7 @@ def test_a_round_that_was_given_up_does_not_disturb_the_next(pool: Processes) ->
     assert identical(fitted("fedavg", 2), fitted("fedavg", 2, engine=pool))
 
 
+@pytest.mark.slow
 def test_a_network_that_cannot_be_sent_says_so(pool: Processes) -> None:
     class Local(nn.Linear):
         pass
@@ -378,6 +380,7 @@ def test_a_network_whose_pickling_fails_like_a_pipe_says_so(pool: Processes) -> 
         fitted("fedavg", 1, net=Unsendable(N_INPUTS, N_CLASSES).double(), engine=pool)
 
 
+@pytest.mark.slow
 def test_a_vector_of_the_wrong_size_is_told_as_elsewhere(pool: Processes) -> None:
     for engine in ("sequential", pool):
         with pytest.raises(QuorumError, match=r"client-0: the update has the wrong shape: expected .* found"):
@@ -395,6 +398,7 @@ def test_workers_drop_unused_objects() -> None:
     assert identical(fitted("fedavg", 4, data=[Numbers() for _ in range(3)], participation=1.0), fed)
 
 
+@pytest.mark.slow
 def test_a_round_that_was_given_up_ends_its_workers(pool: Processes) -> None:
     job = pool(_some_job())
     next(job)
