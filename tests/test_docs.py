@@ -275,7 +275,10 @@ MESSAGES: dict[str, Callable[[], Any]] = {
 def test_message_is_in_the_faq(case: str, elsewhere: Path) -> None:
     with pytest.raises((ValueError, TypeError, RuntimeError)) as error:
         MESSAGES[case]()
-    assert flat(str(error.value)) in [flat(block) for block in blocks(ROOT / "docs/faq.md", "text")], str(error.value)
+    message = flat(str(error.value))
+    shown = [flat(block) for block in blocks(ROOT / "docs/faq.md", "text")]
+    short = [text.removesuffix("...") for text in shown if text.endswith("...")]  # long lists
+    assert message in shown or any(message.startswith(text) for text in short), message
 
 
 def test_faq_has_no_other_message() -> None:

@@ -443,8 +443,8 @@ def divided(
             "test": list(test),
             **recipe,
             "sha256": cache.digest(data),
-            "clients": dict(zip(names, parts, strict=True)),
-            **({} if held is None else {"validation": held}),
+            "clients": {name: list(map(int, part)) for name, part in zip(names, parts, strict=True)},
+            **({} if held is None else {"validation": list(map(int, held))}),
         },
     )
 
