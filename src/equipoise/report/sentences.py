@@ -22,9 +22,8 @@ Numbers = Mapping[str, Any]
 
 def caption(comparison: Numbers) -> str:
     """What the numbers of a comparison are, in one sentence."""
-    where = f" on {comparison['scenario']}" if comparison["scenario"] else ""
     last = f"the last {comparison['averaged']} evaluated rounds" if comparison["averaged"] > 1 else "the last round"
-    what = f"{comparison['title']} of the global model{where} in percent"
+    what = f"{comparison['title']} of the global model{_on(comparison)} in percent"
     return f"{what}, mean over {last}."
 
 
@@ -42,9 +41,7 @@ def legend(comparison: Numbers) -> list[str]:
 
 def collaboration_caption(comparison: Numbers) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
-    scenario = comparison["collaboration"]["scenario"]
-    where = f" on {scenario}" if scenario else ""
-    return f"Collaborative fairness{where}: what every client gets for what it contributes, after the last round."
+    return f"Collaborative fairness{_on(comparison['collaboration'])}: what every client gets for what it contributes, after the last round."
 
 
 def collaboration_legend(comparison: Numbers) -> list[str]:
@@ -64,9 +61,7 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
 
 def parity_caption(comparison: Numbers) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
-    scenario = comparison["group_fairness"]["scenario"]
-    where = f" on {scenario}" if scenario else ""
-    return f"Group fairness{where}: how differently the global model treats the groups, over the last rounds."
+    return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, over the last rounds."
 
 
 def parity_legend(comparison: Numbers) -> list[str]:
@@ -79,6 +74,11 @@ def parity_legend(comparison: Numbers) -> list[str]:
         *comparison["group_fairness"]["notes"],
         *_over_seeds(len(comparison["group_fairness"]["seeds"])),
     ]
+
+
+def _on(found: Numbers) -> str:
+    """The scenario, where it is known."""
+    return f" on {found['scenario']}" if found["scenario"] else ""
 
 
 def _over_seeds(seeds: int) -> list[str]:

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from equipoise.core import wire
-from equipoise.core.draws import chances
-from equipoise.core.rule import Setup, State
+from equipoise.core.rule import State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tree import tree_map
 from equipoise.data.samples import LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
-from equipoise.engines.sequential import sequential, visit
+from equipoise.engines.sequential import visit
 from equipoise.federation import guard
+from equipoise.federation.assembly import assemble
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
 from equipoise.federation.fingerprint import structure
 from equipoise.federation.inputs import frame
@@ -226,24 +226,16 @@ def open_site(
         transform=task.transform,
         head=task.head,
     )
-    neurons = known.neurons(task.neurons) if "neurons" in method.needs else None
-    model, solver = known.model, _solver(fields["solver"])
-    sizes = torch.tensor([d.size for d in known.data], dtype=torch.float64, device=model.initial.device)
-    head = model.head[: model.n_params]
-    setup = Setup(model.initial, model.layout, sizes, solver, known.n_classes, known.n_features, head, neurons)
-    trial = Trial(
-        model=model,
-        bound=known.bound,
-        method=method,
-        solver=solver,
-        engine=sequential,
-        setup=setup,
-        data=known.data,
-        names=(name,),
-        private=method.private(model),
-        settings=settings,
-        chances=chances(task.transform),
-        neurons=neurons,
+    trial = assemble(
+        known,
+        method,
+        _solver(fields["solver"]),
+        settings,
+        "sequential",
+        transform=task.transform,
+        groups=task.neurons,
+        workers=1,
+        away=False,
     )
     return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, simulated)
 
