@@ -175,7 +175,7 @@ def test_summary_says_none_where_nothing_is_defined(history):
     one = History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"}).summary()
     assert (one["avg"], one["std"], one["worst_group"]) == (50, None, "all")
     empty = History([], {"method": "m"}).summary()
-    numbers = ("avg", "std", "worst", "worst_group", "gap", "client_std", "last", "best")
+    numbers = ("avg", "std", "worst", "worst_group", "gap", "client_std", "last", "best", "failure")
     expected = {**dict.fromkeys(numbers), "groups": {}, "clients": {}}
     assert empty == {**expected, "rounds": 0, "averaged": [], "collaboration": None, "group_fairness": None}
     json.dumps([found, one, empty], allow_nan=False)

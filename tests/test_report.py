@@ -40,7 +40,7 @@ def made_up(method="fedavg", seed=0, *, lift=0.0, rounds=8, clients=True, weight
         groups = {}
         for group, final in GROUPS.items():
             a = (final + lift * (1 - final)) * (1 - 0.5**t / 2) - 0.01 * rng.random()
-            groups[group] = {"accuracy": float(a), "loss": float(2 - 2 * a)}
+            groups[group] = {"accuracy": float(a), "loss": float(2 - 2 * a), "n": 5000}
         record = {"round": t, "seconds": 0.1, "groups": groups, "ids": list(range(6))}
         if clients:
             record["clients"] = {"accuracy": [groups[g]["accuracy"] - 0.01 * m for m, g in enumerate(names)]}
@@ -298,7 +298,9 @@ def test_every_measure_has_a_block_like_that_of_the_accuracy(groups, seeds):
     json.dumps(found, allow_nan=False)
     assert list(found["measures"]) == ["accuracy", *AREAS]
     assert found["measures"]["accuracy"] == {
-        key: value for key, value in found.items() if key not in ("measures", "collaboration", "group_fairness")
+        key: value
+        for key, value in found.items()
+        if key not in ("measures", "collaboration", "group_fairness", "other_rounds")
     }
     for name, block in found["measures"].items():
         assert (block["measure"], block["averaged"], block["seeds"]) == (name, 5, list(range(seeds)))
@@ -336,6 +338,7 @@ def test_every_measure_has_a_table(groups, seeds):
         ["Method", *groups, "AVG", "STD", "worst"],
         ["Method", *groups, "AVG", *spread],
         *[["Method", *groups, "AVG", *spread, *client_std]] * 2,
+        ["Method", *groups, "AVG", "STD", "worst"],  # the exported model
     ]
     for text in (shown(rich_table(found)), markdown(found), latex(found), page.text):
         for name, title in AREAS.items():
@@ -382,44 +385,61 @@ def test_runs_without_a_measure_are_undefined_not_an_error():
     found = comparison([with_areas("fedism"), old])
     block = found["measures"]["auc"]["methods"][1]
     assert block["avg"]["mean"] is block["pooled"]["avg"]["mean"] is None
-    assert re.search(r"\| old \| – \|", markdown(found))
+    assert re.search(r"\| old \| – \|", markdown(found)), markdown(found)
 
 
 def test_the_verdict_says_when_a_measure_favours_another_method():
-    one, two = compared(seeds=1)[1:]
-    text = verdict(comparison([one, two]))
+    one, two = (
+        [h for h in compared(seeds=5) if h.label == label]
+        for label in list(dict.fromkeys(h.label for h in compared(seeds=1)))[1:]
+    )
+    text = verdict(comparison([*one, *two]))
     assert text.startswith("fedism+ is the fairest: its accuracy")
     assert "By " not in text
-    records = [
-        {**r, "groups": {g: {**v, "auc": 0.5, "auc_ovr": 0.5} for g, v in r["groups"].items()}} for r in two.records
-    ]
-    text = verdict(comparison([one, History(records, two.meta)]))
-    assert "By one-vs-one macro AUC and one-vs-rest weighted AUC, fedism serves the worst group best." in text
+
+    def poor(h):
+        records = [
+            {**r, "groups": {g: {**v, **({"auc": v["auc"] / 2} if "auc" in v else {})} for g, v in r["groups"].items()}}
+            for r in h.records
+        ]
+        return History(records, h.meta)
+
+    text = verdict(comparison([*one, *map(poor, two)]))
+    assert "By one-vs-one macro AUC, fedism serves the worst group best." in text
+    assert "By " not in verdict(comparison([one[0], poor(two[0])]))  # one seed has no interval for the AUC
 
 
 # --- the verdict
 
 
 def test_verdict_names_the_fairest_and_quotes_the_test():
-    text = verdict(comparison(several(3)))
+    found = comparison(several(3))
+    text = verdict(found)
     assert text.startswith("fedproto+fedheal is the fairest: its accuracy varies least over 3 groups")
-    assert "It also serves the worst group best" in text
-    assert "Its average accuracy is higher" in text
-    assert text.count("paired difference") == 3
+    assert "fedproto+fedheal serves the worst group best" in text
+    assert "fedproto+fedheal is the most accurate" in text
+    assert text.count("Holm p < .001") == 6
     assert "one seed" not in text
+    versus = found["leaders"]["std"]["versus"]["fedavg"]
+    low, high = (f"{versus[end]:.2f}".replace("-", "−") for end in ("low", "high"))
+    assert f"[{low}, {high}]" in text
 
 
-def test_verdict_of_one_seed_claims_nothing():
+def test_verdict_of_one_seed_has_intervals_over_the_test_samples():
     for histories in (several(1), [made_up()]):
         text = verdict(comparison(histories))
         assert "one seed proves nothing" in text
-        assert "paired" not in text
+        assert " p " not in text
+        assert re.search(r"\[−?\d+\.\d\d, −?\d+\.\d\d\]", text)
+    assert verdict(comparison(several(1))).startswith("With this seed, fedproto+fedheal is the fairest")
 
 
-def test_verdict_when_the_reference_wins():
-    text = verdict(comparison([made_up(lift=0.5), made_up("afl")]))
-    assert text.startswith("No method is fairer than fedavg")
-    assert "against" not in text
+def test_verdict_names_no_winner_where_methods_cannot_be_told_apart():
+    same = [made_up(), made_up("afl", lift=0.002)]
+    text = verdict(comparison(same))
+    assert text.startswith("No method is shown to be the fairest: the accuracy of")
+    for claim in (" is the fairest", "serves the worst group best,", " is the most accurate"):
+        assert claim not in text
 
 
 def test_verdict_says_when_a_difference_may_be_chance():
@@ -429,7 +449,9 @@ def test_verdict_says_when_a_difference_may_be_chance():
         for m, accuracies in noise.items()
         for s, a in enumerate(accuracies)
     ]
-    assert "cannot be distinguished from chance" in verdict(comparison(histories[::-1]))
+    text = verdict(comparison(histories[::-1]))
+    assert "No method is shown to be the fairest: the accuracy of fedavg" in text
+    assert "p = .919; more than 1000 seeds would be needed" in text
 
 
 def test_verdict_of_two_seeds_asks_for_more():
@@ -438,12 +460,13 @@ def test_verdict_of_two_seeds_asks_for_more():
 
 def test_verdict_of_one_group_does_not_speak_of_fairness():
     runs = [
-        History([{"round": 0, "groups": {"all": {"accuracy": a}}}], {"method": m}) for m, a in (("a", 0.5), ("b", 0.6))
+        History([{"round": 0, "groups": {"all": {"accuracy": a, "n": 1000}}}], {"method": m})
+        for m, a in (("a", 0.5), ("b", 0.6))
     ]
     text = verdict(comparison(runs))
     assert "b is the most accurate" in text
     assert "fair" not in text
-    assert "b reaches 60.00\u00a0% on average over 1 group." in verdict(comparison(runs[1:]))
+    assert "b reaches 60.00\u00a0% [" in verdict(comparison(runs[1:]))
 
 
 def test_verdict_without_an_evaluation():
@@ -570,8 +593,12 @@ def test_page_holds_the_numbers():
         assert row[0] == method["method"]
         cells = [*method["groups"].values(), method["avg"], method["std"], method["worst"]]
         assert row[1:] == [f"{cell['mean']:.2f} ±{cell['std']:.2f}" for cell in cells]
-    assert [row[0] for row in page.tables[1][1:]] == ["afl", "fedproto+fedheal"]
-    assert f"{found['methods'][1]['versus']['std']['difference']:.2f}".replace("-", "−") in page.tables[1][1][2]
+    exported, tested = page.tables[1:3]
+    assert exported[0] == table[0]
+    last = [100 * run.group_table()[1][-1].mean() for run in histories if run.label == "fedavg"]
+    assert exported[1][4].startswith(f"{np.mean(last):.2f} ±")
+    assert [row[0] for row in tested[1:]] == ["afl", "fedproto+fedheal"]
+    assert f"{found['methods'][1]['versus']['std']['difference']:.2f}".replace("-", "−") in tested[1][2]
     assert verdict(found) in page.text
     assert page.tags.count("svg") == page.tags.count("figcaption") == 7
     for key, title, digits in (

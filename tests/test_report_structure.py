@@ -42,7 +42,7 @@ def test_every_run_is_summed_up_once_in_a_report(monkeypatch: pytest.MonkeyPatch
     assert len(runs) == 9
     assert calls["summary"] == 9
     assert calls["group_table"] <= 2 * 9  # once in the summary, once for curves and indices
-    assert calls["client_table"] <= 3 * 9
+    assert calls["client_table"] <= 4 * 9
 
 
 MEDIAN = Column(
@@ -68,6 +68,8 @@ def test_a_column_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for method in found["methods"]:
         for numbers in (method, method["pooled"], method["versus"] or {}):
             numbers.pop("median", None)
+    for numbers in (found["leaders"], *found["other_rounds"]["methods"]):
+        numbers.pop("median")
     assert found == before
     found = comparison(runs)
     text = io.StringIO()

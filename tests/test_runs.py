@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -344,8 +345,13 @@ def test_measures_are_those_of_scikit_learn_on_the_rounds_that_count(tmp_path: P
     assert last["balanced"] == pytest.approx(metrics.balanced_accuracy_score(y, p.argmax(1)))
     assert last["auc"] == pytest.approx(metrics.roc_auc_score(y, p, multi_class="ovo", average="macro"))
     assert last["auc_ovr"] == pytest.approx(metrics.roc_auc_score(y, p, multi_class="ovr", average="weighted"))
-    assert fed.evaluate()["A"] == last
-    assert fed.evaluate(x, y) == last
+    kept = {key: value for key, value in last.items() if key not in ("rates", "correct")}
+    assert fed.evaluate()["A"] == kept
+    assert fed.evaluate(x, y) == kept
+    right = np.unpackbits(np.frombuffer(bytes.fromhex(last["correct"]), np.uint8), count=last["n"])
+    assert (right == (p.argmax(1) == y.numpy())).all()
+    assert [r["round"] for r in history.records if "correct" in r["groups"]["A"]] == [6, 7, 8, 9, 10]
+    assert sum(last["rates"]["right"]) == right.sum()
     assert eq.History.from_run(tmp_path).records == history.records
     assert eq.History.from_run(tmp_path).meta["measures"] == history.meta["measures"] == list(ALL)
 
@@ -357,9 +363,7 @@ def test_measures_change_nothing_else(method: str) -> None:
     more.fit(6, progress=False)
     assert torch.equal(plain.progress.vector, more.progress.vector)
     for one, two in zip(plain.records, more.records, strict=True):
-        kept = {
-            g: {k: v for k, v in result.items() if k in ("accuracy", "loss")} for g, result in two["groups"].items()
-        }
+        kept = {g: {k: v for k, v in result.items() if k in one["groups"]["A"]} for g, result in two["groups"].items()}
         assert one == {**two, "groups": kept, "seconds": one["seconds"]}
 
 
@@ -371,7 +375,7 @@ def test_a_test_set_is_passed_once_whatever_is_measured(monkeypatch: pytest.Monk
         return forward(self, *given)
 
     monkeypatch.setattr(Bound, "forward", counted)
-    assert set(fed.evaluate()["A"]) == {"loss", *ALL}
+    assert set(fed.evaluate()["A"]) == {"loss", "n", *ALL}
     assert len(seen) == 2  # sets
 
 

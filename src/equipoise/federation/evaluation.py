@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, 
 from equipoise.federation.records import Record
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
-from equipoise.metrics.classification import AREAS, classification
+from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
 from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between costly evaluations: personalised models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # last rounds, over which results are averaged: always evaluated
 
-Score = dict[str, Any]  # accuracy, loss, other measures; "missing": classes that an area leaves out
+Score = dict[str, Any]  # accuracy, loss, samples, other measures; "missing": classes that an area leaves out
 
 
 def published(trial: Trial, p: Progression) -> Tensor:
@@ -209,30 +210,38 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
 
 @dataclass(frozen=True)
 class EvaluationSets:
-    """Named evaluation sets, and for each client the one it belongs to (None: all of them)."""
+    """Named evaluation sets, and for each client the one it belongs to (None: all of them), or a test set of its own."""
 
     sets: Mapping[str, Samples | Stream]
     groups: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)
+    of_clients: tuple[Samples | Stream | None, ...] | None = None
 
     @staticmethod
     def of(
-        sets: Mapping[str, Samples | Stream], groups: Sequence[str] | None, n: int, measures: tuple[str, ...]
+        sets: Mapping[str, Samples | Stream],
+        groups: Sequence[str] | None,
+        n: int,
+        measures: tuple[str, ...],
+        of_clients: tuple[Samples | Stream | None, ...] | None = None,
     ) -> EvaluationSets:
         """The sets of ``n`` clients.
 
         Raises
         ------
-        ValueError : ``groups`` does not name a set for each client.
+        ValueError : ``groups`` does not name a set for each client, or there is not one of ``of_clients`` for each.
         """
+        if of_clients is not None and (len(of_clients) != n or not sets):
+            found = f"{len(of_clients)} entries" if sets else "no tests beside which they could stand"
+            raise ValueError(f"client_tests must have a test set, or None, for each of the {n} clients; found {found}.")
         if groups is None:
-            return EvaluationSets(sets, None, measures)
+            return EvaluationSets(sets, None, measures, of_clients)
         strange = sorted(set(groups) - set(sets))
         if len(groups) != n or strange:
             found = f"unknown {', '.join(strange)}" if strange else f"{len(groups)} entries"
             expected = f"{n} clients; test sets: {', '.join(sets) or 'none'}"
             raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
-        return EvaluationSets(sets, tuple(groups), measures)
+        return EvaluationSets(sets, tuple(groups), measures, of_clients)
 
     def score(
         self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
@@ -251,8 +260,14 @@ class EvaluationSets:
         return {name: self._score(logits, y, measures) for name, (logits, y) in outputs}
 
     def _score(self, logits: Tensor, y: Tensor, measures: Sequence[str]) -> Score:
-        accuracy, loss = (each.double().mean() for each in (task.correct(logits, y), task.losses(logits, y)))
-        score: Score = {"accuracy": float(accuracy), "loss": float(loss)}
+        right = task.correct(logits, y)
+        score: Score = {
+            "accuracy": float(right.double().mean()),
+            "loss": float(task.losses(logits, y).double().mean()),
+            "n": len(y),
+        }
+        if CORRECT in measures:
+            score[CORRECT] = np.packbits(right.cpu().numpy()).tobytes().hex()
         if more := [name for name in measures if name not in score]:
             values = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
             score |= {name: values[name] for name in more}
@@ -263,20 +278,35 @@ class EvaluationSets:
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the accuracy of the model with which each client predicts."""
         vector = published(trial, p)
-        counts = costly(p.t, rounds)
-        scores = self.scores(trial, vector, self.measures if counts else ())
+        scores = self.scores(trial, vector, self.measured(p.t, rounds))
         record: Record = {"groups": scores}
-        if not personal(trial, p):
+        if self.of_clients is not None or personal(trial, p):
+            if not costly(p.t, rounds):
+                return record
+            clients = [self._of_client(trial, p, m, vector) for m in range(len(trial.data))]
+        else:
             same = {own: self.average(scores, own) for own in set(map(self._own, range(len(trial.data))))}
             clients = [same[self._own(m)] for m in range(len(trial.data))]
-        elif not counts:
-            return record
-        else:
-            clients = [self.accuracy(trial, _deployable(trial, p, m), m) for m in range(len(trial.data))]
         return {**record, "clients": {"accuracy": clients}}
 
+    def measured(self, t: int, rounds: int) -> tuple[str, ...]:
+        """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model
+        only guesses, and in the last rounds which samples are right, from which intervals are computed.
+        """
+        if not costly(t, rounds):
+            return ()
+        return (*self.measures, RATES, *((CORRECT,) if t > rounds - LAST else ()))
+
+    def _of_client(self, trial: Trial, p: Progression, m: int, shared: Tensor) -> float | None:
+        """Accuracy of the model with which client ``m`` predicts; None if others have a test set of their own, and it has none."""
+        if self.of_clients is not None and self.of_clients[m] is None:
+            return None
+        return self.accuracy(trial, _deployable(trial, p, m) if personal(trial, p) else shared, m)
+
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
-        """Accuracy of a whole vector [G] over all samples of the sets client ``m`` belongs to."""
+        """Accuracy of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
+        if self.of_clients is not None and (mine := self.of_clients[m]) is not None:
+            return float(self.score(trial, vector, mine, ())["accuracy"])
         own = self._own(m)
         return self.average(self._scores(trial, vector, {n: self.sets[n] for n in own}, ()), own)
 

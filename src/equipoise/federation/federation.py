@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,10 @@ from equipoise.federation.records import Record
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, begin
 from equipoise.metrics.classification import chosen
+from equipoise.metrics.failure import diverged
 from equipoise.system.ranges import check_whole
+
+log = logging.getLogger(__name__)
 
 
 class Federation:
@@ -52,6 +56,7 @@ class Federation:
         or its ``crop`` (pixels) that it gets those of a crop.
     names : names of the clients.
     groups : for each client the name of the test set it belongs to; None tests clients on all of them.
+    client_tests : for each client a test set of its own, ``(x, y)`` or None, where ``tests`` divide the samples otherwise.
     head : name of the classifier layer whose inputs are the features; default the last ``nn.Linear``.
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
@@ -84,6 +89,7 @@ class Federation:
         transform: Transform | None = None,
         names: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
+        client_tests: Sequence[Any] | None = None,
         head: str | None = None,
         memory: int | None = None,
         measures: Iterable[str] = ("accuracy",),
@@ -105,12 +111,13 @@ class Federation:
             settings,
             names,
             tests=tests or {},
+            client_tests=client_tests,
             validation=validation,
             transform=transform,
             head=head,
             memory=memory,
         )
-        self.tests = EvaluationSets.of(known.tests, groups, len(known.data), measured)
+        self.tests = EvaluationSets.of(known.tests, groups, len(known.data), measured, known.client_tests)
         self.model, self.transform, self._dtype = known.model, transform, known.dtype
         self.method, self.solver = Method.of(method), solver or SGD()
         self.method.check(self.solver)
@@ -190,6 +197,13 @@ class Federation:
             task = bar.add_task(str(self.method), total=total, completed=self.progress.t, accuracy="")
             while self.progress.t < total:
                 record = self._round(total)
+                if record.get("diverged") and not any(before.get("diverged") for before in self.records[:-1]):
+                    log.warning(
+                        "%s has diverged in round %d: %s. Lower the learning rate, for instance.",
+                        self.method,
+                        record["round"],
+                        record["diverged"],
+                    )
                 if path is not None:
                     files.append(path, record)
                     if self.progress.t % checkpoint_every == 0 or self.progress.t == total:
@@ -207,6 +221,8 @@ class Federation:
             record |= clients.test(trial, self.tests, following, rounds)
         elif self.tests.sets:
             record |= self.tests.record(trial, following, rounds)
+        if why := diverged(record.get("groups", {}), trial.setup.n_classes):
+            record["diverged"] = why
         record["seconds"] = round(time.perf_counter() - began, 4)
         self.records.append(record)
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
@@ -260,6 +276,7 @@ class Federation:
             "client_names": list(self.trial.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
+            "client_tests": self.tests.of_clients is not None,
             "header": self.header,
             "machines": self.machines,
         }

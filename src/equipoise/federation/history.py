@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from equipoise.federation import summary
 from equipoise.federation.records import Record, check, clients_evaluated, line, number, parse_lines, shorten
-from equipoise.metrics.classification import MEASURES
+from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.metrics.failure import diverged, guesses
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
 
@@ -34,6 +36,7 @@ _META = (
     "client_names",
     "client_groups",
     "measures",
+    "client_tests",
     "contribution",
     "units",
     "header",
@@ -61,7 +64,11 @@ class History:
           without an evaluation.  In some rounds also other measures, names of `equipoise.metrics.MEASURES`, and
           `"missing"`, the classes an AUC leaves out because the test set has none of them; and `"rates"`, counts per class,
           see `equipoise.metrics.class_counts`.
-        - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with on the test set of its own group.
+          In the rounds with other measures also `"rates"`, and in the last rounds `"correct"`, which samples are right, as
+          hexadecimal digits of `numpy.packbits`; `"n"`: samples.
+        - `"diverged"`: why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
+        - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with, on its own test set or that of its group; null
+          for one that was not tested.
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
         - `"kept"`: share of the update entries that FPHL kept.
@@ -73,7 +80,8 @@ class History:
     meta
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
         `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
-        recorded), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
+        recorded), `"client_tests"`
+        (whether clients have test sets of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
         (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on)
@@ -175,6 +183,28 @@ class History:
         """What was recorded of the global model on some group, in the order of `equipoise.metrics.MEASURES`."""
         results = [result for record in self.records for result in record.get("groups", {}).values()]
         return tuple(name for name in MEASURES if any(name in result for result in results))
+
+    @cached_property
+    def spreads(self) -> bool:
+        """Whether accuracies of clients can differ: False where one model was tested on one test set for all of them."""
+        table = self.client_table()[1]
+        one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
+        return table.size > 0 and table.shape[1] > 1 and not (one_group and bool((table == table[:, :1]).all()))
+
+    def failure(self, last: int = 5) -> str:
+        """Why the model has learned nothing: training diverged, or the model only guesses; empty if it is not so.
+
+        Parameters
+        ----------
+        last : how many of the last evaluated rounds to judge by, at least 1.
+        """
+        records = [record for record in self.records if record.get("groups")]
+        for record in reversed(records[-last:]):
+            if why := record.get("diverged") or diverged(record["groups"]):
+                return f"training diverged: {why}"
+        counted = [r["groups"] for r in records if any(RATES in of for of in r["groups"].values())][-last:]
+        why = guesses(counted)
+        return f"the model has learned nothing: {why}" if why else ""
 
     @property
     def group_counts(self) -> tuple[int, ...] | None:

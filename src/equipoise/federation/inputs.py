@@ -36,6 +36,7 @@ class Frame:
     data: tuple[Samples | Stream | Absent, ...]
     first: Samples | Stream
     tests: dict[str, Samples | Stream]
+    client_tests: tuple[Samples | Stream | None, ...] | None
     validation: Samples | Stream | None
     n_classes: int
     n_features: int
@@ -67,6 +68,7 @@ def frame(
     names: Sequence[str] | None = None,
     *,
     tests: Mapping[str, Any],
+    client_tests: Sequence[Any] | None = None,
     validation: Any = None,
     transform: Transform | None = None,
     head: str | None = None,
@@ -99,12 +101,18 @@ def frame(
     )
     first = loaded(data[0])
     sets = {n: loaded(read(t, f"test set {n!r}", dtype, where, transform)) for n, t in tests.items()}
+    own = {
+        name: None if given is None else loaded(read(given, f"test set of {name}", dtype, where, transform))
+        for m, given in enumerate(client_tests or ())
+        for name in (known[m] if m < len(known) else f"client-{m}",)
+    }
     model = _observed(net, head, known[0], first)
     model.bf16 = settings.precision == "bf16"
     held_out = None if validation is None else loaded(read(validation, "validation", dtype, where, transform))
     if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
         raise ValueError("validation holds numbers that are not finite. Correct or leave out these samples.")
     every = {f"test set {n!r}": d for n, d in sets.items()}
+    every |= {f"test set of {name}": d for name, d in own.items() if d is not None}
     every |= {} if held_out is None else {"validation": held_out}
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, first)
@@ -113,7 +121,8 @@ def frame(
         if not isinstance(d, Absent):  # these are checked when they are loaded
             check(d, name, like, n_classes)
     data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
-    return Frame(model, bound, known, data, first, sets, held_out, n_classes, n_features, dtype)
+    mine = None if client_tests is None else tuple(own.values())
+    return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, dtype)
 
 
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:

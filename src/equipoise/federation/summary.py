@@ -40,8 +40,9 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     Plain types, ready for JSON, `None` where a number is not defined: `avg`, `std`, `worst`, `worst_group`; `gap`,
     the best group less the worst; `client_std`, the standard deviation (ddof 0) over clients that each have the
     value of their group; `last` and `best`, the mean over groups in the last and in the best evaluated round;
-    `groups` (`{group: value}`), `clients` (see `equipoise.metrics.spread`, of the accuracy; empty for another
-    measure and when no client was evaluated), `rounds` (how many were run), `averaged` (the rounds the groups were
+    `failure` (why the model has learned nothing; None if it has), `groups` (`{group: value}`), `clients` (see
+    `equipoise.metrics.spread`, of the accuracy; empty for another measure, when no client was evaluated, and where one model
+    was tested on one test set for all), `rounds` (how many were run), `averaged` (the rounds the groups were
     averaged over), `collaboration` (what clients get for what they contribute; None for another measure, and unless
     contributions are known and clients were evaluated), `group_fairness` (see there; None for another measure).
 
@@ -62,11 +63,12 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     numbers = {column.key: _percent(column.compute(values, counts)) for column in GROUPS}
     groups = dict(zip(history.groups, values.tolist(), strict=True))
     worst = None if numbers["worst"] is None else min(groups, key=lambda group: groups[group])
-    clients = last_rounds(history.client_table()[1], last) if measure == "accuracy" else np.empty(0)
+    clients = last_rounds(history.client_table()[1], last) if measure == "accuracy" and history.spreads else np.empty(0)
     return {
         **{key: numbers.pop(key) for key in ("avg", "std", "worst")},
         "worst_group": worst,
         **numbers,
+        "failure": history.failure(last) or None,
         "last": _percent(mean(table[-1] if len(table) else [])),
         "best": _percent(best_round(table)),
         "groups": {group: _percent(Value(a, math.isfinite(a))) for group, a in groups.items()},
@@ -74,7 +76,9 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
         "rounds": len(history.records),
         "averaged": rounds[-last:],
         "collaboration": _collaboration(history, last) if measure == "accuracy" else None,
-        "group_fairness": group_fairness(history.records, last) if measure == "accuracy" else None,
+        "group_fairness": group_fairness(history.records, last)
+        if measure == "accuracy" and RATES in (history.meta.get("measures") or (RATES,))
+        else None,
     }
 
 

@@ -16,10 +16,11 @@ from equipoise.metrics.collaborative import (
 )
 from equipoise.metrics.columns import spread
 from equipoise.metrics.communication import Traffic, full_model, overhead, traffic, traffic_by_client
+from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Groups, Parity, Rates, class_counts, group_fairness, parity, rates_of
 from equipoise.metrics.performance import Fairness, Value, avg_std_worst, avg_std_worst_per_round
 from equipoise.metrics.pooling import Moments, Pooled, pooled
-from equipoise.metrics.statistics import Paired, Summary, holm, paired, summary_over_seeds
+from equipoise.metrics.statistics import Paired, Summary, holm, paired, seeds_needed, summary_over_seeds
 
 __all__ = [
     "MEASURES",
@@ -44,8 +45,10 @@ __all__ = [
     "client_range",
     "collaboration_gain",
     "collaborative_fairness",
+    "diverged",
     "full_model",
     "group_fairness",
+    "guesses",
     "holm",
     "overhead",
     "paired",
@@ -53,6 +56,7 @@ __all__ = [
     "pooled",
     "rank_fairness",
     "rates_of",
+    "seeds_needed",
     "spread",
     "summary_over_seeds",
     "traffic",

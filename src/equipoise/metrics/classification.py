@@ -18,6 +18,7 @@ MEASURES: Final = {  # name in records and options: title of its table
 }
 AREAS: Final = ("auc", "auc_ovr")
 RATES: Final = "rates"  # counts per class, see `class_counts`, from which fairness between groups is computed
+CORRECT: Final = "correct"  # which samples are classified correctly: hexadecimal digits of `numpy.packbits`
 
 
 def chosen(measures: Iterable[str]) -> tuple[str, ...]:

@@ -400,7 +400,7 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
     columns = min(2, len(runs))
     figure, panels = drawing.panels(len(runs), columns=columns, height=1.35 if len(runs) > 1 else 1.9)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        rounds, table = seeds[0].clients  # [R], [R, N]
+        rounds, table = seeds[0].history.client_table()  # [R], [R, N]
         shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
         for m in np.argsort(alone[label], kind="stable"):
             axes.plot(

@@ -34,19 +34,22 @@ def p_value(p: float) -> str:
 
 
 def difference(found: Mapping[str, float | None], corrected: float | None = None) -> str:
-    """A paired difference in words: `+2.10 ±0.80, p=.031`, or nothing when it rests on fewer than two seeds.
+    """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
-    found : one entry of `versus`: `{"difference", "ci95", "p"}`.
+    found : one entry of `versus`: `{"difference", "low", "high", "p"}`.
     corrected : the p-value to quote instead, corrected for the number of methods by Holm.
     """
-    if found["difference"] is None or found["ci95"] is None or found["p"] is None:
+    mean, low, high = (found.get(key) for key in ("difference", "low", "high"))
+    if mean is None or low is None or high is None:
         return ""
+    text = f"{number(mean, sign=True)} [{number(low, sign=True)}, {number(high, sign=True)}]"
     quoted = found["p"] if corrected is None else corrected
-    p = "p<.001" if quoted < 0.001 else f"p={quoted:.3f}".replace("=0", "=")
-    p = p if corrected is None else f"Holm {p}"
-    return f"{found['difference']:+.2f} ±{found['ci95']:.2f}, {p}".replace("-", "−")
+    if quoted is None or math.isnan(quoted):
+        return text
+    p = "p<.001" if quoted < 0.001 else f"p={p_value(quoted)}"
+    return f"{text}, {p if corrected is None else f'Holm {p}'}"
 
 
 def size(n: float) -> str:

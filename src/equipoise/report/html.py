@@ -20,6 +20,7 @@ from equipoise.report.layout import (
     Sheet,
     communication,
     every_client,
+    other_rounds,
     over_clients,
     over_groups,
     paired_tests,
@@ -89,6 +90,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         notes=found["notes"],
         limits=limits(found),
         measured=[(sheet, _below(sheet)) for sheet in measured],
+        other=other_rounds(found),
         reference=found["methods"][0]["method"],
         tests=tests,
         corrected=any(one.corrected for one in tests),
@@ -133,7 +135,10 @@ def _below(sheet: Sheet) -> str:
     """The text below a table of a comparison."""
     deviation = [text for text in sheet.explanations if text.startswith("±")]
     explained = [text for text in sheet.explanations if text not in deviation]
-    best = ["Best value of each column in bold."] if len(sheet.grid.rows) > 1 else []
+    bold = any(cell.best for _, cells in sheet.grid.rows for cell in cells)
+    best = [
+        "In bold: the best value of a column, with those that cannot be told apart from it where that is tested."
+    ] * bold
     notes = sheet.notes if sheet.name != "accuracy" else ()  # those of the accuracy are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *notes])
 

@@ -14,8 +14,8 @@ from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import holm
 from equipoise.report import sentences
-from equipoise.report.formatting import UNDEFINED, difference, number, p_value, size
-from equipoise.report.statistics import Comparison, OverSeeds, columns_of, over_seeds, tables
+from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, size
+from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, over_seeds, tables
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Numbers = Mapping[str, Any]
 
 MANY: Final = 100  # clients: more are in the figure only
+FAILED: Final = " †"  # behind the name of a method that has learned nothing
 
 
 class Cell(NamedTuple):
@@ -86,18 +87,18 @@ class Sheet:
 
 
 class PairedTest(NamedTuple):
-    """A paired difference to the first method as text: its mean, the 95 % interval, p-value, and that by Holm."""
+    """A difference to the first method as text: its mean, the 95 % interval, and of several seeds the p-value, and that by Holm."""
 
     difference: str
     interval: str
-    p: str
+    p: str = ""
     holm: str = ""
 
     @property
     def text(self) -> str:
         """All in one line."""
-        corrected = f", Holm {self.holm}" if self.holm else ""
-        return f"{self.difference} {self.interval}, p {self.p}{corrected}"
+        p = f", p {self.p}" if self.p else ""
+        return f"{self.difference} {self.interval}{p}{f', Holm {self.holm}' if self.holm else ''}"
 
 
 class PairedTests(NamedTuple):
@@ -109,6 +110,11 @@ class PairedTests(NamedTuple):
     rows: tuple[tuple[str, tuple[PairedTest | None, ...]], ...]
 
     @property
+    def paired(self) -> bool:
+        """Whether the tests are over several seeds."""
+        return any(test.p for _, cells in self.rows for test in cells if test)
+
+    @property
     def corrected(self) -> bool:
         """Whether any p-value is corrected for the number of methods."""
         return any(test.holm for _, cells in self.rows for test in cells if test)
@@ -118,7 +124,7 @@ def sheets(comparison: Numbers) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
     shown = [_of_measure(found) for found in tables(comparison)]
     if found := comparison["collaboration"]:
-        grid = lay_out(found["methods"], placed(COLLABORATION))
+        grid = lay_out(found["methods"], placed(COLLABORATION), leaders=found["leaders"])
         where = grid.titles.index("BCF")
         rows = [
             (name, (*cells[:where], cells[where]._replace(mean="yes", std=""), *cells[where + 1 :]))
@@ -155,13 +161,34 @@ def sheets(comparison: Numbers) -> list[Sheet]:
     return shown
 
 
-def group_fairness(histories: Sequence[History], last: int = 5) -> dict[str, Any] | None:
+def other_rounds(comparison: Numbers) -> Sheet | None:
+    """The exported model, or the mean over rounds, whichever the first table does not show; `None` if they are the same."""
+    if not (found := comparison["other_rounds"]):
+        return None
+    parity = [column for column in placed(PARITY) if column.key in found["methods"][0]]
+    exported = found["averaged"] == 1
+    heading = "The exported model" if exported else "Mean over the last rounds"
+    text = (
+        "The model of the last round, which is exported; the other tables show the mean over several rounds."
+        if exported
+        else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of the "
+        "last round, which is exported."
+    )
+    columns = [column for column in columns_of(comparison) if column.key != "client_std"] + parity
+    grid = lay_out(found["methods"], columns, list(found["methods"][0]["groups"]))
+    grid = Grid(
+        grid.titles, tuple((name, tuple(cell._replace(best=False) for cell in cells)) for name, cells in grid.rows)
+    )
+    return Sheet("other-rounds", heading, f"{heading}: accuracy in percent.", grid, [text], totals=len(columns))
+
+
+def group_fairness(histories: Sequence[History], last: int | None = None) -> dict[str, Any] | None:
     """The table of how differently the groups are treated, or `None` when no run recorded `"rates"`.
 
     Parameters
     ----------
     histories : runs of one scenario.
-    last : how many of the last evaluated rounds to average, at least 1.
+    last : how many of the last evaluated rounds to average, see `Comparison.of`.
 
     Returns
     -------
@@ -170,17 +197,17 @@ def group_fairness(histories: Sequence[History], last: int = 5) -> dict[str, Any
     found = Comparison.of(histories, last)
     if not found["group_fairness"]:
         return None
-    sheet = sheets(found)[-1]
+    sheet = next(sheet for sheet in sheets(found) if sheet.name == "group-fairness")
     return {"caption": sheet.caption, "grid": sheet.grid, "legend": list(sheet.explanations)}
 
 
-def over_groups(histories: Sequence[History] | Comparison, last: int = 5) -> list[Sheet]:
+def over_groups(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
     """Every index of spread over the groups, of the global model; empty unless there are several."""
     found = Comparison.of(histories, last)
     if max(len(history.groups) for history in found.histories) < 2:
         return []
     methods = [
-        _indices(label, [last_rounds(run.groups["accuracy"][1], found.last) for run in seeds.values()])
+        _indices(label, seeds, [last_rounds(run.groups["accuracy"][1], found.last) for run in seeds.values()])
         for label, seeds in found.runs.items()
     ]
     # The STD over groups has ddof 1 and is in the table of the measure.
@@ -192,11 +219,11 @@ def over_groups(histories: Sequence[History] | Comparison, last: int = 5) -> lis
     return [_block("groups", "Evenness over the groups", lay_out(methods, placed(columns)), text)]
 
 
-def over_clients(histories: Sequence[History] | Comparison, last: int = 5) -> list[Sheet]:
+def over_clients(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
     found = Comparison.of(histories, last)
     methods = [
-        _indices(label, [last_rounds(run.clients[1], found.last) for run in seeds.values()])
+        _indices(label, seeds, [last_rounds(run.clients[1], found.last) for run in seeds.values()])
         for label, seeds in found.runs.items()
         if any(run.clients[1].size for run in seeds.values())
     ]
@@ -223,7 +250,7 @@ def over_clients(histories: Sequence[History] | Comparison, last: int = 5) -> li
     ]
 
 
-def every_client(histories: Sequence[History] | Comparison, last: int = 5) -> Sheet | None:
+def every_client(histories: Sequence[History] | Comparison, last: int | None = None) -> Sheet | None:
     """The accuracy of every client with every method, or `None` for very many clients, and when none was evaluated."""
     found = Comparison.of(histories, last)
     runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in found.runs.items()}
@@ -298,14 +325,22 @@ def tested(tests: PairedTests, first: str) -> Sheet:
     return Sheet(
         tests.name,
         tests.heading,
-        f"{tests.heading}: differences to {first}, paired by seed.",
+        f"{tests.heading}: differences to {first}{', paired by seed' * tests.paired}.",
         Grid(tests.titles, tuple(rows)),
-        [f"Mean, 95 % interval, p-value of the paired t-test{', and that by Holm' * tests.corrected}."],
+        [
+            f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * tests.corrected}."
+            if tests.paired
+            else f"With the 95{PERCENT} interval over the test samples of one seed."
+        ],
     )
 
 
 def lay_out(
-    methods: Sequence[Numbers], columns: Sequence[Column], groups: Sequence[str] = (), root: str | None = None
+    methods: Sequence[Numbers],
+    columns: Sequence[Column],
+    groups: Sequence[str] = (),
+    root: str | None = None,
+    leaders: Mapping[str, Numbers] | None = None,
 ) -> Grid:
     """Numbers over seeds as a table, a row per method.
 
@@ -315,35 +350,53 @@ def lay_out(
     columns : what to show.
     groups : whose values are to the left of the columns.
     root : the key of the numbers in a method; None if they are in the method itself.
+    leaders : by key of a column, the best method and those that cannot be told apart from it: they are marked as best, unless
+        that is all of them. In a column without, the best mean is marked. Methods that failed never are.
     """
     numbers = [method if root is None else method[root] for method in methods]
     found = [(group, list(_cells(methods, [of["groups"][group] for of in numbers], _GROUP))) for group in groups]
-    found += [(column.title, list(_cells(methods, [of[column.key] for of in numbers], column))) for column in columns]
+    for column in columns:
+        leader = (leaders or {}).get(column.key)
+        found.append((column.title, list(_cells(methods, [of[column.key] for of in numbers], column, leader))))
     rows = zip(*(cells for _, cells in found), strict=True) if found else [()] * len(methods)
     return Grid(
         tuple(title for title, _ in found),
-        tuple((method["method"], tuple(cells)) for method, cells in zip(methods, rows, strict=True)),
+        tuple(
+            (method["method"] + FAILED * bool(method.get("failed")), tuple(cells))
+            for method, cells in zip(methods, rows, strict=True)
+        ),
     )
 
 
 _GROUP: Final = Column("", "", float, "higher", tested=False)  # the value of one group
 
 
-def _cells(methods: Sequence[Numbers], numbers: Sequence[OverSeeds], column: Column) -> Iterator[Cell]:
+def _cells(
+    methods: Sequence[Numbers], numbers: Sequence[OverSeeds], column: Column, leader: Numbers | None = None
+) -> Iterator[Cell]:
     means = [number(of["mean"], column.digits) for of in numbers]
     judged = [
-        bool(column.better) and mean != UNDEFINED and not (column.rewards and method["alone"])
+        bool(column.better)
+        and mean != UNDEFINED
+        and not (column.rewards and method["alone"])
+        and not method.get("failed")
         for method, mean in zip(methods, means, strict=True)
     ]
     known = {mean: float(mean.replace("−", "-")) for mean, counts in zip(means, judged, strict=True) if counts}
     top = (max if column.better == "higher" else min)(known.values(), default=math.nan)
-    for method, mean, of, counts in zip(methods, means, numbers, judged, strict=True):
-        against = (method.get("versus") or {}).get(column.key) if column.tested else None
+    tied = [] if leader is None else leader["tied"]
+    none = leader is not None and len(tied) == len(leader["versus"])  # no method is better than another
+    against = [(method.get("versus") or {}).get(column.key) if column.tested else None for method in methods]
+    family = [one["p"] for one in against if one and one["p"] is not None]
+    corrected = iter(holm(family).tolist() if len(family) > 1 else family)
+    for method, mean, of, counts, one in zip(methods, means, numbers, judged, against, strict=True):
+        p = next(corrected) if one and one["p"] is not None else None
+        best = counts and len(known) > 1 and known[mean] == top
         yield Cell(
             mean,
             "" if of["std"] is None else number(of["std"], column.digits),
-            difference(against) if against else "",
-            counts and len(known) > 1 and known[mean] == top,
+            difference(one, p if len(family) > 1 else None) if one else "",
+            not none and (best or (counts and method["method"] in tied)),
         )
 
 
@@ -364,9 +417,9 @@ def _of_measure(found: Numbers) -> Sheet:
         name=found["measure"].replace("_", "-"),
         heading=f"{found['title']} on every group",
         caption=sentences.caption(found),
-        grid=lay_out(methods, columns, list(methods[0]["groups"]), root),
+        grid=lay_out(methods, columns, list(methods[0]["groups"]), root, found["leaders"]),
         explanations=sentences.legend(found),
-        notes=found["notes"],
+        notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(found)), *found["notes"]],
         totals=len(columns),
     )
 
@@ -379,10 +432,13 @@ def _sheet(methods: Sequence[Numbers], columns: Sequence[Column], *, grid: Grid,
         against = {title: cell.difference for title, cell in zip(grid.titles, cells, strict=True)}
         if any(against[title] for title in titles):
             lines.append(f"{name}: {'; '.join(f'{t} {against[t]}' for t in titles if against[t])}.")
-    test = (
-        f"Differences are to {methods[0]['method']}, paired by seed: mean, ± half of the 95 % "
-        "confidence interval, p-value of the paired t-test (not corrected for the number of methods)."
+    tests = (
+        f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
+        + " (by Holm: corrected for the number of methods)" * (len(methods) > 2)
+        if any(method["versus"] and method["versus"]["seeds"] > 1 for method in methods)
+        else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
+    test = f"Differences are to {methods[0]['method']}{tests}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
     return Sheet(grid=grid, test=[test] if lines else [], differences=lines, narrow_titles=narrow, **said)
 
@@ -391,10 +447,10 @@ def _block(name: str, heading: str, grid: Grid, text: str, head: str = "Method")
     return Sheet(name, heading, f"{heading}.", grid, [text], head=head)
 
 
-def _indices(label: str, seeds: Sequence[np.typing.NDArray[np.float64]]) -> Numbers:
+def _indices(label: str, runs: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]) -> Numbers:
     """Every index over one vector of accuracies per seed."""
     found = [spread(accuracies) for accuracies in seeds if accuracies.size]
-    return {"method": label} | {
+    return {"method": label, "failed": any(run.failure for run in runs.values())} | {
         column.key: over_seeds([of[column.key].value if of[column.key].defined else None for of in found])
         for column in INDICES
     }
@@ -415,16 +471,12 @@ def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: 
 
 
 def _paired_test(found: OverSeeds, corrected: float) -> PairedTest | None:
-    mean, half, p = found["difference"], found["ci95"], found["p"]
-    if mean is None or half is None or p is None:
+    mean, *ends, p = (found[key] for key in ("difference", "low", "high", "p"))
+    if mean is None or None in ends:
         return None
-    low, high = (_signed(end) for end in (mean - half, mean + half))
+    low, high = (number(end, sign=True) for end in ends)
     holm_p = p_value(corrected) if math.isfinite(corrected) else ""
-    return PairedTest(_signed(mean), f"[{low}, {high}]", p_value(p), holm_p)
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+    return PairedTest(number(mean, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), holm_p)
 
 
 def _sent(record: Mapping[str, Any]) -> bool:

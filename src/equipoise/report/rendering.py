@@ -187,5 +187,6 @@ def tex(text: str) -> str:
         "₀": "$_0$",
         "²": "$^2$",
         "×": r"$\times$",
+        "†": r"$\dagger$",
     }
     return "".join(special.get(character, character) for character in text)

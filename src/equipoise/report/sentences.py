@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from equipoise.metrics.columns import COLLABORATION, PARITY
-from equipoise.metrics.statistics import holm
-from equipoise.report.formatting import PERCENT, difference, number, plural
+from equipoise.report import notes
+from equipoise.report.formatting import PERCENT, number, p_value, plural
 from equipoise.report.provenance import data_digest, environment
 from equipoise.report.statistics import Comparison, Run, columns_of, tables
 
@@ -22,9 +21,9 @@ Numbers = Mapping[str, Any]
 
 def caption(comparison: Numbers) -> str:
     """What the numbers of a comparison are, in one sentence."""
-    last = f"the last {comparison['averaged']} evaluated rounds" if comparison["averaged"] > 1 else "the last round"
-    what = f"{comparison['title']} of the global model{_on(comparison)} in percent"
-    return f"{what}, mean over {last}."
+    n = comparison["averaged"]
+    last = f"mean over the last {n} evaluated rounds" if n > 1 else "after the last round"
+    return f"{comparison['title']} of the global model{_on(comparison)} in percent, {last}."
 
 
 def legend(comparison: Numbers) -> list[str]:
@@ -86,121 +85,173 @@ def _over_seeds(seeds: int) -> list[str]:
 
 
 def verdict(comparison: Numbers) -> str:
-    """What a comparison shows, in plain language and without more certainty than the seeds allow."""
+    """What a comparison shows, in plain language and without more certainty than seeds and test samples allow."""
     methods, seeds = comparison["methods"], len(comparison["seeds"])
     if all(method["avg"]["mean"] is None for method in methods):
         return "No method was evaluated on all groups in the last rounds, so there is nothing to compare yet."
-    if len(methods) == 1:
-        text, tests = _of_one(methods[0]), list[float]()
-    else:
-        text, tests = _of_several(methods)
-        text += _objections(comparison)
-    text += _rewards(comparison)
-    if seeds == 1:
+    sentences = [*failures(comparison)]
+    learned = [method for method in methods if not method["failed"]]
+    if len(learned) == 1 and len(methods) > 1:
+        sentences.append(f"Only {learned[0]['method']} has learned something with every seed.")
+    if len(learned) == 1:
+        sentences.append(_of_one(learned[0]))
+    elif learned:
+        sentences += _of_several(comparison, learned)
+        sentences += _by_other_measures(comparison)
+    sentences += _rewards(comparison)
+    if seeds == 2 and len(learned) > 1:
+        sentences.append("Two seeds are too few to assess a difference; run at least three.")
+    if seeds == 1 and learned:
         other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
-        return f"{text} This is one seed, and one seed proves nothing: {other}. Run at least three."
-    if seeds == 2 and tests:
-        return f"{text} Two seeds are too few to assess a difference; run at least three."
-    if any(p >= 0.05 for p in tests):
-        return f"{text} With {seeds} seeds, a difference with p above 0.05 cannot be distinguished from chance."
-    return text
+        sentences.append(f"This is one seed, and one seed proves nothing: {other}. Run at least three.")
+    return " ".join(sentences)
+
+
+def failures(comparison: Numbers) -> list[str]:
+    """A sentence for each method that has learned nothing with some seed: its numbers are neither fair nor unfair."""
+    found = []
+    for method in comparison["methods"]:
+        whys: dict[str, list[str]] = {}
+        for seed, why in method["failed"].items():
+            whys.setdefault(why.split(": ")[0], []).append(seed)
+        for kind, seeds in whys.items():
+            which = f"seed{'s' * (len(seeds) > 1)} {notes.listed(seeds)}"
+            why = method["failed"][seeds[0]].split(": ", 1)[1]
+            found.append(
+                f"{method['method']}, {which}: {kind} ({why}). Its numbers show neither fairness nor unfairness."
+            )
+    return found
 
 
 def _of_one(method: dict[str, Any]) -> str:
+    if method["avg"]["mean"] is None:
+        return f"{method['method']} was not evaluated on all groups in the last rounds."
     groups = {group: accuracy["mean"] for group, accuracy in method["groups"].items()}
-    text = f"{method['method']} reaches {method['avg']['mean']:.2f}{PERCENT} on average over {plural(len(groups), 'group')}"
+    between = method["intervals"]
+    text = (
+        f"{method['method']} reaches {method['avg']['mean']:.2f}{PERCENT}"
+        f"{_interval(*between['avg']) if between and between['avg'] else ''} on average over {plural(len(groups), 'group')}"
+    )
     if len(groups) == 1:
         return f"{text}."
+    if None in groups.values():
+        return f"{text}, not all of which were tested with every seed."
     low = min(groups, key=lambda group: groups[group])
+    of_low = between["groups"][list(groups).index(low)] if between else None
     return (
-        f"{text}, with a standard deviation of {number(method['std']['mean'])} points between them; "
-        f"the worst is {low} at {groups[low]:.2f}{PERCENT}."
+        f"{text}, with a standard deviation of {number(method['std']['mean'])} points"
+        f"{_interval(*between['std']) if between and between['std'] else ''} between them; "
+        f"the lowest is {low} at {groups[low]:.2f}{PERCENT}{_interval(*of_low) if of_low else ''}."
     )
 
 
-def _of_several(methods: list[dict[str, Any]]) -> tuple[str, list[float]]:
-    """Sentences about the lowest STD and the best worst group, and the p-values they quote."""
-    first, groups = methods[0], plural(len(methods[0]["groups"]), "group")
-    sentences: list[str] = []
-    tests: list[float] = []
-
-    def against(method: dict[str, Any], key: str, unit: str) -> str:
-        if method is first or first[key]["mean"] is None:
-            return ""
-        text = f", against {first[key]['mean']:.2f}{unit} for {first['method']}"
-        corrected = _holm(methods[1:], key)[methods.index(method) - 1] if len(methods) > 2 else None
-        if tested := difference(method["versus"][key], corrected):
-            tests.append(method["versus"][key]["p"] if corrected is None else corrected)
-            return f"{text} (paired difference {tested})"
-        return text
-
-    fairest = _extreme(methods, "std", min)
-    kindest = _extreme(methods, "worst", max) if len(first["groups"]) > 1 else None
-    if fairest is not None:
-        who = (
-            f"No method is fairer than {first['method']}" if fairest is first else f"{fairest['method']} is the fairest"
-        )
-        std = fairest["std"]["mean"]
-        sentences.append(
-            f"{who}: its accuracy varies least over {groups}, by {std:.2f} points (STD){against(fairest, 'std', '')}."
-        )
-    if kindest is not None:
-        who = "It also" if kindest is fairest else kindest["method"]
-        worst = kindest["worst"]["mean"]
-        sentences.append(
-            f"{who} serves the worst group best, at {worst:.2f}{PERCENT}{against(kindest, 'worst', PERCENT)}."
-        )
-    if fairest is not None and (more := against(fairest, "avg", PERCENT)):
-        whose = "Its" if kindest is fairest else "The"
-        avg, reference = fairest["avg"]["mean"], first["avg"]["mean"]
-        of_whom = "" if kindest is fairest else f" of {fairest['method']}"
-        how = "the same" if abs(avg - reference) < 0.005 else "higher" if avg > reference else "lower"
-        sentences.append(f"{whose} average accuracy{of_whom} is {how}: {avg:.2f}{PERCENT}{more}.")
-    if not sentences:
-        top = _extreme(methods, "avg", max) or first
-        sentences.append(f"{top['method']} is the most accurate, at {top['avg']['mean']:.2f}{PERCENT} on average.")
-    return " ".join(sentences), tests
+def _interval(low: float, high: float) -> str:
+    return f" [{number(low)}, {number(high)}]"
 
 
-def _holm(methods: list[dict[str, Any]], key: str) -> list[float]:
-    """The p-values of a statistic, corrected for the number of methods."""
-    values = [method["versus"][key]["p"] for method in methods]
-    return [float(p) for p in holm([math.nan if p is None else p for p in values])]
+def _against(leader: Numbers, label: str) -> str:
+    """How the best method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
+    found = leader["versus"][label]
+    if found["difference"] is None or found["low"] is None:
+        return label
+    text = f"{label} (difference {number(found['difference'], sign=True)}{_interval(found['low'], found['high'])}"
+    if found["p"] is not None:
+        text += f", {'Holm ' * (len(leader['versus']) > 1)}p {p_value(found['p']) if found['p'] < 0.001 else '= ' + p_value(found['p'])}"
+    if not found["apart"] and found["seeds"] > 1:
+        n = found["seeds_needed"]
+        text += f"; about {n} seeds would be needed" if n else "; more than 1000 seeds would be needed"
+    return f"{text})"
 
 
-def _objections(comparison: Numbers) -> str:
-    """The measures by which another method serves the worst group best."""
-    kindest = _extreme(comparison["methods"], "worst", max)
+def _of_several(comparison: Numbers, learned: list[dict[str, Any]]) -> list[str]:
+    """Sentences about the lowest STD, the best worst group and the average, a winner only where it can be told apart."""
+    groups, leaders = plural(len(learned[0]["groups"]), "group"), comparison["leaders"]
+    by_label = {method["method"]: method for method in learned}
+    seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
+    sentences = []
+    if found := leaders.get("std"):
+        best, std = found["best"], f"{by_label[found['best']]['std']['mean']:.2f} points (STD)"
+        if found["tied"]:
+            sentences.append(
+                f"No method is shown to be the fairest: the accuracy of {best} varies by {std} over {groups}, and it cannot "
+                f"be told apart from {_all(found, found['tied'])}."
+            )
+        else:
+            sentences.append(
+                f"{seed}{best} is the fairest: its accuracy varies least over {groups}, by {std}, against {_all(found, found['versus'])}."
+            )
+    if (found := leaders.get("worst")) and len(learned[0]["groups"]) > 1:
+        best, worst = found["best"], f"{by_label[found['best']]['worst']['mean']:.2f}{PERCENT}"
+        if found["tied"]:
+            sentences.append(
+                f"No method is shown to serve the worst group best: {best} reaches {worst} there, and cannot be told apart "
+                f"from {_all(found, found['tied'])}."
+            )
+        else:
+            sentences.append(
+                f"{seed}{best} serves the worst group best, at {worst}, against {_all(found, found['versus'])}."
+            )
+    if found := leaders.get("avg"):
+        best, avg = found["best"], f"{by_label[found['best']]['avg']['mean']:.2f}{PERCENT} on average"
+        if found["tied"]:
+            sentences.append(
+                f"No method is shown to be the most accurate: {best} reaches {avg}, and cannot be told apart from "
+                f"{_all(found, found['tied'])}."
+            )
+        else:
+            sentences.append(f"{seed}{best} is the most accurate, at {avg}, against {_all(found, found['versus'])}.")
+    if sentences:
+        how = "over the test samples" if len(comparison["seeds"]) == 1 else "over the seeds"
+        sentences.append(f"In brackets: 95{PERCENT} intervals {how}.")
+    return sentences
+
+
+def _all(leader: Numbers, labels: Iterable[str]) -> str:
+    return notes.listed([_against(leader, label) for label in labels])
+
+
+def _by_other_measures(comparison: Numbers) -> Iterator[str]:
+    """The measures by which another method is shown to serve the worst group best."""
+    kindest = comparison["leaders"].get("worst")
     measures: dict[str, list[str]] = {}
     for other in tables(comparison)[1:]:
-        best = _extreme(other["methods"], "worst", max)
-        if len(other["methods"][0]["groups"]) > 1 and best and kindest and best["method"] != kindest["method"]:
+        found = other["leaders"].get("worst")
+        if len(other["methods"][0]["groups"]) < 2 or not found or found["tied"]:
+            continue
+        if kindest is None or kindest["tied"] or found["best"] != kindest["best"]:
             what = other["title"].split(" (")[0]
-            measures.setdefault(best["method"], []).append(what[0].lower() + what[1:])
-    return "".join(f" By {' and '.join(of)}, {method} serves the worst group best." for method, of in measures.items())
+            measures.setdefault(found["best"], []).append(what[0].lower() + what[1:])
+    for method, of in measures.items():
+        yield f"By {' and '.join(of)}, {method} serves the worst group best."
 
 
-def _rewards(comparison: Numbers) -> str:
-    """The method whose rewards follow contributions best, and the reward of its best client."""
-    methods = comparison["collaboration"]["methods"] if comparison["collaboration"] else []
-    fairest = _extreme([method for method in methods if not method["alone"]], "fairness", max)
-    if fairest is None:
-        return ""
-    highest = _extreme(methods, "max", max) or fairest
-    top, best = fairest["max"]["mean"], highest["max"]["mean"]
-    text = f" What clients get follows what they contribute best with {fairest['method']}"
-    if sum(method["fairness"]["mean"] is not None for method in methods if not method["alone"]) == 1:
-        text = f" With {fairest['method']}, what clients get follows what they contribute"
-    text += f": fairness {fairest['fairness']['mean']:.2f} of 100, and {top:.2f}{PERCENT} for the best client"
-    if highest is fairest:
-        return f"{text}{', the highest of all methods' if len(methods) > 1 else ''}."
-    return f"{text}, against {best:.2f}{PERCENT} with {highest['method']}."
+def _rewards(comparison: Numbers) -> Iterator[str]:
+    """How closely what clients get follows what they contribute, and the reward of the best client."""
+    if not (together := comparison["collaboration"]):
+        return
+    methods = {m["method"]: m for m in together["methods"] if not m["alone"] and m["fairness"]["mean"] is not None}
+    if not methods:
+        return
 
+    def of(label: str) -> str:
+        return f"{label} {methods[label]['fairness']['mean']:.2f}"
 
-def _extreme(methods: list[dict[str, Any]], key: str, choose: Callable[..., Any]) -> dict[str, Any] | None:
-    known = [method for method in methods if method[key]["mean"] is not None]
-    extreme: dict[str, Any] | None = choose(known, key=lambda method: method[key]["mean"], default=None)
-    return extreme
+    found = together["leaders"].get("fairness")
+    top = {label: f"{m['max']['mean']:.2f}{PERCENT} for the best client" for label, m in methods.items()}
+    if len(methods) == 1 or len(together["seeds"]) == 1 or not found:
+        values = "; ".join(f"{of(label)}, with {top[label]}" for label in methods)
+        yield f"Fairness of contribution and reward, of 100: {values}."
+    elif found["tied"]:
+        yield (
+            f"No method is shown to reward contributions best: {of(found['best'])} of 100, with {top[found['best']]}, cannot be "
+            f"told apart from {_all(found, found['tied'])}."
+        )
+    else:
+        yield (
+            f"What clients get follows what they contribute best with {found['best']}: fairness "
+            f"{methods[found['best']]['fairness']['mean']:.2f} of 100, with {top[found['best']]}, against "
+            f"{_all(found, found['versus'])}."
+        )
 
 
 def limits(histories: Sequence[History] | Comparison) -> list[str]:
@@ -212,7 +263,10 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     histories = comparison.histories
     n, methods = len(comparison["seeds"]), comparison["methods"]
     if n == 1:
-        yield "One seed: no difference here can be distinguished from chance, and no test is possible."
+        yield (
+            "One seed: intervals are over the test samples of these models, and do not cover another draw of the data, another "
+            "first model or another order of samples."
+        )
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (
@@ -235,7 +289,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             f"Still rising in the end, by more than 1 point from the five rounds before to the last five: "
             f"{', '.join(rising)}. More rounds may change the order."
         )
-    known = [method for method in methods if method["std"]["mean"] is not None and method["avg"]["mean"] is not None]
+    known = [m for m in methods if not m["failed"] and m["std"]["mean"] is not None and m["avg"]["mean"] is not None]
     if len(known) > 1:
         even = min(known, key=lambda method: method["std"]["mean"])
         if even["avg"]["mean"] < max(method["avg"]["mean"] for method in known) - 1 and even["avg"]["mean"] == min(

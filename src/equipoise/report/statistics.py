@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.classification import AREAS, MEASURES
+from equipoise.metrics.classification import AREAS, CORRECT, MEASURES
 from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, Column, placed
+from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, resampled
+from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
-from equipoise.metrics.statistics import paired, summary_over_seeds
+from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
 
 Table = NDArray[np.float64]
+LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = dict[str, Any]
 OverSeeds = dict[str, float | None]
 
@@ -32,7 +35,9 @@ class Run:
     ----------
     history : its records.
     groups : by measure: the evaluated rounds, and the values of the groups in them, see `History.group_table`.
-    clients : the rounds in which clients were evaluated, and their accuracies, see `History.client_table`.
+    clients : the rounds in which clients were evaluated, and their accuracies, see `History.client_table`; empty where
+        they cannot differ.
+    tested : results on every test set in the last rounds, from which intervals of one seed are computed; None if unknown.
     summaries : by measure: see `summary_of`.
     """
 
@@ -40,11 +45,17 @@ class Run:
     groups: Mapping[str, tuple[list[int], Table]]
     clients: tuple[list[int], Table]
     summaries: Mapping[str, Numbers]
+    tested: tuple[Outcome, ...] | None = None
 
     @property
     def summary(self) -> Numbers:
         """`History.summary` of the accuracy."""
         return self.summaries["accuracy"]
+
+    @property
+    def failure(self) -> str:
+        """Why the model has learned nothing; empty if it has."""
+        return str(self.summary["failure"] or "")
 
     @property
     def contribution(self) -> Table:
@@ -55,7 +66,7 @@ class Run:
     @property
     def reward(self) -> Table:
         """Accuracy of each client's own model in the last round with an evaluation of clients; shape [N]."""
-        table = self.clients[1]
+        table = self.history.client_table()[1]
         return table[-1] if table.size else np.empty(0)
 
 
@@ -79,8 +90,14 @@ class Comparison(Mapping[str, Any]):
     document: Numbers
 
     @classmethod
-    def of(cls, histories: Sequence[History] | Comparison, last: int = 5) -> Comparison:
+    def of(cls, histories: Sequence[History] | Comparison, last: int | None = None) -> Comparison:
         """Compare runs; what is a comparison already is returned as it is.
+
+        Parameters
+        ----------
+        histories : runs of one scenario.
+        last : how many of the last evaluated rounds are averaged, at least 1. Default: 5, as in the papers' tables; of the
+            user's own data 1, the round of the model that is exported.
 
         Raises
         ------
@@ -89,6 +106,7 @@ class Comparison(Mapping[str, Any]):
         if isinstance(histories, Comparison):
             return histories
         grouped = by_label(histories)
+        last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
         measures = [name for name in MEASURES if any(name in history.measures for history in histories)]
         every = tuple(dict.fromkeys(("accuracy", *measures)))
         runs = {
@@ -101,6 +119,7 @@ class Comparison(Mapping[str, Any]):
             "measures": {name: found[name] for name in measures},
             "collaboration": _collaboration(grouped, runs),
             "group_fairness": _parity(grouped, runs),
+            "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
         }
         return cls(runs, tuple(histories), last, document)
 
@@ -114,13 +133,13 @@ class Comparison(Mapping[str, Any]):
         return len(self.document)
 
 
-def comparison(histories: Sequence[History], last: int = 5) -> Numbers:
+def comparison(histories: Sequence[History], last: int | None = None) -> Numbers:
     """Compare methods over seeds; the content of every table, in percent and plain JSON types.
 
     Parameters
     ----------
     histories : runs of one scenario, any number of seeds per method; the first method is the one compared with.
-    last : how many of the last evaluated rounds to average, at least 1.
+    last : how many of the last evaluated rounds to average, see `Comparison.of`.
 
     Returns
     -------
@@ -133,10 +152,19 @@ def comparison(histories: Sequence[History], last: int = 5) -> Numbers:
       seed they are those of `History.summary`, of another measure than the accuracy the means of those of every round;
     - `groups`: `{group: {"mean", "std", "ci95"}}`; `clients`: the same for every measure of
       `equipoise.metrics.spread`, empty when no client was evaluated;
-    - `versus`: `{"method", "seeds", "avg", "std", "worst", "gap", "client_std"}` with `{"difference", "ci95", "p"}`, this
-      method minus the first, paired over the `seeds` common seeds; null for the first method;
+    - `failed`: by seed, why a model has learned nothing, see `equipoise.metrics.failure`;
+    - `intervals`: of one seed, the 95 % intervals `[low, high]` over the test samples of `groups` (in their order) and of
+      `avg`, `std`, `worst`, `gap`; null with more seeds, and where the samples are not known;
+    - `versus`: `{"method", "seeds", "avg", "std", "worst", "gap", "client_std"}` with `{"difference", "ci95", "low", "high",
+      "p"}`, this method minus the first, paired over the `seeds` common seeds; `low` to `high` is the 95 % interval, with
+      one seed that over the test samples; null for the first method;
     - `pooled`: the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with `{"mean", "std" (ddof 0)}` over
       the last rounds of all seeds, see `equipoise.metrics.pooled`;
+
+    `leaders`, by key of a column: `best`, the method with the best mean among those that did not fail; `versus`, by other
+    method `{"difference" (of the best, less the other), "low", "high", "p" (by Holm), "seeds", "apart", "seeds_needed"}`, where
+    `apart` says whether the two can be told apart, and `seeds_needed` is the number of seeds for a test of power 0.8, null
+    if it is above 1000 or the spread is unknown; `tied`, the others that cannot be told apart from the best;
 
     and `measures`: all of this again for every measure that was recorded, `{name: ...}`;
 
@@ -150,6 +178,10 @@ def comparison(histories: Sequence[History], last: int = 5) -> Numbers:
     and `group_fairness`: how differently the groups are treated, null unless a run recorded `"rates"`; `{"scenario",
     "seeds", "notes", "methods"}`, for every such method `method`, `seeds` and over seeds `accuracy_gap`,
     `equal_opportunity`, `equalised_odds` and `demographic_parity`, see `History.group_fairness`; `versus` of all four.
+
+    and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
+    `method`, `failed`, `groups` and the statistics over them of so many last rounds: the model that is exported is that of
+    the last round. Null where there was only one.
 
     Numbers that are not defined are null.
 
@@ -219,12 +251,31 @@ def over_seeds(values: Sequence[float | None]) -> OverSeeds:
 
 
 def _run(history: History, last: int, measures: Sequence[str]) -> Run:
+    groups = {name: history.group_table(name) for name in measures}
     return Run(
         history,
-        {name: history.group_table(name) for name in measures},
-        history.client_table(),
+        groups,
+        history.client_table() if history.spreads else ([], np.empty((0, 0))),
         {name: summary_of(history, last, name) for name in measures},
+        _tested(history, last_rounds(groups["accuracy"][1], last), last),
     )
+
+
+def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ...] | None:
+    """How the models of the last rounds did on every sample of each test set, as far as recorded."""
+    scores = [record["groups"] for record in history.records if record.get("groups")][-last:]
+    found = []
+    for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
+        of = [score.get(group, {}) for score in scores]
+        n = of[-1].get("n") if of else None
+        if not n or not math.isfinite(accuracy):
+            return None
+        right = None
+        if all(CORRECT in score and score.get("n") == n for score in of):
+            rows = [np.unpackbits(np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8), count=n) for score in of]
+            right = np.mean(rows, axis=0)
+        found.append(Outcome(accuracy, n, right))
+    return tuple(found) or None
 
 
 def _of_measure(
@@ -235,6 +286,8 @@ def _of_measure(
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     summaries = {label: {seed: run.summaries[measure] for seed, run in seeds.items()} for label, seeds in runs.items()}
     first = next(iter(runs))
+    draws = _draws(runs) if measure == "accuracy" else {}
+    failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
     methods = []
     for label, seeds in summaries.items():
         found = list(seeds.values())
@@ -247,7 +300,9 @@ def _of_measure(
                 **{column.key: over_seeds([summary[column.key] for summary in found]) for column in GROUPS},
                 "groups": {group: over_seeds([s["groups"].get(group) for s in found]) for group in groups},
                 "clients": {name: over_seeds([s["clients"].get(name) for s in found]) for name in indices},
-                "versus": None if label == first else _versus(first, seeds, summaries[first], GROUPS),
+                "failed": {str(seed): why for seed, why in failed[label].items()},
+                "intervals": _intervals(draws[label]) if label in draws else None,
+                "versus": None if label == first else _versus(first, label, seeds, summaries[first], GROUPS, draws),
                 "pooled": _pooled(together, groups, last),
             }
         )
@@ -263,7 +318,80 @@ def _of_measure(
             *(notes.of_areas(histories) if measure in AREAS else ()),
         ],
         "methods": methods,
+        "leaders": {
+            column.key: leader
+            for column in GROUPS
+            if (leader := _leader(column, summaries, [label for label in runs if failed[label]], draws))
+        },
     }
+
+
+def _draws(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Table]:
+    """By method, accuracies of the groups on other test samples of the kind [draws, D], where each method has one seed,
+    and all were tested on the same groups.
+    """
+    only = {label: next(iter(seeds.values())) for label, seeds in runs.items() if len(seeds) == 1}
+    alike = {(run.history.groups, run.history.seed) for run in only.values()}
+    if len(only) < len(runs) or len(alike) != 1 or any(run.tested is None for run in only.values()):
+        return {}
+    sizes = {tuple(of.n for of in run.tested or ()) for run in only.values()}
+    if len(sizes) != 1:
+        return {}
+    return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
+
+
+def _intervals(draws: Table) -> Numbers:
+    """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
+
+    def ends(of: Table, statistic: str) -> list[float] | None:
+        found = interval(of, statistic)
+        return [100 * found.low, 100 * found.high] if math.isfinite(found.low) else None
+
+    groups = [ends(column[:, None], "avg") for column in draws.T]
+    return {"groups": groups, **{key: ends(draws, key) for key in OVER_GROUPS}}
+
+
+def _leader(
+    column: Column,
+    summaries: Mapping[str, Mapping[int, Numbers]],
+    failed: Sequence[str],
+    draws: Mapping[str, Table],
+) -> Numbers | None:
+    """The method with the best mean of a column, and from which others it can be told apart.
+
+    It can be told apart from a method if the paired test over their common seeds says so at 5 %, corrected by Holm for the
+    number of methods; with one seed, if the interval of the difference over the test samples, at the level of Bonferroni,
+    leaves out zero. Methods of which a run `failed` do not take part.
+    """
+    means = {
+        label: float(np.mean([s[column.key] for s in seeds.values()]))
+        for label, seeds in summaries.items()
+        if label not in failed and all(s[column.key] is not None for s in seeds.values())
+    }
+    if len(means) < 2 or not column.better:
+        return None
+    best = (max if column.better == "higher" else min)(means, key=lambda label: means[label])
+    others = [label for label in means if label != best]
+    against = [_paired(summaries[best], summaries[label], column.key) for label in others]
+    corrected = holm([math.nan if found["p"] is None else found["p"] for found in against]).tolist()
+    versus: Numbers = {}
+    for label, (differences, found), p in zip(others, ((f["each"], f) for f in against), corrected, strict=True):
+        ends: list[float | None] = [found["low"], found["high"]]
+        apart = math.isfinite(p) and p < 0.05
+        if len(differences) == 1 and best in draws and column.key in OVER_GROUPS:
+            of = difference(draws[best], draws[label], column.key, 1 - 0.05 / len(others))
+            ends = [_json(100 * of.low), _json(100 * of.high)]
+            apart = of.low > 0 or of.high < 0
+        versus[label] = {
+            "difference": found["difference"],
+            "low": ends[0],
+            "high": ends[1],
+            "p": _json(p),
+            "seeds": len(differences),
+            "apart": apart,
+            "seeds_needed": None if apart or len(differences) < 2 else seeds_needed(differences),
+        }
+    return {"best": best, "tied": [label for label in others if not versus[label]["apart"]], "versus": versus}
 
 
 def _collaboration(
@@ -295,10 +423,19 @@ def _collaboration(
                 "alone": notes.alone(seeds),
                 "satisfied": all(summary["satisfied"] for summary in seeds.values()),
                 **{c.key: over_seeds([summary[c.key] for summary in seeds.values()]) for c in COLLABORATION},
-                "versus": None if label == first else _versus(first, seeds, reference, tested),
+                "versus": None if label == first else _versus(first, label, seeds, reference, tested, {}),
             }
             for label, seeds in found.items()
         ],
+        "leaders": {
+            column.key: leader
+            for column in tested
+            if (
+                leader := _leader(
+                    column, found, [k for k, of in found.items() if column.rewards and notes.alone(of)], {}
+                )
+            )
+        },
     }
 
 
@@ -335,11 +472,37 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
                 "method": label,
                 "seeds": list(seeds),
                 **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in PARITY},
-                "versus": None if label == first else _versus(first, seeds, found[first], PARITY),
+                "versus": None if label == first else _versus(first, label, seeds, found[first], PARITY, {}),
             }
             for label, seeds in found.items()
         ],
     }
+
+
+def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers | None:
+    """The accuracy of the exported model where tables average rounds; where they show it, the mean over rounds."""
+    if max(len(run.groups["accuracy"][0]) for seeds in runs.values() for run in seeds.values()) < 2:
+        return None
+    methods = []
+    for label, seeds in runs.items():
+        values = [last_rounds(run.groups["accuracy"][1], last) for run in seeds.values()]
+        groups = [run.history.groups for run in seeds.values()]
+        parity = [run.history.group_fairness(last) if run.summary["group_fairness"] else None for run in seeds.values()]
+        of_groups = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
+        methods.append(
+            {
+                "method": label,
+                "failed": any(run.failure for run in seeds.values()),
+                "groups": {
+                    g: over_seeds([_percent(of.get(g)) for of in of_groups]) for g in dict.fromkeys(sum(groups, ()))
+                },
+                **{c.key: over_seeds([_percent(c.compute(row, None).value) for row in values]) for c in GROUPS},
+                **(
+                    {c.key: over_seeds([(of or {}).get(c.key) for of in parity]) for c in PARITY} if any(parity) else {}
+                ),
+            }
+        )
+    return {"averaged": last, "methods": methods}
 
 
 def _scenario(grouped: Mapping[str, Mapping[int, History]]) -> str:
@@ -348,19 +511,37 @@ def _scenario(grouped: Mapping[str, Mapping[int, History]]) -> str:
 
 def _versus(
     first: str,
+    label: str,
     seeds: Mapping[int, Numbers],
     reference: Mapping[int, Numbers],
     columns: Iterable[Column],
+    draws: Mapping[str, Table],
 ) -> Numbers:
-    """Differences to the first method, paired over the common seeds."""
+    """Differences to the first method: paired over the common seeds; with one seed, with intervals over the test samples."""
+    found: Numbers = {"method": first, "seeds": sum(seed in reference for seed in seeds)}
+    for column in columns:
+        of = _paired(seeds, reference, column.key)
+        del of["each"]
+        if label in draws and column.key in OVER_GROUPS:
+            ends = difference(draws[label], draws[first], column.key)
+            of |= {"low": _json(100 * ends.low), "high": _json(100 * ends.high)}
+        found[column.key] = of
+    return found
+
+
+def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Numbers:
+    """The difference of a number over common seeds: `each`, its mean, interval, and p-value; None where not defined."""
     common = [seed for seed in seeds if seed in reference]
-
-    def test(key: str) -> OverSeeds:
-        a, b = ([math.nan if s[seed][key] is None else s[seed][key] for seed in common] for s in (seeds, reference))
-        found = paired(a, b)
-        return {"difference": _json(found.difference), "ci95": _json(found.ci95), "p": _json(found.p)}
-
-    return {"method": first, "seeds": len(common)} | {column.key: test(column.key) for column in columns}
+    a, b = ([math.nan if s[seed][key] is None else s[seed][key] for seed in common] for s in (seeds, reference))
+    found = paired(a, b)
+    return {
+        "each": np.subtract(a, b),
+        "difference": _json(found.difference),
+        "ci95": _json(found.ci95),
+        "low": _json(found.difference - found.ci95),
+        "high": _json(found.difference + found.ci95),
+        "p": _json(found.p),
+    }
 
 
 def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int) -> Numbers:
@@ -383,6 +564,10 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         **{c.key: percent(moments([c.compute(row, counts).value for row in rows])) for c in GROUPS},
         "n": len(rows),
     }
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else _json(100 * value)
 
 
 def _json(value: float) -> float | None:

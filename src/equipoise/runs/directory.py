@@ -145,6 +145,7 @@ def federation(
         return fed, data
     if config.engine == FLOWER:  # to look at: it asks one client after the other, too
         settings = replace(settings, engine="sequential")
+    same["client_tests"] = data.client_tests
     return Federation(net, data.clients, config.method, config.solver, settings=settings, **same), data
 
 
@@ -260,6 +261,7 @@ def _execute(
         "client_names": list(fed.trial.names),
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "measures": list(fed.tests.measures),
+        "client_tests": fed.tests.of_clients is not None,
         "header": header,
         **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
     }

@@ -109,12 +109,16 @@ def scenario(
     def build(seed: int) -> Scenario:
         parts = divided(own, seed, **share)
         sets, of_clients = test_sets(own, parts, tests)
+        beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
         samples, standard = _samples(own, size, parts.training)
         return Scenario(
             **vars(known),
             clients=tuple(take(samples, rows) for rows in parts.train.values()),
             client_names=tuple(parts.train),
             client_groups=of_clients,
+            client_tests=tuple(take(samples, parts.test[name]) if name in parts.test else None for name in parts.train)
+            if beside
+            else None,
             tests={name: take(samples, rows) for name, rows in sets.items()},
             validation=take(samples, parts.validation) if parts.validation else None,
             manifest={

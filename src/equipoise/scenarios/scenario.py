@@ -98,6 +98,7 @@ class Scenario(Description):
         the union of all tests is right for each of them.
     tests : named evaluation sets in the order of reports, of the same kind.
     manifest : JSON-able record of what the data are and where each client's part came from.
+    client_tests : per client its own test samples, or ``None``, where ``tests`` divide them otherwise.
     validation : samples that the server holds; ``None`` if it holds none.
 
     Raises
@@ -110,6 +111,7 @@ class Scenario(Description):
     client_groups: tuple[str, ...] | None
     tests: Mapping[str, Data]
     manifest: dict[str, Any]
+    client_tests: tuple[Data | None, ...] | None = None
     validation: Data | None = None
 
     def __post_init__(self) -> None:

@@ -171,7 +171,7 @@ class Consortium:
         testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
         here = bool(tests.sets) and not (hides and testing)
         vector = published(trial, now)
-        record: Record = {"groups": tests.scores(trial, vector, measures)} if here else {}
+        record: Record = {"groups": tests.scores(trial, vector, tests.measured(now.t, rounds))} if here else {}
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}

@@ -30,6 +30,8 @@ class Tested:
             sizes = {name: int(fields["sizes"][name]) for name in scores}
             if not all(0 < n < 2**53 for n in sizes.values()):
                 raise ValueError("sizes")
+            for name, n in sizes.items():
+                scores[name]["n"] = n
             return Tested(scores, sizes, fraction(fields["accuracy"]))
         except UNFIT:
             return "sent scores that cannot be used"
@@ -89,7 +91,8 @@ def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
         known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]
         return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
 
-    means: dict[str, Any] = {key: mean(key) for key in parts[0][1] if key not in ("missing", RATES)}
+    means: dict[str, Any] = {key: mean(key) for key in parts[0][1] if key not in ("missing", "n", RATES)}
+    means["n"] = sum(n for n, _ in parts)
     if known := [score[RATES] for _, score in parts if isinstance(score.get(RATES), dict)]:
         means[RATES] = {name: np.sum([counts[name] for counts in known], axis=0).tolist() for name in known[0]}
     missing = sorted({x for _, score in parts for x in score.get("missing", [])})

@@ -1,0 +1,73 @@
+"""Whether a trained model has learned anything: runs that have not are shown, and are never called fair."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from equipoise.metrics.groups import Counts
+
+HUGE: Final = 10  # times the loss of guessing: so large a loss is no longer that of a model in training
+LEVEL: Final = 1.959963984540054  # of the normal distribution, two-sided 95 %
+
+
+def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0) -> str:
+    """Why a model's test loss is that of a training that diverged; empty if it is not.
+
+    A loss is taken for that of a diverged training if it is not finite, or more than 10 times `ln C`, the loss of a model
+    that finds all C classes equally likely, as a new one about does.
+
+    Parameters
+    ----------
+    scores : of one round, by test set: `"loss"`, and if known `"n"`, its samples, and `"rates"`, counts per class.
+    n_classes : C; if it is 0 and there are no counts, a finite loss is not judged.
+    """
+    known = [of for of in scores.values() if "loss" in of]
+    if not known:
+        return ""
+    losses = [math.nan if of["loss"] is None else float(of["loss"]) for of in known]
+    loss = float(np.average(losses, weights=[float(of.get("n") or 1) for of in known]))
+    if not math.isfinite(loss):
+        return "its test loss is not a finite number"
+    C = n_classes or max((len(counts["true"]) for counts in _counts(scores)), default=0)
+    if C > 1 and loss > HUGE * math.log(C):
+        return f"its test loss is {loss:.3g}, and a model that guesses has {math.log(C):.3g}"
+    return ""
+
+
+def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Why a model knows no more than the frequencies of the classes; empty if it knows more.
+
+    It does not if its accuracy over all test samples is within the 95 % interval of the share m of the most frequent class,
+    or below: `accuracy <= m + 1.96 sqrt(m (1 - m) / n)`; and its mean recall over the C classes that there are is as little
+    above the `1 / C` of a guess, with the standard deviation `sqrt(sum_c (1 / C) (1 - 1 / C) / n_c) / C`.
+
+    Parameters
+    ----------
+    rounds : the scores of some rounds, each by test set, with the counts per class under `"rates"`; rounds without are
+        left out.
+    """
+    every = [counts for scores in rounds for counts in _counts(scores)]
+    if not every:
+        return ""
+    right, true, chosen = (np.sum([counts[key] for counts in every], axis=0) for key in ("right", "true", "chosen"))
+    there, total = true > 0, true.sum()
+    n = total / sum(bool(_counts(scores)) for scores in rounds)  # the rounds repeat the same samples
+    most, accuracy = float(true.max() / total), float(right.sum() / total)
+    recall = float((right[there] / true[there]).mean())
+    C = int(there.sum())
+    deviation = (
+        math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[there]).sum())) / C
+    )  # of the recall of guesses
+    if C < 2 or accuracy > most + LEVEL * math.sqrt(most * (1 - most) / n) or recall > 1 / C + LEVEL * deviation:
+        return ""
+    share = float(chosen.max() / max(1, chosen.sum()))
+    known = f"its accuracy is {100 * accuracy:.2f}\u00a0%, and always answering with the most frequent class gives {100 * most:.2f}\u00a0%"
+    if share == 1:
+        return f"it predicts one class for every sample; {known}"
+    return f"it predicts one class for {100 * share:.1f}\u00a0% of the samples; {known}" if share > 0.9 else known
+
+
+def _counts(scores: Mapping[str, Mapping[str, Any]]) -> list[Counts]:
+    return [of["rates"] for of in scores.values() if isinstance(of.get("rates"), Mapping)]

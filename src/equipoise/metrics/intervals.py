@@ -1,0 +1,117 @@
+"""Intervals of one trained model, or of the difference of two, over the test samples: what another test set might have shown.
+
+They say nothing about another seed. Groups are drawn apart from each other, so each keeps its number of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.float64]
+
+DRAWS: Final = 4000
+OVER_GROUPS: Final[Mapping[str, Callable[[Table], Table]]] = {  # of accuracies [..., D]: [...]
+    "avg": lambda a: a.mean(-1),
+    "std": lambda a: a.std(-1, ddof=1) if a.shape[-1] > 1 else np.full(a.shape[:-1], math.nan),
+    "worst": lambda a: a.min(-1),
+    "gap": lambda a: np.ptp(a, -1) if a.shape[-1] > 1 else np.full(a.shape[:-1], math.nan),
+}
+
+
+class Outcome(NamedTuple):
+    """A model on one test set: its accuracy, how many samples, and how often each was right [n] in [0, 1], if known."""
+
+    accuracy: float
+    n: int
+    right: Table | None = None
+
+
+class Interval(NamedTuple):
+    """The ends of a 95 % interval, NaN where there is none."""
+
+    low: float
+    high: float
+
+
+def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int = 0) -> Table:
+    """Accuracies that the models might have on other samples of the same kind, on the same ones for all models.
+
+    The Bayesian bootstrap (Rubin 1981): each sample counts with a weight from Gamma(1), and in each group one more in the
+    share Beta(1/2, 1/2) is right, drawn for each model. Of a model that is right or wrong on every sample the accuracy then
+    is Beta(right + 1/2, wrong + 1/2), the posterior of Jeffreys' prior: a group of one sample, or one without an error,
+    has an interval too. Models of which is not known which samples are right are drawn apart, which makes differences wider.
+
+    Parameters
+    ----------
+    models : for each model its results on the same test sets, in the same order.
+    draws : >= 1.
+    seed : >= 0, of the draws.
+
+    Returns
+    -------
+    Accuracies in [0, 1]; shape [models, draws, test sets].
+    """
+    rng = np.random.default_rng(seed)
+    found = np.empty((len(models), draws, len(models[0])))
+    for d, group in enumerate(zip(*models, strict=True)):
+        known = [of.right for of in group]
+        share = rng.beta(0.5, 0.5, (len(group), draws))
+        more = rng.standard_gamma(1.0, draws)
+        if all(right is not None and len(right) == group[0].n for right in known):
+            rows, counts = np.unique(np.stack(known, 1), axis=0, return_counts=True)
+            weights = rng.standard_gamma(counts, (draws, len(counts)))
+            found[:, :, d] = ((weights @ rows).T + more * share) / (weights.sum(1) + more)
+        else:
+            for k, of in enumerate(group):
+                found[k, :, d] = rng.beta(of.n * of.accuracy + 0.5, of.n * (1 - of.accuracy) + 0.5, draws)
+    return found
+
+
+def difference(a: Table, b: Table, statistic: str, level: float = 0.95) -> Interval:
+    """Interval of a statistic over the groups of one model less that of another.
+
+    Parameters
+    ----------
+    a, b : draws of `resampled` for the two; shape [draws, D].
+    statistic : `"avg"`, `"std"`, `"worst"` or `"gap"`.
+    level : in (0, 1).
+    """
+    of = OVER_GROUPS[statistic]
+    return _quantiles(of(a) - of(b), level)
+
+
+def interval(a: Table, statistic: str, level: float = 0.95) -> Interval:
+    """Interval of a statistic over the groups of one model.
+
+    Noise makes groups look more different than they are. So the draws are moved towards their mean until the variance over
+    groups that they are expected to have is the observed one, and the interval of STD and gap begins at 0 where a
+    chi-squared test (Cochran's Q) does not find the groups different.
+
+    Parameters
+    ----------
+    a : draws of `resampled`; shape [draws, D].
+    statistic, level : as in `difference`.
+    """
+    if statistic != "avg" and a.shape[1] > 1:
+        from scipy.special import chdtri
+
+        mean, noise = a.mean(0), a.var(0, ddof=1)
+        seen = float(mean.var(ddof=1))
+        factor = math.sqrt(max(0.0, 1 - float(noise.mean()) / seen)) if seen > 0 else 0.0
+        a = a + (factor - 1) * (mean - mean.mean())
+        Q = float(((mean - np.average(mean, weights=1 / noise)) ** 2 / noise).sum())
+        if statistic in ("std", "gap") and chdtri(a.shape[1] - 1, (1 - level) / 2) > Q:
+            return Interval(0.0, _quantiles(OVER_GROUPS[statistic](a), level).high)
+    return _quantiles(OVER_GROUPS[statistic](a), level)
+
+
+def _quantiles(values: Table, level: float) -> Interval:
+    if not np.isfinite(values).all():
+        return Interval(math.nan, math.nan)
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))

@@ -1,0 +1,319 @@
+"""Models that have learned nothing, intervals over test samples, and verdicts that claim no more than they can."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import logging
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+import equipoise as eq
+import helpers
+from equipoise.federation.history import History
+from equipoise.metrics import class_counts, columns, diverged, guesses, seeds_needed
+from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, resampled
+from equipoise.report import comparison, markdown, render, rich_table, verdict
+from equipoise.report.layout import over_clients, sheets
+
+
+def scores(predicted: Any, y: Any, loss: float = 1.0, C: int = 4) -> dict[str, Any]:
+    """What is recorded of one test set."""
+    predicted, y = np.asarray(predicted), np.asarray(y)
+    right = predicted == y
+    rates = class_counts(y, predicted, C)
+    correct = np.packbits(right).tobytes().hex()
+    return {"accuracy": float(right.mean()), "loss": loss, "n": len(y), "rates": rates, "correct": correct}
+
+
+def run(method: str, groups: list[dict[str, Any]], seed: int = 0, **meta: Any) -> History:
+    records = [{"round": t, "groups": of} for t, of in enumerate(groups)]
+    return History(records, {"method": method, "seed": seed, "scenario": "made-up", "measures": ["accuracy"], **meta})
+
+
+# --- a model that has learned nothing
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 4e12, 10.1 * math.log(4)])
+def test_a_loss_far_above_that_of_guessing_is_a_training_that_diverged(loss: float) -> None:
+    assert "its test loss is" in diverged({"a": scores([0, 1], [0, 1], loss)})
+    assert diverged({"a": scores([0, 1], [0, 1], 9.9 * math.log(4))}) == ""
+    assert diverged({"a": {"accuracy": 0.5}}) == ""  # no loss is known
+    assert diverged({"a": {"accuracy": 0.5, "loss": 99.0}}) == "" != diverged({"a": {"loss": 99.0}}, 4)
+
+
+def test_a_null_loss_in_a_record_is_one_that_was_not_finite() -> None:
+    assert diverged({"a": {"accuracy": 0.1, "loss": None}}) == "its test loss is not a finite number"
+
+
+def test_who_answers_with_one_class_or_by_chance_guesses() -> None:
+    y = np.arange(400) % 4
+    rng = np.random.default_rng(0)
+    assert "one class for every sample" in guesses([{"a": scores(np.zeros_like(y), y)}])
+    assert guesses([{"a": scores(rng.integers(0, 4, 400), y)}])
+    learned = np.where(rng.random(400) < 0.2, y, rng.integers(0, 4, 400))
+    assert guesses([{"a": scores(learned, y)}]) == ""
+    rare = np.where(np.arange(400) < 380, 0, 1)  # 95 % of one class
+    assert "always answering with the most frequent class gives 95.00" in guesses(
+        [{"a": scores(np.zeros_like(rare), rare, C=2)}]
+    )
+    finds = np.where((np.arange(400) >= 380) | (rng.random(400) < 0.1), 1, 0)  # finds the rare class, so it has learned
+    assert (finds == rare).mean() < 0.95
+    assert guesses([{"a": scores(finds, rare, C=2)}]) == ""
+    assert guesses([{"a": scores([0, 0], [0, 0], C=1)}]) == ""  # there is nothing to learn
+    assert guesses([{"a": {"accuracy": 0.1}}]) == ""
+
+
+def test_one_in_forty_guessers_at_most_passes_for_a_model() -> None:
+    rng = np.random.default_rng(1)
+    y = np.arange(200) % 4
+    passed = sum(not guesses([{"a": scores(rng.integers(0, 4, 200), y)}]) for _ in range(400))
+    assert passed / 400 < 0.06
+
+
+def test_a_run_says_at_once_that_it_diverged(caplog: pytest.LogCaptureFixture) -> None:
+    tests = {"a": helpers.samples(40, 8), "b": helpers.samples(40, 9)}
+    with caplog.at_level(logging.WARNING):
+        fed = helpers.fitted("fedavg", rounds=3, solver=eq.SGD(1e6), tests=tests)
+    said = [r.getMessage() for r in caplog.records if "diverged" in r.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("fedavg has diverged in round")
+    assert any("test loss" in record.get("diverged", "") for record in fed.records)
+    assert fed.history.summary()["failure"].startswith("training diverged: its test loss is")
+    good = helpers.fitted("fedavg", tests={"a": helpers.samples(60, 0), "b": helpers.samples(60, 1)})
+    assert good.history.summary()["failure"] is None
+
+
+def failing(C: int = 4) -> tuple[History, History, History]:
+    """Runs that learned, that diverged, and that answer with one class."""
+    rng = np.random.default_rng(2)
+    y = {g: rng.integers(0, C, n) for g, n in (("a", 300), ("b", 200))}
+    p = {"a": 0.9, "b": 0.6}
+    good = [{g: scores(np.where(rng.random(len(of)) < p[g], of, 0), of) for g, of in y.items()} for _ in range(6)]
+    bad = [{g: scores(np.zeros_like(of), of, 4e12) for g, of in y.items()} for _ in range(6)]
+    dull = [{g: scores(np.zeros_like(of), of, 1.4) for g, of in y.items()} for _ in range(6)]
+    return run("good", good), run("bad", bad), run("dull", dull)
+
+
+def test_who_has_learned_nothing_is_never_the_best_and_is_marked_everywhere() -> None:
+    good, bad, dull = failing()
+    found = comparison([good, bad, dull])
+    assert found["methods"][1]["std"]["mean"] < found["methods"][0]["std"]["mean"]  # as if it were fairer
+    text = verdict(found)
+    assert text.startswith("bad, seed 0: training diverged (its test loss is 4e+12")
+    assert "dull, seed 0: the model has learned nothing (it predicts one class for every sample" in text
+    assert "Only good has learned something" in text
+    assert "fairest" not in text
+    assert found["leaders"] == {}
+    for shown in (markdown(found), render([good, bad, dull]), on_screen(found)):
+        assert "bad †" in shown
+        assert "dull †" in shown
+    assert all(not cell.best for sheet in sheets(found) for name, row in sheet.grid.rows for cell in row if "†" in name)
+
+
+def test_if_nobody_has_learned_nobody_is_compared() -> None:
+    _, bad, dull = failing()
+    text = verdict(comparison([bad, dull]))
+    for claim in ("fair:", "fairest", "best", "told apart", "most accurate"):
+        assert claim not in text
+
+
+# --- undefined is not equal
+def test_clients_that_share_model_and_test_set_have_no_spread() -> None:
+    tests = {"a": helpers.samples(40, 8), "b": helpers.samples(40, 9)}
+    fed = helpers.fitted("fedavg", rounds=2, tests=tests)
+    history = fed.history
+    assert not history.spreads
+    assert history.summary()["clients"] == {}
+    assert over_clients([history]) == []
+    own = helpers.fitted("fedbn", rounds=2, tests=tests, kind="batchnorm").history
+    assert own.spreads
+    assert own.summary()["clients"]["gap"] > 0
+
+
+def test_clients_are_tested_on_their_own_samples_beside_the_groups() -> None:
+    tests = {"a": helpers.samples(40, 8), "b": helpers.samples(40, 9)}
+    mine = [helpers.samples(20, k) if k else None for k in range(len(helpers.UNEQUAL))]
+    for method, kind in (("fedavg", "mlp"), ("fedbn", "batchnorm")):
+        fed = helpers.fitted(method, rounds=2, tests=tests, client_tests=mine, kind=kind)
+        found = fed.records[-1]["clients"]["accuracy"]
+        assert found[0] is None
+        for m in range(1, len(mine)):
+            expected = fed.evaluate(mine[m], client=m if method == "fedbn" else None)["accuracy"]
+            assert found[m] == pytest.approx(expected)
+        assert fed.history.spreads
+    with pytest.raises(
+        ValueError, match=r"client_tests must have a test set, or None, for each of the \d clients; found 1"
+    ):
+        helpers.federation("fedavg", tests=tests, client_tests=mine[:1])
+    with pytest.raises(ValueError, match="no tests beside which"):
+        helpers.federation("fedavg", client_tests=mine)
+
+
+# --- intervals
+def outcomes(rng: np.random.Generator, p: np.ndarray, sizes: list[int], shared: float) -> list[list[Outcome]]:
+    """Two models on the same samples; `shared` is how often both have the same luck."""
+    models: list[list[Outcome]] = [[], []]
+    for d, n in enumerate(sizes):
+        u = rng.random(n)
+        v = np.where(rng.random(n) < shared, u, rng.random(n))
+        for k, luck in enumerate((u, v)):
+            right = (luck < p[k, d]).astype(float)
+            models[k].append(Outcome(float(right.mean()), n, right))
+    return models
+
+
+def coverage(p: np.ndarray, sizes: list[int], shared: float, trials: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often 95 % intervals hold the truth: of the difference, and of the first model, by statistic."""
+    rng = np.random.default_rng(3)
+    hits = np.zeros((2, len(OVER_GROUPS)))
+    for trial in range(trials):
+        a, b = resampled(outcomes(rng, p, sizes, shared), 500, trial)
+        for k, (name, of) in enumerate(OVER_GROUPS.items()):
+            for row, found, truth in (
+                (0, difference(a, b, name), of(p[0]) - of(p[1])),
+                (1, interval(a, name), of(p[0])),
+            ):
+                hits[row, k] += found.low <= truth <= found.high
+    return hits[0] / trials, hits[1] / trials
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.8])
+@pytest.mark.parametrize("sizes", [[90] * 4, pytest.param([500] * 4, marks=pytest.mark.slow), [15] * 4, [300, 30]])
+def test_intervals_hold_the_truth_as_often_as_they_say(sizes: list[int], shared: float) -> None:
+    K = len(sizes)
+    p = np.stack([np.linspace(0.6, 0.95, K), np.linspace(0.62, 0.9, K)])
+    of_differences, alone = coverage(p, sizes, shared, 300)
+    assert of_differences.min() > 0.9  # 0.92, less what 300 trials may miss
+    assert of_differences[0] < 0.985
+    assert alone.min() > 0.9
+
+
+def test_intervals_of_ties_and_of_one_sample_are_not_too_narrow() -> None:
+    near = np.array([[0.8, 0.81, 0.81, 0.82], [0.82, 0.81, 0.8, 0.79]])
+    of_differences, alone = coverage(near, [200] * 4, 0.0, 200)
+    assert of_differences.min() > 0.9
+    assert alone[[0, 1, 3]].min() > 0.9  # of the worst group it is lower, about 0.85
+    tiny = np.array([[0.6, 0.7, 0.8, 0.9], [0.62, 0.7, 0.79, 0.87]])
+    of_differences, alone = coverage(tiny, [1, 30, 100, 300], 0.0, 200)
+    assert min(of_differences.min(), alone.min()) > 0.9
+
+
+def test_draws_are_the_posterior_of_jeffreys() -> None:
+    right = np.r_[np.ones(30), np.zeros(10)]
+    ((draws,),) = (resampled([[Outcome(0.75, 40, right)]], 20000)[:, :, 0].tolist(),)
+    expected = stats.beta(30.5, 10.5).ppf([0.025, 0.25, 0.5, 0.75, 0.975])
+    assert np.quantile(draws, [0.025, 0.25, 0.5, 0.75, 0.975]) == pytest.approx(expected, abs=0.005)
+    low, high = interval(resampled([[Outcome(1.0, 1)]]), "avg")
+    assert 0 < low < 0.2 < 0.9 < high
+
+
+def test_samples_known_one_by_one_make_differences_narrower() -> None:
+    rng = np.random.default_rng(4)
+    models = outcomes(rng, np.array([[0.7, 0.8], [0.72, 0.8]]), [400, 400], 0.9)
+    known = difference(*resampled(models), "avg")
+    apart = difference(*resampled([[of._replace(right=None) for of in m] for m in models]), "avg")
+    assert known.high - known.low < 0.6 * (apart.high - apart.low)
+
+
+@pytest.mark.parametrize("key", OVER_GROUPS)
+def test_statistics_of_draws_are_those_of_the_tables(key: str) -> None:
+    a = np.random.default_rng(5).random((7, 3))
+    column = next(c for c in columns.GROUPS if c.key == key)
+    assert OVER_GROUPS[key](a) == pytest.approx([column.compute(row, None).value for row in a])
+
+
+@pytest.mark.parametrize(("d", "n"), [(0.1, 787), (0.5, 34), (1.0, 10), (2.0, 5)])
+def test_the_number_of_seeds_is_that_of_known_tables_of_power(d: float, n: int) -> None:
+    """The sample sizes that G*Power gives for a two-sided paired test at 5 % with power 0.8."""
+    x = np.random.default_rng(6).normal(size=6)
+    assert seeds_needed((x - x.mean()) / x.std(ddof=1) + d) == n
+    assert seeds_needed([1.0, 1.0, 1.0]) is None
+    assert seeds_needed([1.0, -1.0, 0.001]) is None
+
+
+# --- every sentence against the numbers
+def on_screen(found: Any) -> str:
+    text = io.StringIO()
+    Console(file=text, width=250).print(rich_table(found, 250))
+    return text.getvalue()
+
+
+KINDS = ("good", "even", "same", "diverged", "constant")
+
+
+def drawn(rng: np.random.Generator) -> list[History]:
+    """Random runs: diverged, constant, tied; one seed or several; no groups, missing groups, groups of one sample."""
+    C, names = int(rng.integers(2, 5)), list("abcd"[: rng.integers(1, 5)])
+    sizes = {g: int(rng.choice([1, 5, 60, 400])) for g in names}
+    seeds, kinds = int(rng.integers(1, 4)), rng.choice(KINDS, rng.integers(1, 4), replace=False)
+    histories = []
+    for seed, (k, kind) in itertools.product(range(seeds), enumerate(kinds)):
+        luck = np.random.default_rng([seed, 0 if kind == "same" else k])
+        y = {g: np.random.default_rng([seed, 9]).integers(0, C, n) for g, n in sizes.items()}
+        records = []
+        for _ in range(int(rng.integers(1, 7))):
+            of = {}
+            for d, (g, labels) in enumerate(y.items()):
+                p = {"good": 0.9 - 0.15 * d, "even": 0.7}.get(str(kind), 0.6 + 0.1 * d)
+                known = np.where(luck.random(len(labels)) < p, labels, luck.integers(0, C, len(labels)))
+                answers = np.zeros_like(labels) if kind in ("constant", "diverged") else known
+                of[g] = scores(answers, labels, 1e9 if kind == "diverged" else 0.5, C)
+                if rng.random() < 0.1:
+                    del of[g]["correct"]
+            if len(of) > 1 and rng.random() < 0.05:
+                del of[names[0]]
+            records.append(of)
+        histories.append(run(f"{kind}{k}", records, seed))
+    return histories
+
+
+CLAIMS = {
+    r"(\S+) is the fairest": ("std", min),
+    r"(\S+) serves the worst group best, at": ("worst", max),
+    r"(\S+) is the most accurate, at": ("avg", max),
+}
+
+
+@pytest.mark.parametrize("draw", range(60))
+def test_no_sentence_claims_more_than_its_interval(draw: int) -> None:
+    histories = drawn(np.random.default_rng([7, draw]))
+    found = comparison(histories)
+    json.dumps(found, allow_nan=False)
+    text, methods = verdict(found), {m["method"]: m for m in found["methods"]}
+    failed = {label for label, m in methods.items() if m["failed"]}
+    assert failed >= {label for label in methods if label.startswith("diverged")}
+    for pattern, (key, choose) in CLAIMS.items():
+        for label in re.findall(pattern, text):
+            assert label not in failed
+            others = [m for m in methods if m != label and m not in failed and methods[m][key]["mean"] is not None]
+            assert others
+            assert (
+                choose([methods[label], *(methods[m] for m in others)], key=lambda m: m[key]["mean"]) is methods[label]
+            )
+            for other in others:
+                versus = found["leaders"][key]["versus"][other]
+                a, b = ([h.summary()[key] for h in histories if h.label == m] for m in (label, other))
+                assert versus["difference"] == pytest.approx(np.mean(np.subtract(a, b)))
+                if len(a) > 1:
+                    assert stats.ttest_rel(a, b).pvalue <= versus["p"] < 0.05
+                else:
+                    assert versus["low"] > 0 or versus["high"] < 0
+                assert f"{abs(versus['difference']):.2f} [" in text
+    screen = " ".join(on_screen(found).split())
+    for label in methods:
+        assert (f"{label} †" in screen) == (label in failed)
+    for sheet in sheets(found):
+        for name, row in sheet.grid.rows:
+            assert not ("†" in name and any(cell.best for cell in row))
+    for h in histories:
+        summary = h.summary()
+        assert summary["clients"] == {}  # no client was tested
+        assert (summary["std"] is None) >= (len(h.groups) < 2)
+        for key in ("avg", "std", "worst"):
+            assert summary[key] is None or math.isfinite(summary[key])
