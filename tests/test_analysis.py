@@ -293,6 +293,7 @@ def test_heterogeneity_figure_takes_means_and_sizes() -> None:
     assert [line.get_ydata().tolist() for line in aggregation.lines] == [[3, 3], [1.5, 1.5], [3, 3]]
 
 
+@pytest.mark.slow
 def test_cells_are_kept(tmp_path: Path) -> None:
     begun = cells(
         tmp_path,

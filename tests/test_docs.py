@@ -62,7 +62,16 @@ def elsewhere(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page, id=name_of(page), marks=[pytest.mark.slow] * (page.name not in ("README.md", "own-method.md"))
+        )
+        for page in PAGES
+        if blocks(page, "python")
+    ],
+)
 def test_python_runs(page: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The blocks of a page, one after the other in one namespace, as a reader would type them."""
     namespace: dict[str, Any] = {"__name__": "__main__"}

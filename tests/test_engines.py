@@ -340,6 +340,7 @@ def test_workers_killed_between_rounds_are_replaced(pool: Processes) -> None:
     assert identical(fitted("fedavg", 2, participation=1.0), fed)
 
 
+@pytest.mark.slow
 def test_a_client_that_kills_every_worker_is_quarantined(tmp_path: Path, pool: Processes) -> None:
     fed = fitted("fedavg", 1, net=Troubled(str(tmp_path / "flag"), True), data=marked(), participation=1.0, engine=pool)
     (found,) = fed.records[0]["quarantined"]
@@ -354,6 +355,7 @@ def test_what_a_client_raises_in_a_worker_concerns_it_alone(pool: Processes) -> 
     assert identical(*(fitted("fedavg", 1, data=data, engine=e, participation=1.0) for e in ("sequential", pool)))
 
 
+@pytest.mark.slow
 def test_a_round_that_was_given_up_does_not_disturb_the_next(pool: Processes) -> None:
     def impatient(job: Job) -> Iterator[Answer]:
         yield next(iter(pool(job)))

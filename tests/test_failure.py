@@ -183,8 +183,10 @@ def coverage(p: np.ndarray, sizes: list[int], shared: float, trials: int) -> tup
     return hits[0] / trials, hits[1] / trials
 
 
-@pytest.mark.parametrize("shared", [0.0, 0.8])
-@pytest.mark.parametrize("sizes", [[90] * 4, pytest.param([500] * 4, marks=pytest.mark.slow), [15] * 4, [300, 30]])
+@pytest.mark.parametrize("shared", [0.0, pytest.param(0.8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sizes", [[15] * 4, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ([90] * 4, [500] * 4, [300, 30]))]
+)
 def test_intervals_hold_the_truth_as_often_as_they_say(sizes: list[int], shared: float) -> None:
     K = len(sizes)
     p = np.stack([np.linspace(0.6, 0.95, K), np.linspace(0.62, 0.9, K)])
@@ -194,6 +196,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(sizes: list[int], shared:
     assert alone.min() > 0.9
 
 
+@pytest.mark.slow
 def test_intervals_of_ties_and_of_one_sample_are_not_too_narrow() -> None:
     near = np.array([[0.8, 0.81, 0.81, 0.82], [0.82, 0.81, 0.8, 0.79]])
     of_differences, alone = coverage(near, [200] * 4, 0.0, 200)

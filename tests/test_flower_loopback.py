@@ -156,6 +156,7 @@ def test_two_sites_without_encryption(tmp_path: Path, cache: Path) -> None:
     assert "quarantined" not in record
 
 
+@pytest.mark.slow
 def test_two_sites_with_tls_and_keys_are_the_simulator(tmp_path: Path, cache: Path) -> None:
     """Two rounds, equal to the last digit that is printed; and a site whose key is not registered stays out."""
     project.init(tmp_path / "app", 2)

@@ -98,8 +98,8 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "processes": lambda: Processes(2),
     "stacked": lambda: Stacks(2),
 }
-FAST = {(name, "sequential", "float32") for name in (*REPRESENTATIVE, "moon")} | {("moon", "sequential", "float64")}
-FAST |= {(name, e, "float64") for name in ("fedavg", "moon", "fedsac") for e in ("workers", "stacked")}
+FAST = {(name, "sequential", "float32") for name in ("fedavg", "scaffold", "fedproto+afl", "fedsac", "dp", "moon")}
+FAST |= {(name, e, "float64") for name in ("moon", "fedsac") for e in ("workers", "stacked")}
 
 
 def case(name: str, engine: str, dtype: str) -> Any:
