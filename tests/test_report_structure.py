@@ -40,7 +40,9 @@ def test_every_run_is_summed_up_once_in_a_report(monkeypatch: pytest.MonkeyPatch
         counted(name)
     runs = several(3)
     monkeypatch.setattr(
-        Figure, "savefig", lambda self, file, **more: file.write("<svg></svg>") if hasattr(file, "write") else None
+        Figure,
+        "savefig",
+        lambda self, file, **more: file.write('<svg viewBox="0 0 1 1"></svg>') if hasattr(file, "write") else None,
     )
     write(runs, tmp_path / "report.html", figures=True)
     assert len(runs) == 9
