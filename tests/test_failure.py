@@ -1,4 +1,4 @@
-"""Models that have learned nothing, intervals over test samples, and verdicts that claim no more than they can."""
+"""Models that diverged or only guess, intervals over test samples, and verdicts that claim no more than they can."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import equipoise as eq
 import helpers
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, columns, diverged, guesses, seeds_needed
-from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, resampled
+from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, of_rates, resampled
 from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
 
@@ -38,7 +38,7 @@ def run(method: str, groups: list[dict[str, Any]], seed: int = 0, **meta: Any) -
     return History(records, {"method": method, "seed": seed, "scenario": "made-up", "measures": ["accuracy"], **meta})
 
 
-# --- a model that has learned nothing
+# --- a model of no use
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 4e12, 10.1 * math.log(4)])
 def test_a_loss_far_above_that_of_guessing_is_a_training_that_diverged(loss: float) -> None:
     assert "its test loss is" in diverged({"a": scores([0, 1], [0, 1], loss)})
@@ -106,8 +106,8 @@ def test_who_has_learned_nothing_is_never_the_best_and_is_marked_everywhere() ->
     assert found["methods"][1]["std"]["mean"] < found["methods"][0]["std"]["mean"]  # as if it were fairer
     text = verdict(found)
     assert text.startswith("bad, seed 0: training diverged (its test loss is 4e+12")
-    assert "dull, seed 0: the model has learned nothing (it predicts one class for every sample" in text
-    assert "Only good has learned something" in text
+    assert "dull, seed 0: no better than guessing (it predicts one class for every sample" in text
+    assert "Only good is better than guessing" in text
     assert "fairest" not in text
     assert found["leaders"] == {}
     for shown in (markdown(found), render([good, bad, dull]), on_screen(found)):
@@ -214,6 +214,26 @@ def test_draws_are_the_posterior_of_jeffreys() -> None:
     assert np.quantile(draws, [0.025, 0.25, 0.5, 0.75, 0.975]) == pytest.approx(expected, abs=0.005)
     low, high = interval(resampled([[Outcome(1.0, 1)]]), "avg")
     assert 0 < low < 0.2 < 0.9 < high
+
+
+def test_gaps_of_rates_hold_the_truth() -> None:
+    rng = np.random.default_rng(8)
+    sizes, share, tpr, fpr = {"f": 300, "m": 200}, {"f": 0.3, "m": 0.5}, {"f": 0.9, "m": 0.7}, {"f": 0.1, "m": 0.3}
+    hits = np.zeros(3)
+    for _ in range(150):
+        counts = {}
+        for g, n in sizes.items():
+            y = (rng.random(n) < share[g]).astype(int)
+            counts[g] = class_counts(y, (rng.random(n) < np.where(y, tpr[g], fpr[g])).astype(int), 2)
+        found = of_rates(counts)
+        chosen = {g: share[g] * tpr[g] + (1 - share[g]) * fpr[g] for g in sizes}
+        truth = {"equal_opportunity": 0.2, "equalised_odds": 0.2, "demographic_parity": chosen["m"] - chosen["f"]}
+        hits += [found[key].low <= of <= found[key].high for key, of in truth.items()]
+    assert (hits / 150 > 0.9).all()
+    same = of_rates({g: class_counts([0, 1] * 50, [0, 1] * 50, 2) for g in sizes})
+    assert all(of.low == 0 for of in same.values())  # nothing shows that the groups differ
+    one = of_rates({"f": class_counts([1, 1], [1, 1], 2), "m": class_counts([0, 0], [0, 0], 2)})
+    assert math.isnan(one["equal_opportunity"].low)  # no two groups have a positive sample
 
 
 def test_samples_known_one_by_one_make_differences_narrower() -> None:

@@ -208,10 +208,10 @@ def test_no_counts_where_there_is_no_number() -> None:
 # in tables
 def run(label: str, seed: int, right: list[int], **meta: Any) -> History:
     of = {
-        "a": {"right": [3, 3], "true": [4, 4], "chosen": [4, 4]},
-        "b": {"right": right, "true": [4, 4], "chosen": [8 - 4, 4]},
+        "a": {"right": [30, 30], "true": [40, 40], "chosen": [40, 40]},
+        "b": {"right": [10 * k for k in right], "true": [40, 40], "chosen": [40, 40]},
     }
-    groups = {name: {"accuracy": sum(c["right"]) / 8, "loss": 1.0, "rates": c} for name, c in of.items()}
+    groups = {name: {"accuracy": sum(c["right"]) / 80, "loss": 1.0, "rates": c} for name, c in of.items()}
     return History([{"round": 0, "groups": groups}], {"method": label, "scenario": "toy", "seed": seed, **meta})
 
 

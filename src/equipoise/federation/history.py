@@ -192,7 +192,7 @@ class History:
         return table.size > 0 and table.shape[1] > 1 and not (one_group and bool((table == table[:, :1]).all()))
 
     def failure(self, last: int = 5) -> str:
-        """Why the model has learned nothing: training diverged, or the model only guesses; empty if it is not so.
+        """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
 
         Parameters
         ----------
@@ -204,7 +204,7 @@ class History:
                 return f"training diverged: {why}"
         counted = [r["groups"] for r in records if any(RATES in of for of in r["groups"].values())][-last:]
         why = guesses(counted)
-        return f"the model has learned nothing: {why}" if why else ""
+        return f"no better than guessing: {why}" if why else ""
 
     @property
     def group_counts(self) -> tuple[int, ...] | None:

@@ -18,6 +18,7 @@ from equipoise.metrics.collaborative import (
 from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import parity
+from equipoise.metrics.intervals import of_rates
 from equipoise.metrics.performance import Value, best_round, last_rounds, mean
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     Plain types, ready for JSON, `None` where a number is not defined: `avg`, `std`, `worst`, `worst_group`; `gap`,
     the best group less the worst; `client_std`, the standard deviation (ddof 0) over clients that each have the
     value of their group; `last` and `best`, the mean over groups in the last and in the best evaluated round;
-    `failure` (why the model has learned nothing; None if it has), `groups` (`{group: value}`), `clients` (see
+    `failure` (training diverged, or the model is no better than guessing; None if neither), `groups` (`{group: value}`), `clients` (see
     `equipoise.metrics.spread`, of the accuracy; empty for another measure, when no client was evaluated, and where one model
     was tested on one test set for all), `rounds` (how many were run), `averaged` (the rounds the groups were
     averaged over), `collaboration` (what clients get for what they contribute; None for another measure, and unless
@@ -96,7 +97,8 @@ def group_fairness(records: Sequence[Record], last: int = 5, positive: int | Non
     -------
     Plain types in percent, `None` where a number is not defined: `accuracy_gap`, `equal_opportunity`, `equalised_odds`,
     `demographic_parity`; `of_class`, in which class each of the last three is; `groups`, `{group: {"accuracy", "tpr",
-    "fpr", "selection_rate"}}` with one number per class in `classes`; `undefined`, `[group, rate, class]` of rates about
+    "fpr", "selection_rate"}}` with one number per class in `classes`; `intervals`, `[low, high]` of each difference, 95 % over
+    the test samples; `undefined`, `[group, rate, class]` of rates about
     no sample; `averaged`, the rounds.  None where no counts were recorded for two groups (`measures=("rates",)`).
 
     Raises
@@ -140,6 +142,10 @@ def group_fairness(records: Sequence[Record], last: int = 5, positive: int | Non
                 },
             }
             for name, rates in found.rates.items()
+        },
+        "intervals": {
+            key: [100 * of.low, 100 * of.high] if math.isfinite(of.low) else None
+            for key, of in of_rates(summed, positive, len(chosen)).items()
         },
         "undefined": [list(one) for one in found.undefined],
         "averaged": [t for t, _ in chosen],

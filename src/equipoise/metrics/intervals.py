@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics.groups import Counts, parity
+from equipoise.metrics.performance import Value
+
 Table = NDArray[np.float64]
 
 DRAWS: Final = 4000
@@ -108,6 +111,48 @@ def interval(a: Table, statistic: str, level: float = 0.95) -> Interval:
         if statistic in ("std", "gap") and chdtri(a.shape[1] - 1, (1 - level) / 2) > Q:
             return Interval(0.0, _quantiles(OVER_GROUPS[statistic](a), level).high)
     return _quantiles(OVER_GROUPS[statistic](a), level)
+
+
+def of_rates(groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1) -> dict[str, Interval]:
+    """Intervals of the gaps of `equipoise.metrics.parity`, in [0, 1]: every rate of every group is drawn apart.
+
+    A rate of k in n samples is drawn from Beta(k + 1/2, n - k + 1/2), Jeffreys' posterior, and its gap between groups has the
+    interval of `interval`. Where several rates or classes count, the ends are the largest of theirs.
+
+    Parameters
+    ----------
+    groups : counts of every group, see `class_counts`.
+    positive : as in `parity`.
+    rounds : how many rounds the counts are the sum of, on the same samples.
+    """
+    rng = np.random.default_rng(0)
+    found = parity(groups, positive)
+    n = {name: sum(counts["true"]) / rounds for name, counts in groups.items()}
+
+    def gap(rates: Mapping[str, Value], of: Mapping[str, float]) -> Interval:
+        known = [(rate.value, of[name]) for name, rate in rates.items() if rate.defined]
+        if len(known) < 2:
+            return Interval(math.nan, math.nan)
+        return interval(np.stack([rng.beta(m * p + 0.5, m * (1 - p) + 0.5, DRAWS) for p, m in known], 1), "gap")
+
+    def largest(intervals: Sequence[Interval]) -> Interval:
+        known = [of for of in intervals if math.isfinite(of.low)]
+        if not known:
+            return Interval(math.nan, math.nan)
+        return Interval(max(of.low for of in known), max(of.high for of in known))
+
+    tpr, fpr, selected = [], [], []
+    for c in found.classes:
+        true = {name: counts["true"][c] / rounds for name, counts in groups.items()}
+        tpr.append(gap({name: of.tpr[c] for name, of in found.rates.items()}, true))
+        fpr.append(gap({name: of.fpr[c] for name, of in found.rates.items()}, {k: n[k] - m for k, m in true.items()}))
+        selected.append(gap({name: of.selection_rate[c] for name, of in found.rates.items()}, n))
+    return {
+        "accuracy_gap": gap({name: of.accuracy for name, of in found.rates.items()}, n),
+        "equal_opportunity": largest(tpr),
+        "equalised_odds": largest([*tpr, *fpr]),
+        "demographic_parity": largest(selected),
+    }
 
 
 def _quantiles(values: Table, level: float) -> Interval:

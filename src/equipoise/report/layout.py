@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Numbers = Mapping[str, Any]
 
 MANY: Final = 100  # clients: more are in the figure only
-FAILED: Final = " †"  # behind the name of a method that has learned nothing
+FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 
 
 class Cell(NamedTuple):

@@ -70,9 +70,19 @@ def parity_legend(comparison: Numbers) -> list[str]:
         "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
         "rate; demographic parity, of the share of samples predicted as the class.",
         *(column.explanation for column in PARITY if column.explanation),
+        *_gaps(comparison["group_fairness"]["methods"]),
         *comparison["group_fairness"]["notes"],
         *_over_seeds(len(comparison["group_fairness"]["seeds"])),
     ]
+
+
+def _gaps(methods: Sequence[Numbers]) -> Iterator[str]:
+    """The intervals of the gaps of runs with one seed."""
+    for method in methods:
+        known = {column.title: ends for column in PARITY if (ends := (method["intervals"] or {}).get(column.key))}
+        if known:
+            listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in known.items())
+            yield f"{method['method']}, 95{PERCENT} intervals over the test samples: {listed}."
 
 
 def _on(found: Numbers) -> str:
@@ -92,7 +102,7 @@ def verdict(comparison: Numbers) -> str:
     sentences = [*failures(comparison)]
     learned = [method for method in methods if not method["failed"]]
     if len(learned) == 1 and len(methods) > 1:
-        sentences.append(f"Only {learned[0]['method']} has learned something with every seed.")
+        sentences.append(f"Only {learned[0]['method']} is better than guessing with every seed.")
     if len(learned) == 1:
         sentences.append(_of_one(learned[0]))
     elif learned:
@@ -108,7 +118,7 @@ def verdict(comparison: Numbers) -> str:
 
 
 def failures(comparison: Numbers) -> list[str]:
-    """A sentence for each method that has learned nothing with some seed: its numbers are neither fair nor unfair."""
+    """A sentence for each method that failed with some seed: its numbers are neither fair nor unfair."""
     found = []
     for method in comparison["methods"]:
         whys: dict[str, list[str]] = {}

@@ -54,7 +54,7 @@ class Run:
 
     @property
     def failure(self) -> str:
-        """Why the model has learned nothing; empty if it has."""
+        """Whether training diverged, or the model is no better than guessing, and why; empty if neither."""
         return str(self.summary["failure"] or "")
 
     @property
@@ -152,7 +152,7 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
       seed they are those of `History.summary`, of another measure than the accuracy the means of those of every round;
     - `groups`: `{group: {"mean", "std", "ci95"}}`; `clients`: the same for every measure of
       `equipoise.metrics.spread`, empty when no client was evaluated;
-    - `failed`: by seed, why a model has learned nothing, see `equipoise.metrics.failure`;
+    - `failed`: by seed, whether training diverged or the model is no better than guessing, see `equipoise.metrics.failure`;
     - `intervals`: of one seed, the 95 % intervals `[low, high]` over the test samples of `groups` (in their order) and of
       `avg`, `std`, `worst`, `gap`; null with more seeds, and where the samples are not known;
     - `versus`: `{"method", "seeds", "avg", "std", "worst", "gap", "client_std"}` with `{"difference", "ci95", "low", "high",
@@ -175,8 +175,9 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     `up` (percent of the whole model), `fairness_mean`, `fairness_oracle`, see `History.summary`; `versus` of `fairness`,
     `max` and `mean`.
 
-    and `group_fairness`: how differently the groups are treated, null unless a run recorded `"rates"`; `{"scenario",
-    "seeds", "notes", "methods"}`, for every such method `method`, `seeds` and over seeds `accuracy_gap`,
+    and `group_fairness`: how differently the groups are treated, null unless a run was to record `"rates"`; `{"scenario",
+    "seeds", "notes", "methods"}`, for every such method `method`, `seeds`, `failed`, `intervals` (of one seed, `[low, high]` over
+    the test samples) and over seeds `accuracy_gap`,
     `equal_opportunity`, `equalised_odds` and `demographic_parity`, see `History.group_fairness`; `versus` of all four.
 
     and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
@@ -472,6 +473,8 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
                 "method": label,
                 "seeds": list(seeds),
                 **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in PARITY},
+                "intervals": next(iter(seeds.values()))["intervals"] if len(seeds) == 1 else None,
+                "failed": any(run.failure for run in runs[label].values()),
                 "versus": None if label == first else _versus(first, label, seeds, found[first], PARITY, {}),
             }
             for label, seeds in found.items()
