@@ -220,7 +220,7 @@ def test_table_of_gaps() -> None:
     found = table.group_fairness(histories)
     assert found is not None
     assert found["grid"].titles == ("accuracy gap", "equal opportunity", "equalised odds", "demographic parity")
-    cells = dict(found["grid"].rows)
+    cells = {name.removesuffix(" †"): row for name, row in found["grid"].rows}  # fedavg guesses with one of the seeds
     assert [cell.mean for cell in cells["fedavg"]] == ["37.50", "37.50", "37.50", "0.00"]
     assert [cell.mean for cell in cells["afl"]] == ["0.00"] * 4
     assert cells["afl"][0].best
