@@ -7,8 +7,10 @@ import io
 import json
 import os
 import shlex
+import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import tomllib
@@ -679,3 +681,23 @@ def test_what_is_foretold_of_messages_is_said(tmp_path: Path) -> None:
     plan = runs.plan(config, tmp_path, progress=False)
     assert (plan.engine, plan.workers) == (FLOWER, 1)
     assert "messages" in plan.why
+
+
+def test_a_program_interrupted_while_it_starts_is_known_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between the start of a program and the moment it is known would leave it running for ever."""
+    begin, begun = subprocess.Popen, list[Any]()
+
+    def interrupted(arguments: list[str], **more: Any) -> Any:
+        begun.append(begin(["sleep", "60"], **more))
+        signal.raise_signal(signal.SIGINT)
+        return begun[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    monkeypatch.setattr(processes, "program", str)
+    here = processes.Processes(tmp_path, dict(os.environ), 1.0)
+    with pytest.raises(KeyboardInterrupt):
+        here.start("site-0", "sleep", ["60"])
+    here.stop("site-0")
+    assert begun[0].poll() is not None

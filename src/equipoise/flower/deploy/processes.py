@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from equipoise.flower.deploy.superlink import FlowerError, last_lines, program
@@ -29,7 +30,7 @@ class Processes:
 
     def start(self, name: str, what: str, arguments: Iterable[str]) -> None:
         """Start Flower's program ``what`` under a name."""
-        with (self.directory / f"{name}.log").open("wb") as file:
+        with (self.directory / f"{name}.log").open("wb") as file, _uninterrupted():
             self._running[name] = subprocess.Popen(
                 [program(what), *arguments],
                 env=self.variables,
@@ -93,6 +94,23 @@ class Processes:
                 process.kill()
                 process.wait()
             end(started)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C and SIGTERM while a program starts: one that is not known yet would be left running."""
+    if threading.current_thread() is not threading.main_thread():  # signals do not come here
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
