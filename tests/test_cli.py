@@ -3,6 +3,7 @@
 # ruff: noqa: F401, F811 (fixtures are imported)
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -17,12 +18,13 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, parse
 from equipoise.cli import main as cli
 from equipoise.cli.description import VISIBILITY
-from equipoise.federation import checkpoint, guard
+from equipoise.federation import checkpoint, guard, progress_bar
 from equipoise.runs import configuration
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
@@ -123,6 +125,24 @@ def test_the_scenarios_and_networks(equipoise: Call) -> None:
     assert (list(listed["scenarios"]), list(listed["networks"])) == (list(SCENARIOS), list(NETWORKS))
 
 
+# the bar
+@pytest.mark.parametrize("method", ["fedavg", "fedproto(mu=0.001)+fedheal(tau=0.4)"])
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_bar_has_room(method: str, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress_bar, "Console", lambda **_: console)
+        bar = progress_bar.progress_bar(True)
+    groups = {name: {"accuracy": 0.9} for name in ("[red]optdigits", "photo", "fonts", "street", "a hospital far away")}
+    task = bar.add_task(method, total=4000, completed=1200, accuracy="")
+    bar.update(task, advance=1, accuracy=progress_bar.accuracies({"round": 0, "groups": groups}))
+    console.print(bar.get_renderable())
+    (line,) = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(line) <= width
+    assert line.index("1201/4000") - line.index("━") - 1 >= 20
+    assert " [red]optdigits 90%" in line or width == 80
+
+
 # a run
 def test_a_run_is_where_it_was_asked_for_with_all_its_files(base: Path) -> None:
     run = base / "one"
@@ -157,6 +177,16 @@ def test_without_a_name_every_run_is_new(tmp_path: Path, equipoise: Call) -> Non
         assert equipoise(*RUN, "--rounds", 1, "--runs", tmp_path, "--no-report", "--json").status == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fedheal-digits-seed0", "fedheal-digits-seed0-2"]
     assert not list(tmp_path.glob("*/report.html"))
+
+
+def test_a_run_is_called_what_the_user_says(base: Path, equipoise: Call) -> None:
+    ended = equipoise(*RUN, "--runs", base, "--name", "one", "--label", "fedheal=FedHEAL, ours", "--no-report")
+    assert (ended.status, ended.err) == (0, "")
+    assert " FedHEAL, ours " in ended.out
+    ended = equipoise(*RUN, "--runs", base, "--name", "never", "--label", "fedavg=x")
+    assert (ended.status, ended.out) == (2, "")
+    assert "--label fedavg=x: expected METHOD=LABEL with one of the methods fedheal." in ended.err
+    assert not (base / "never").exists()
 
 
 def schema(text: str, method: str, rounds: int) -> None:

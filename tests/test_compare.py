@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from equipoise.cli.options import new_labels
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import compare, directories, fitting
 from equipoise.runs.configuration import RunError, configure
@@ -134,6 +135,59 @@ def test_a_report_of_comparisons_and_runs(compared: Path, equipoise: Call, tmp_p
     ended = equipoise("report", compared / "both" / "fedavg-seed0", compared / "both", "-o", page)
     assert (ended.status, ended.out) == (2, "")
     assert "fedavg with seed 0 is given twice" in ended.err
+
+
+def test_a_comparison_ends_with_one_table_and_the_details_on_demand(
+    compared: Path, equipoise: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    command = arguments(compared, "--seeds", 2, "--no-report")
+    short, full = (" ".join(equipoise(*command, *more).out.split()) for more in ((), ("--details",)))
+    assert "Differences are to" not in short
+    assert "The differences to fedheal:office: with --details, or in the report. run:" in short
+    assert "Differences are to fedheal:office" in full
+
+
+def test_methods_are_called_what_the_user_says(
+    compared: Path, equipoise: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    page = tmp_path / "renamed.html"
+    given = ("--label", "fedheal:office=FedHEAL, Office", "--label", "fedavg=FedAvg")
+    ended = equipoise("report", compared / "both", *given, "-o", page, "--details")
+    assert (ended.status, ended.err) == (0, "")
+    assert "Differences are to FedHEAL, Office" in " ".join(ended.out.split())
+    assert "fedheal:office" not in ended.out
+    assert "FedHEAL, Office" in page.read_text()
+    for more, called in ((given, ["FedHEAL, Office", "FedAvg"]), ((), list(METHODS))):  # nothing is kept
+        ended = equipoise(*arguments(compared, "--seeds", 2, "--no-report", "--json"), *more)
+        assert [m["method"] for m in json.loads(ended.out)["methods"]] == called
+    for command in (arguments(compared, "--seeds", 2), ["report", str(compared / "both"), "-o", str(page)]):
+        ended = equipoise(*command, "--label", "fedhael:office=x")
+        assert (ended.status, ended.out) == (2, "")
+        assert ended.err == (
+            "error: --label fedhael:office=x: expected METHOD=LABEL with one of the methods fedheal:office, fedavg. "
+            "Did you mean 'fedheal:office'?\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (["a="], "--label a=: expected METHOD=LABEL with one of the methods a(q=1), b."),
+        (["a"], "--label a: expected METHOD=LABEL"),
+        (["a=x", "b=x"], r"--label: a\(q=1\) and b would both be 'x'. Give each its own label."),
+        (["a=b"], r"a\(q=1\) and b would both be 'b'"),
+        (["a=x", "a(q=1)=y"], r"--label a\(q=1\)=y: a\(q=1\) has the label 'x' already. Leave one out."),
+    ],
+)
+def test_labels_that_cannot_be_given(pairs: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        new_labels(pairs, {"a": "a(q=1)", "a(q=1)": "a(q=1)", "b": "b"})
+    assert new_labels(["a(q=1)=x=y", "b=a"], {"a": "a(q=1)", "a(q=1)": "a(q=1)", "b": "b"}) == {
+        "a(q=1)": "x=y",
+        "b": "a",
+    }
 
 
 def test_a_hyper_parameter_reaches_the_methods_that_have_it(

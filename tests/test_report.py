@@ -10,6 +10,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.text import Text
 from rich.console import Console
 from scipy import stats
 
@@ -27,6 +30,7 @@ from equipoise.report import (
     verdict,
     write,
 )
+from equipoise.report.formatting import lines
 
 GROUPS = {"mnist": 0.93, "usps": 0.88, "svhn": 0.72}
 
@@ -331,14 +335,14 @@ def test_every_measure_has_a_table(groups, seeds):
     histories = compared(groups, seeds, clients=(5,) * len(groups))
     found = comparison(histories)
     page = Page(render(histories))
-    heads = [table[0] for table in page.tables if table[0][: 1 + len(groups)] == ["Method", *groups]]
+    heads = [table[0] for table in page.tables if tuple(table[0][-len(groups) :]) == tuple(groups)]
     spread = {1: [], 2: ["gap", "worst"], 4: ["STD", "worst"]}[len(groups)]
     client_std = ["client STD"] * (len(groups) > 1)
     assert heads == [
-        ["Method", *groups, "AVG", "STD", "worst"],
-        ["Method", *groups, "AVG", *spread],
-        *[["Method", *groups, "AVG", *spread, *client_std]] * 2,
-        ["Method", *groups, "AVG", "STD", "worst"],  # the exported model
+        ["Method", "AVG", "STD", "worst", *groups],
+        ["Method", "AVG", *spread, *groups],
+        *[["Method", "AVG", *spread, *client_std, *groups]] * 2,
+        ["Method", "AVG", "STD", "worst", *groups],  # the exported model
     ]
     for text in (shown(rich_table(found)), markdown(found), latex(found), page.text):
         for name, title in AREAS.items():
@@ -477,10 +481,10 @@ def test_verdict_without_an_evaluation():
 
 
 def test_draw_all_draws_what_the_data_allow():
-    drawn = ["bars", "tradeoff", "convergence", "spread", "weights", "consistency"]
+    drawn = ["bars", "tradeoff", "convergence", "losses", "spread", "weights", "consistency"]
     assert list(draw_all(several(1))) == drawn
     assert list(draw_all(several(2))) == [*drawn[:2], "differences", *drawn[2:]]
-    assert list(draw_all([made_up(clients=False, weights=False)])) == ["bars", "convergence"]
+    assert list(draw_all([made_up(clients=False, weights=False)])) == ["bars", "convergence", "losses"]
     assert draw_all([History([{"round": 0}], {"method": "m"})]) == {}
 
 
@@ -504,7 +508,7 @@ def test_bars_lie_when_there_are_many():
     axes = figures.bars([History([{"round": 0, "groups": groups}], {"method": "m"})]).axes[0]
     assert [bar.get_width() for bar in axes.containers[0]] == pytest.approx([0, 10, 20, 30, 40])
     assert axes.get_xlim() == (0, 100)
-    assert [label.get_text() for label in axes.get_yticklabels()] == list(groups)
+    assert [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()] == list(groups)
 
 
 def test_convergence_shows_average_and_worst_group():
@@ -533,19 +537,179 @@ def test_weights_of_partial_participation():
     assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 4, 2, 2, 6]
 
 
-def test_consistency_is_a_share_of_the_parameters():
+def test_consistency_is_the_density_of_exact_shares():
+    """Every k of n rounds has a bar of its own: an even distribution has no spikes, whatever the rounds."""
+    counts = [[10] * 8, [5] * 31]
+    records = [
+        {"round": t, "ids": [0], "consistency": [9] * 20, "agreement": [of]}
+        for t, of in zip((9, 30), counts, strict=True)
+    ]
+    axes = figures.consistency([History(records, {"method": "m"})]).axes[0]
+    for patch, of in zip(axes.patches, counts[::-1], strict=True):
+        values, edges, _ = patch.get_data()
+        n = len(of) - 1
+        np.testing.assert_allclose((edges[1:] + edges[:-1]) / 2, np.arange(n + 1) / n, atol=1e-12)
+        np.testing.assert_allclose(values, n / (n + 1))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["round 30", "round 9"]
+
+
+def test_consistency_of_clients_with_different_numbers_of_rounds():
+    record = {"round": 3, "consistency": [1] * 20, "agreement": [[1, 1], [0, 0, 3]]}
+    axes = figures.consistency([History([record], {"method": "m"})]).axes[0]
+    values, edges, _ = axes.patches[0].get_data()
+    np.testing.assert_allclose(edges, [-0.5, -0.25, 0.25, 0.5, 0.75, 1.25, 1.5])
+    np.testing.assert_allclose(values, np.array([1, 1, 1, 1, 1 + 3 * 2, 1]) / 5)
+
+
+def test_consistency_of_older_runs_is_that_of_their_bins():
     histories = [made_up(consistency=True, rounds=12)]
     axes = figures.consistency(histories).axes[0]
     counts = np.array(histories[0].records[-1]["consistency"])
     drawn = [patch.get_data().values for patch in axes.patches]
-    np.testing.assert_allclose(drawn[0], 100 * counts / counts.sum())
+    np.testing.assert_allclose(drawn[0], 20 * counts / counts.sum())
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["round 11", "round 9"]
+
+
+def diverged(history):
+    """The same run, whose training went wrong after two rounds: everything recorded of it is as such runs record it."""
+    records = [
+        r
+        | {"groups": {g: {"accuracy": 0.1, "loss": 3e12 if r["round"] % 2 else None} for g in r["groups"]}}
+        | {"weights": [None] * 6 if r["round"] > 4 else [60, -59, 0, 0, 0, 0], "clients": {"accuracy": [0.1] * 6}}
+        if r["round"] > 1
+        else r
+        for r in history.records
+    ]
+    return History(records, history.meta)
+
+
+def test_losses_are_means_over_the_groups():
+    axes = figures.losses([made_up()]).axes[0]
+    of_groups = [[score["loss"] for score in r["groups"].values()] for r in made_up().records]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), np.mean(of_groups, axis=1))
+    assert axes.get_yscale() == "linear"
+    assert figures.losses(several(3)).axes[0].collections
+    assert not axes.collections
+
+
+def test_losses_of_a_diverged_run_are_marked_and_leave_the_others_legible():
+    axes = figures.losses([made_up(), diverged(made_up("afl"))]).axes[0]
+    end = figures.loss_limit([figures.loss_curve(run) for run in (made_up(), made_up("afl"))])
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[1] == pytest.approx(end) == pytest.approx(116, abs=10)
+    fine, wrong, marks = axes.lines
+    assert fine.get_ydata().max() < 2
+    assert marks.get_marker() == "^"
+    assert marks.get_xdata().tolist() == [2, 3, 4, 5, 6, 7]
+    assert set(marks.get_ydata()) == {end} == {wrong.get_ydata().max()}
+    assert (
+        "Triangles: beyond the axis, or not finite (afl)." in Page(render([made_up(), diverged(made_up("afl"))])).text
+    )
+
+
+@pytest.mark.filterwarnings("error:constrained_layout")
+@pytest.mark.parametrize("others", [0, 2])
+def test_diverged_runs_leave_the_axes_whole(others):
+    histories = [diverged(h) if h.label == "afl" and h.seed != 1 else h for h in several(3)]
+    histories = [h for h in histories if others or h.label == "afl"]
+    bounds = {"bars": 100, "tradeoff": 102, "differences": 100, "convergence": 100, "losses": 130, "weights": 200}
+    for name, figure in draw_all(histories).items():
+        figure.savefig(io.BytesIO(), format="png", dpi=30)
+        for axes in figure.axes if name in bounds else ():
+            limits = [*axes.get_ylim(), *(axes.get_xlim() if name in ("differences", "tradeoff") else ())]
+            assert np.isfinite(limits).all()
+            assert max(limits) <= bounds[name]
+            assert min(limits) >= (-bounds[name] if name in ("differences", "weights") else -6)
+    weights = figures.weights(histories).axes[-1 if not others else 1]
+    marks = {line.get_marker() for line in weights.lines if line.get_xdata().size and line.get_linestyle() == "None"}
+    assert marks == {"^", "v"}
 
 
 def test_spread_sorts_the_clients():
     history = made_up()
     line = figures.spread([history]).axes[0].lines[0]
     np.testing.assert_allclose(line.get_ydata(), np.sort(100 * history.client_table()[1][-5:].mean(axis=0)))
+
+
+def test_clients_that_share_a_model_and_a_test_set_have_no_order():
+    """Then a figure of them would show steps, one per group, and nothing else."""
+
+    def run(accuracies, **meta):
+        groups = {"a": {"accuracy": 0.5}, "b": {"accuracy": 0.7}}
+        record = {"round": 0, "groups": groups, "clients": {"accuracy": accuracies}}
+        return History([record], {"method": "m", "client_groups": ["a", "a", "b", "b"], **meta})
+
+    shared = run([0.5, 0.5, 0.7, 0.7])
+    assert "spread" not in draw_all([shared])
+    assert "spread" not in draw_all([run([0.6, 0.6, 0.6, None], client_groups=None)])
+    assert "spread" in draw_all([run([0.5, 0.51, 0.7, 0.7])])
+    assert "spread" in draw_all([shared, run([0.5, 0.5, 0.7, 0.8], label="with models of their own")])
+
+
+LONG = "fedproto(mu=0.001)+fedheal(tau=0.4,history=exclusive)+qffl(q=0.1)"
+
+
+@pytest.mark.filterwarnings("error:constrained_layout")
+def test_long_names_are_whole_and_inside_the_figure():
+    histories = [History(h.records, {**h.meta, "label": LONG * 2} if h.label == "afl" else h.meta) for h in several(2)]
+    for name, figure in draw_all(histories).items():
+        figure.savefig(io.BytesIO(), format="png", dpi=50)
+        texts = [text for text in figure.findobj(Text) if text.get_visible() and "history" in text.get_text()]
+        assert texts or name == "consistency"  # it is of one method
+        for text in texts:
+            assert text.get_text().replace("\n", "") == LONG * 2
+            box, page = text.get_window_extent(), figure.bbox
+            assert box.x0 >= page.x0 - 1, name
+            assert box.x1 <= page.x1 + 1, name
+            assert box.y1 <= page.y1 + 1, name
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_names_are_whole_in_the_terminal(width):
+    histories = [History(h.records, {**h.meta, "label": LONG} if h.label == "afl" else h.meta) for h in several(2)]
+    text = shown(rich_table(comparison(histories), width), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    head = [line for line in text.splitlines() if "AVG" in line and "mnist" in line]
+    assert len(head) == 1  # one table
+
+
+@given(st.text(st.sampled_from("ab.+,(=-_ "), max_size=60), st.integers(2, 30))
+def test_lines_lose_nothing(name, width):
+    found = lines(name, width)
+    assert all(len(line) <= width for line in found)
+    assert "".join(found).replace(" ", "") == name.replace(" ", "")
+
+
+# --- what the terminal shows
+
+
+def test_the_terminal_ends_with_the_accuracy_and_says_what_more_there_is():
+    found = comparison(compared(seeds=3))
+    text = shown(rich_table(found, 80, details=False), 80)
+    assert text.count(" method ") == 1
+    assert "AUC" not in text
+    assert not re.search(r"p[=<]", text)
+    said = "3 further tables and the differences to fedavg: with --details, or in the report."
+    assert " ".join(text.split()).endswith(said)
+    every = shown(rich_table(found, 80, details=True), 80)
+    assert every.count(" method ") == 4
+    assert every.index("AUC") < every.index("Accuracy of the global model")
+    assert re.search(r"p[=<]", every)
+    assert "--details" not in every
+
+
+@pytest.mark.parametrize("key", ["collaboration", "group_fairness"])
+def test_the_table_that_the_data_are_about_stands_above(key):
+    from test_collaborative_report import several as collaborating
+    from test_group_report import federation
+
+    found = comparison(collaborating() if key == "collaboration" else [federation().fit(1, progress=False)])
+    text = shown(rich_table(found, 100, details=False), 100)
+    assert text.count(" method ") == 2
+    heading = "Collaborative fairness" if key == "collaboration" else "Group fairness"
+    assert text.index(heading) < text.index("Accuracy of the global model")
+    assert text.rindex("STD: standard deviation over the groups") > text.index("Accuracy of the global model")
 
 
 @pytest.mark.parametrize(
@@ -565,7 +729,9 @@ def test_figures_take_any_name():
 
 def test_save_all_writes_every_format(tmp_path):
     paths = save_all([made_up(weights=False, clients=False)], tmp_path / "figures")
-    assert [path.name for path in paths] == ["bars.pdf", "bars.png", "convergence.pdf", "convergence.png"]
+    assert [path.name for path in paths] == [
+        f"{name}.{end}" for name in ("bars", "convergence", "losses") for end in ("pdf", "png")
+    ]
     assert paths[0].read_bytes().startswith(b"%PDF")
     assert paths[1].read_bytes().startswith(b"\x89PNG")
 
@@ -588,19 +754,19 @@ def test_page_holds_the_numbers():
     page = Page(render(histories))
     found = comparison(histories)
     table = page.tables[0]
-    assert table[0] == ["Method", "mnist", "usps", "svhn", "AVG", "STD", "worst"]
+    assert table[0] == ["Method", "AVG", "STD", "worst", "mnist", "usps", "svhn"]
     for row, method in zip(table[1:], found["methods"], strict=True):
         assert row[0] == method["method"]
-        cells = [*method["groups"].values(), method["avg"], method["std"], method["worst"]]
+        cells = [method["avg"], method["std"], method["worst"], *method["groups"].values()]
         assert row[1:] == [f"{cell['mean']:.2f} ±{cell['std']:.2f}" for cell in cells]
     exported, tested = page.tables[1:3]
     assert exported[0] == table[0]
     last = [100 * run.group_table()[1][-1].mean() for run in histories if run.label == "fedavg"]
-    assert exported[1][4].startswith(f"{np.mean(last):.2f} ±")
+    assert exported[1][1].startswith(f"{np.mean(last):.2f} ±")
     assert [row[0] for row in tested[1:]] == ["afl", "fedproto+fedheal"]
     assert f"{found['methods'][1]['versus']['std']['difference']:.2f}".replace("-", "−") in tested[1][2]
     assert verdict(found) in page.text
-    assert page.tags.count("svg") == page.tags.count("figcaption") == 7
+    assert page.tags.count("svg") == page.tags.count("figcaption") == 8
     for key, title, digits in (
         ("jain", "Jain", 4),
         ("kl", "KL", 4),
@@ -643,7 +809,7 @@ def test_page_of_one_seed(html):
 def test_page_without_clients_or_groups():
     page = Page(render([made_up(clients=False, weights=False)]))
     assert "Spread over the clients" not in page.text
-    assert page.tags.count("svg") == 2
+    assert page.tags.count("svg") == 3
     empty = Page(render([unevaluated()]))
     assert "nothing to compare" in empty.text
     assert "svg" not in empty.tags
@@ -724,7 +890,8 @@ def test_write_is_atomic_and_writes_figures_only_when_asked(tmp_path):
     made_up(clients=False, weights=False).report(path, figures=True)
     assert sorted(p.name for p in path.parent.iterdir()) == ["report-figures", "report.html"]
     beside = {p.name for p in (path.parent / "report-figures").iterdir()}
-    assert beside == {"bars.pdf", "bars.png", "convergence.pdf", "convergence.png", "accuracy.tex", "groups.tex"}
+    drawn = {f"{name}.{end}" for name in ("bars", "convergence", "losses") for end in ("pdf", "png")}
+    assert beside == {*drawn, "accuracy.tex", "groups.tex"}
 
 
 def test_write_keeps_the_old_report_when_it_fails(tmp_path):

@@ -282,6 +282,15 @@ def test_a_comparison_is_one_command() -> None:
     assert commands([made_up()]) == []
 
 
+def test_the_command_has_the_labels_that_were_given() -> None:
+    runs = [configured(method=m) for m in ("fedavg", "afl(lr=0.1)")]
+    runs = [History(h.records, {**h.meta, "label": label}) for h, label in zip(runs, ("x", "A's"), strict=True)]
+    (line,) = commands(runs)
+    *_, option, given = shlex.split(line)
+    assert (option, given) == ("--label", "afl(lr=0.1)=A's")  # the other has the label of its configuration
+    assert list(understood(line)["methods"]) == ["fedavg", "afl(lr=0.1)"]
+
+
 # terms
 def test_every_title_is_explained() -> None:
     titles = {c.title for c in (*GROUPS, *INDICES, *COLLABORATION, *PARITY) if c.place is not None}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core import client_rows as rows
-from equipoise.methods.fphl import BINS, FPHL, histogram
+from equipoise.methods.fphl import BINS, FPHL, LONGEST, exact, histogram
 from helpers import Server, fitted, normal
 
 PAPER: dict[str, object] = {}
@@ -169,6 +169,8 @@ def test_histogram_counts_every_entry_in_its_bin() -> None:
             expected[min(BINS - 1, int(Fraction(a, n) * BINS))] += count
     assert histogram(tally, torch.tensor(lengths)) == expected
     assert sum(expected) == 21
+    assert exact(tally, torch.tensor(lengths)) == [[2, 0, 3], [1, 5, 0, 4, 6]]
+    assert exact(torch.ones(1, LONGEST + 1, dtype=torch.int64), torch.tensor([LONGEST])) == []
 
 
 @pytest.mark.parametrize("options", [PAPER, RELEASED], ids=["paper", "released"])

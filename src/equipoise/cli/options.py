@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise.cli import completion
 from equipoise.core.settings import RunSettings, Settings, meaning, usual
 from equipoise.system.ranges import Range
+from equipoise.system.suggestions import near
+
+if TYPE_CHECKING:
+    from equipoise.federation.history import History
 
 Values = Mapping[str, Any]  # what the user gave, by the names of TRAINING; None for what was not given
 
@@ -110,11 +114,58 @@ Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report
 Figures = Annotated[
     bool, typer.Option("--figures", help="Also write every figure as PDF and PNG, and every table as LaTeX.")
 ]
+Details = Annotated[
+    bool,
+    typer.Option("--details", help="Also print the tables of other measures, and the differences to the first method."),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="METHOD=LABEL",
+        help="What tables, figures and the report call a method, for example `fedheal=FedHEAL`. Repeatable.",
+    ),
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", autocompletion=completion.runs)]
 Runs = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.", autocompletion=completion.runs),
 ]
+
+
+def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[str, str]:
+    """What ``--label`` asks for: new labels, by the label that the runs of a method have.
+
+    Parameters
+    ----------
+    pairs : as they were given, ``METHOD=LABEL``.
+    called : the label that runs have, by every name by which the user may call their method.
+
+    Raises
+    ------
+    ValueError : there is no such method, no label, or one label for two methods.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        name = max((name for name in called if pair.startswith(f"{name}=")), key=len, default="")
+        label = pair[len(name) + 1 :].strip()
+        if not name or not label:
+            guess = near(pair.rpartition("=")[0] or pair, called)
+            methods = ", ".join(dict.fromkeys(called.values()))
+            raise ValueError(f"--label {pair}: expected METHOD=LABEL with one of the methods {methods}.{guess}")
+        if found.setdefault(called[name], label) != label:
+            raise ValueError(f"--label {pair}: {name} has the label {found[called[name]]!r} already. Leave one out.")
+    owners: dict[str, str] = {}
+    for method in called.values():
+        label = found.get(method, method)
+        if owners.setdefault(label, method) != method:
+            raise ValueError(f"--label: {owners[label]} and {method} would both be {label!r}. Give each its own label.")
+    return found
+
+
+def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[History]:
+    """The same runs, where a label is replaced by a new one."""
+    return [replace(run, meta={**run.meta, "label": labels.get(run.label, run.label)}) for run in histories]
 
 
 def training_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.console import out, print_json
-from equipoise.cli.options import Figures, Json, Runs
+from equipoise.cli.options import Details, Figures, Json, Labels, Runs, new_labels, relabelled
 
 
 def report(
     directories: Runs,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    label: Labels = None,
     figures: Figures = False,
+    details: Details = False,
     json_: Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
@@ -27,10 +29,11 @@ def report(
     histories = [History.from_run(run) for path in directories for run in members(path)]
     if not histories:
         raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
-    compared = Comparison.of(histories)
+    called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
+    compared = Comparison.of(relabelled(histories, new_labels(label, called)))
     written = write(compared, output, figures=figures)
     if json_:
         print_json(compared.document)
         return
-    out.print(rich_table(compared, out.width))
+    out.print(rich_table(compared, out.width, details))
     out.print(f"report: {written}", soft_wrap=True, highlight=False)

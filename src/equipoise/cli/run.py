@@ -13,15 +13,19 @@ from equipoise.cli.choices import for_parts, read
 from equipoise.cli.console import out, print_json, progress_bar
 from equipoise.cli.options import (
     Base,
+    Details,
     Figures,
     Jobs,
     Json,
+    Labels,
     Name,
     Report,
     Run,
     Values,
     Workers,
     help_of,
+    new_labels,
+    relabelled,
     training_options,
 )
 
@@ -53,9 +57,11 @@ def run(
             help="Say how much memory, disk and time the run would take, after one round that is thrown away.",
         ),
     ] = False,
+    label: Labels = None,
     json_: Json = False,
     report: Report = True,
     figures: Figures = False,
+    details: Details = False,
 ) -> None:
     """Train one method and show how fair it is."""
     from equipoise.runs import directory as runs
@@ -69,14 +75,15 @@ def run(
         seed=chosen.seed if seed is None else seed,
         **chosen.fields,
     )
+    labels = new_labels(label, dict.fromkeys((method or config.label, config.method, config.label), config.label))
     if dry_run:
         _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), json_)
         return
     runs.check_memory(config)
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
-    history = _execute(directory, quiet=json_, workers=workers)
-    _show_results([history], directory, json_=json_, report=report, figures=figures)
+    histories = relabelled([_execute(directory, quiet=json_, workers=workers)], labels)
+    _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
 
 
 @training_options
@@ -90,9 +97,11 @@ def compare(
     jobs: Jobs = None,
     name: Name = None,
     base: Base = Path("runs"),
+    label: Labels = None,
     json_: Json = False,
     report: Report = True,
     figures: Figures = False,
+    details: Details = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     from equipoise.federation.method import MethodError
@@ -101,14 +110,16 @@ def compare(
     from equipoise.runs.configuration import configure
 
     chosen = read(given)
-    configs, used = [], set[str]()
+    configs, used, called = [], set[str](), dict[str, str]()
     for method in methods:
         overrides = for_parts({**chosen.of_file, **chosen.of_command}, method)
         used |= overrides.keys()
         configs += [configure(method, overrides=overrides, seed=k, **chosen.fields) for k in range(seeds)]
+        called |= dict.fromkeys((method, configs[-1].method, configs[-1].label), configs[-1].label)
     for key in chosen.of_command:
         if key not in used:
             raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
+    labels = new_labels(label, called)
     directory = runs.place(base, name, f"compare-{configs[0].scenario}")
     with progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
@@ -118,7 +129,8 @@ def compare(
             jobs=jobs or comparison.fitting(configs),
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    _show_results(histories, directory, json_=json_, report=report, figures=figures)
+    histories = relabelled(histories, labels)
+    _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
 
 
 def resume(
@@ -127,11 +139,12 @@ def resume(
     workers: Workers = None,
     json_: Json = False,
     report: Report = True,
+    details: Details = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
     history = _execute(directory, quiet=quiet or json_, workers=workers)
     if json_ or not quiet:
-        _show_results([history], directory, json_=json_, report=report and not quiet, figures=False)
+        _show_results([history], directory, json_=json_, report=report and not quiet, figures=False, details=details)
 
 
 def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:
@@ -142,7 +155,9 @@ def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:
     return runs.execute(directory, progress=not quiet, workers=workers)
 
 
-def _show_results(histories: list[History], directory: Path, *, json_: bool, report: bool, figures: bool) -> None:
+def _show_results(
+    histories: list[History], directory: Path, *, json_: bool, report: bool, figures: bool, details: bool
+) -> None:
     from equipoise.report.html import write
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
@@ -154,10 +169,10 @@ def _show_results(histories: list[History], directory: Path, *, json_: bool, rep
         return
     for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
         out.print(f"[dim]{escape(line)}[/]", highlight=False)
-    out.print(rich_table(compared, out.width))
     for history in histories:
         for line in _quarantined(history):
             out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)
+    out.print(rich_table(compared, out.width, details))
     out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
 
 

@@ -72,7 +72,8 @@ class History:
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
         - `"kept"`: share of the update entries that FPHL kept.
-        - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency.
+        - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency; `"agreement"`: lists of n + 1 counts, of
+          the update entries that agree with 0, 1, ..., n of n rounds.
         - `"bytes"`: `{"down": [M], "up": [M], "full": int}`, what the clients in ids received and sent, and the size of
           the whole model.
         - `"units"`: where clients hold parts of the model, `{"held": [[hidden units of each group] per client]}`, and in

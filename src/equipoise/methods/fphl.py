@@ -14,6 +14,7 @@ from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
 
 BINS = 20
+LONGEST = 400  # numbers of a record; of more rounds the bins say as much
 BYTE = 254  # rounds up to which a byte counts; beyond, 16 bits do
 
 
@@ -46,7 +47,7 @@ class FPHL(Rule):
     part more than 254 times), ``rounds`` [N] (rounds each took part).
     Server sees: the sign of every entry of every update.
     Differs: nothing by default; the presets have what the released code does. Every record has ``kept``, the share of
-    update entries kept, and ``consistency``, their histogram.
+    update entries kept, ``consistency``, their histogram, and ``agreement``, their exact numbers.
     """
 
     owns = frozenset({"mask"})
@@ -110,7 +111,8 @@ class FPHL(Rule):
             tally += more
         lengths = n.unique()
         kept = sum(int(counts[k:].sum()) for counts, k in zip(tally, self.needed(lengths).tolist(), strict=True))
-        notes = {**cohort.notes, "kept": kept / int(tally.sum()), "consistency": histogram(tally, lengths)}
+        shares = {"kept": kept / int(tally.sum()), "consistency": histogram(tally, lengths)}
+        notes = {**cohort.notes, **shares, "agreement": exact(tally, lengths)}
         ups, rounds = put(history, cohort.ids, after), put(state["rounds"], cohort.ids, rounds)
         state = {"ups": ups, "rounds": rounds}
         return state, replace(cohort, mask=mask, buffer_mask=buffer_mask, notes=notes)
@@ -127,6 +129,12 @@ def histogram(tally: Tensor, lengths: Tensor) -> list[int]:
             place = (torch.arange(n + 1) * BINS // n).clamp(max=BINS - 1)  # exact: agreement is a whole number in 0..n
             bins.index_add_(0, place, counts[: n + 1])
     return [int(count) for count in bins]
+
+
+def exact(tally: Tensor, lengths: Tensor) -> list[list[int]]:
+    """Numbers of update entries that agree with 0, 1, ..., n of n rounds, a list for each n > 0; none if that were too long."""
+    rows = [counts[: n + 1] for counts, n in zip(tally.tolist(), lengths.tolist(), strict=True) if n]
+    return rows if sum(map(len, rows)) <= LONGEST else []
 
 
 PAPER = "Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024"

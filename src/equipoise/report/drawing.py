@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from equipoise.report.formatting import lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 
 WIDTH: Final = 3.4  # inches: one column of a two-column paper
+FULL: Final = 46  # characters of a name that fit this width
+SHORT: Final = 22  # characters of a name beside an axis
 INK: Final = "#222222"
 FAINT: Final = "#dddddd"
 # Okabe and Ito (2008), without yellow and black: distinct for colour-blind readers, on white and on dark grey.
@@ -76,15 +80,38 @@ def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
 
 
 def title(axes: Axes, label: str, right: str = "") -> None:
-    """What a panel shows.
+    """What a panel shows; a long label takes several lines, for which the figure grows.
 
     Parameters
     ----------
     axes : the panel.
     label, right : what stands on the left and on the right above it.
     """
-    axes.set_title(plain(label), size=8, color=INK, loc="left")
+    spec = axes.get_subplotspec()
+    columns = 1 if spec is None else spec.get_gridspec().ncols
+    text = plain(label, FULL // columns - len(right))
+    axes.set_title(text, size=8, color=INK, loc="left")
     axes.set_title(right, size=8, color=INK, loc="right")
+    if figure := axes.get_figure(root=True):
+        figure.set_figheight(figure.get_figheight() + 0.13 * text.count("\n"))
+
+
+def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str, i: int) -> None:
+    """Triangles on an edge of the panel, where something lies beyond it.
+
+    Parameters
+    ----------
+    axes : the panel.
+    x, y : the places, of which one is the edge.
+    where : which of them; x and y are broadcast to it.
+    marker : the triangle, `"^"`, `"v"`, `"<"` or `">"`.
+    i : which method, for the colour.
+    """
+    out = np.asarray(where, dtype=np.bool_)
+    across, along = (np.broadcast_to(np.asarray(places, dtype=np.float64), out.shape)[out] for places in (x, y))
+    how: dict[str, Any] = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
+    for line in axes.plot(across, along, zorder=5, **how) if out.any() else ():
+        line.set_in_layout(False)
 
 
 def panels(
@@ -139,9 +166,10 @@ def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
     if len(labels) < 2:
         return
     handles, names = axes.get_legend_handles_labels()
-    fit = int((WIDTH - 0.1) / (0.45 + 0.062 * max(map(len, labels))))
-    columns = max(1, min(len(names), fit))
-    figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(names) // columns))
+    longest = max(len(line) for label in labels for line in lines(label, FULL))
+    columns = max(1, min(len(names), int((WIDTH - 0.1) / (0.45 + 0.062 * longest))))
+    more = sum(name.count("\n") for name in names)
+    figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(names) // columns) + 0.13 * more)
     figure.legend(
         handles,
         names,
@@ -155,14 +183,26 @@ def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
     )
 
 
-def plain(text: str) -> str:
+def plain(text: str, width: int = FULL) -> str:
     """A name as plain text: matplotlib reads dollars as mathematics and hides labels that start with an underscore.
 
     Parameters
     ----------
     text : the name.
+    width : most characters of a line; a longer name takes several.
     """
-    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+    return (" " if text.startswith("_") else "") + "\n".join(lines(text, width)).replace("$", r"\$")
+
+
+def height(names: Sequence[str]) -> float:
+    """Inches that the highest of some names beside an axis takes; 0 if each is one line.
+
+    Parameters
+    ----------
+    names : what `plain` made of them.
+    """
+    most = max(name.count("\n") for name in names)
+    return 0.13 * (most + 1) if most else 0.0
 
 
 def color(i: int) -> str:

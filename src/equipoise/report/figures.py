@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from equipoise.federation.history import History
 
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
+MOST: Final = 200  # percent: a weight beyond, which only signed weights can have, is a mark at the edge
 SEQUENCE: Final = (
     "plasma",
     0.15,
@@ -43,7 +45,9 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     runs = _with(histories, _has_groups, "an accuracy on groups", last)
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
     horizontal = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
-    figure, (axes,) = drawing.panels(1, height=0.075 * (len(runs) + 2) * len(groups) if horizontal else 1.9)
+    names = [drawing.plain(group, drawing.SHORT) for group in groups]
+    room = max(0.075 * (len(runs) + 2), drawing.height(names))
+    figure, (axes,) = drawing.panels(1, height=room * len(groups) if horizontal else 1.9)
     width = 0.8 / len(runs)
     for i, (label, seeds) in enumerate(runs.items()):
         found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
@@ -62,7 +66,7 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
             error_kw={"elinewidth": 0.8, "ecolor": INK},
         )
     along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
-    along.set_ticks(range(len(groups)), list(map(drawing.plain, groups)))
+    along.set_ticks(range(len(groups)), names)
     along.set_tick_params(length=0)
     across.set_label_text("accuracy (%)", size=8, color=INK)
     if horizontal:
@@ -97,6 +101,8 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
         drawing.point(axes, std, avg, label, i)
     axes.margins(0.08)
     axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -2), min(high, 102))  # crosses may be longer
     axes.set_xlabel("STD over the groups (points)", size=8, color=INK)
     axes.set_ylabel("average accuracy (%)", size=8, color=INK)
     drawing.legend(figure, axes, list(runs))
@@ -121,7 +127,8 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
     keys = [key for key in TESTED if any(key in of_method for of_method in found.values())]
     if not keys:
         raise ValueError("this figure shows paired differences: expected two methods with two seeds each.")
-    figure, panels = drawing.panels(len(keys), height=0.36 + 0.15 * len(found))
+    names = [drawing.plain(label, drawing.SHORT) for label in found]
+    figure, panels = drawing.panels(len(keys), height=0.36 + max(0.15, drawing.height(names)) * len(found))
     for axes, key in zip(panels, keys, strict=True):
         axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
         for i, of_method in enumerate(found.values()):
@@ -129,7 +136,11 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
                 difference, half = of_method[key]
                 how: dict[str, Any] = {"color": drawing.color(i + 1), "markersize": 3.5, "elinewidth": 1.2}
                 axes.errorbar(difference, i, xerr=half, marker=MARKERS[(i + 1) % len(MARKERS)], **how)
-        axes.set_yticks(range(len(found)), list(map(drawing.plain, found)))
+                for end, marker in ((-100, "<"), (100, ">")):  # no difference is larger
+                    drawing.beyond(axes, end, i, [abs(difference + math.copysign(half, end)) > 100], marker, i + 1)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, -100), min(high, 100))
+        axes.set_yticks(range(len(found)), names)
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -171,12 +182,73 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
                 axes.plot(rounds, mean, color=drawing.color(i), marker="o", markersize=3)
             if len(values) > 1:
                 std = values.std(axis=0, ddof=1)
-                axes.fill_between(rounds, mean - std, mean + std, color=drawing.color(i), alpha=0.18, linewidth=0)
+                low, high = ((mean + sign * std).clip(0, 100) for sign in (-1, 1))
+                axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
         axes.set_ylabel(name, size=8, color=INK)
     panels[-1].set_xlabel("round", size=8, color=INK)
     drawing.whole_numbers(panels[-1])
     drawing.legend(figure, panels[0], list(runs))
     return figure
+
+
+def losses(histories: Sequence[History] | Comparison) -> Figure:
+    """Loss of the global model on the test sets, mean over the groups, round by round; one line per method.
+
+    Of several seeds the line is the median, the band reaches from the lowest to the highest. The axis is logarithmic where the
+    losses differ by a factor of 100. It ends at `loss_limit`; a triangle there says that a run is beyond, or that its loss
+    is not finite.
+
+    Raises
+    ------
+    ValueError : no run recorded a loss on groups.
+    """
+    runs = _with(histories, lambda run: bool(loss_curve(run.history)), "a loss on groups")
+    curves = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
+    end = loss_limit([curve for seeds in curves.values() for curve in seeds])
+    figure, (axes,) = drawing.panels(1, height=1.9)
+    shown = []
+    for i, (label, seeds) in enumerate(curves.items()):
+        rounds = sorted(set.intersection(*map(set, seeds)))
+        values = np.array([[seed[t] for t in rounds] for seed in seeds])  # [seeds, R]
+        over = (values > end).any(axis=0)
+        values = values.clip(max=end)
+        shown.append(values.ravel())
+        how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.4}
+        marker = "o" if len(rounds) == 1 else None
+        axes.plot(rounds, np.median(values, axis=0), label=drawing.plain(label), marker=marker, markersize=3, **how)
+        if len(values) > 1:
+            axes.fill_between(rounds, values.min(0), values.max(0), color=drawing.color(i), alpha=0.18, linewidth=0)
+        drawing.beyond(axes, rounds, end, over, "^", i)
+    every = np.concatenate(shown)
+    low, high = every.min(initial=math.inf), every.max(initial=0)
+    if 0 < 100 * low <= high:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    if high == end:
+        axes.set_ylim(top=end)
+    axes.set_xlabel("round", size=8, color=INK)
+    axes.set_ylabel("test loss", size=8, color=INK)
+    drawing.whole_numbers(axes)
+    drawing.legend(figure, axes, list(runs))
+    return figure
+
+
+def loss_curve(history: History) -> dict[int, float]:
+    """Mean over the groups of the test loss of the global model, by round; infinite where one is not finite."""
+    found = {}
+    for record in history.records:
+        of_groups = [score["loss"] for score in record.get("groups", {}).values() if "loss" in score]
+        if of_groups:
+            mean = float(np.mean(np.array(of_groups, dtype=np.float64)))  # None is NaN
+            found[record["round"]] = mean if math.isfinite(mean) else math.inf
+    return found
+
+
+def loss_limit(curves: Sequence[Mapping[int, float]]) -> float:
+    """Where the axis of losses ends: at 100 times the lowest of the runs' first losses, and not below 100."""
+    firsts = [curve[min(curve)] for curve in curves if curve]
+    return 100 * max(1.0, min((first for first in firsts if math.isfinite(first)), default=1.0))
 
 
 def weights(histories: Sequence[History] | Comparison) -> Figure:
@@ -213,11 +285,16 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
                 linewidth=1.6,
                 label=drawing.plain(group),
             )
-        share = 100 / np.isfinite(table).sum(axis=1).clip(1)
+            for sign, marker in ((1, "^"), (-1, "v")):
+                drawing.beyond(axes, rounds, sign * MOST, (sign * members > MOST).any(axis=1), marker, i)
+        taking_part = np.isfinite(table).sum(axis=1)
+        share = np.where(taking_part, 100 / taking_part.clip(1), np.nan)
         axes.plot(rounds, share, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        axes.set_title(drawing.plain(label), size=8, color=INK, loc="left")
+        drawing.title(axes, label)
         drawing.whole_numbers(axes)
-    panels[0].set_ylim(0, 1.05 * max(axes.dataLim.ymax for axes in panels))
+    every = np.concatenate([axis.get_ydata() for axes in panels for axis in axes.lines])
+    low, high = (reduce(every[np.isfinite(every)], initial=0) for reduce in (np.min, np.max))
+    panels[0].set_ylim(max(1.05 * low, -MOST), min(1.05 * high, MOST) or 1)
     figure.supxlabel("round", size=8, color=INK)
     figure.supylabel("weight (%)", size=8, color=INK)
     if any(groups):
@@ -229,8 +306,9 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     """How steadily parameters were pushed one way, early and at the end: Fig. 2 of FedHEAL; one panel per method.
 
     The consistency of a parameter is the share of the rounds so far in which a client moved it the way it moves it now
-    (Chen et al. 2024, Eq. 7).  Bars are the last recorded round, the outline is round 9, or the first recorded
-    after it.  Counts of several seeds are added.
+    (Chen et al. 2024, Eq. 7): k of n rounds, and the bar of k reaches from (k - 1/2) / n to (k + 1/2) / n. The filled bars
+    are the last recorded round, the outline is round 9, or the first recorded after it.  Counts of several seeds are
+    added.  Of runs that recorded bins only, these are drawn.
 
     Raises
     ------
@@ -239,22 +317,38 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     runs = _with(histories, _records("consistency"), "the consistency of updates")
     figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        found = [{r["round"]: r["consistency"] for r in run.history.records if r.get("consistency")} for run in seeds]
+        found = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]
         late = min(max(of_run) for of_run in found)
         early = next((t for t in sorted(found[0]) if t >= 9), late)
         for t in dict.fromkeys((late, early)):
-            counts = np.array([of_run[t] for of_run in found if t in of_run], dtype=np.float64).sum(axis=0)
-            edges = np.linspace(0, 1, len(counts) + 1)
+            density, edges = _density([of_run[t] for of_run in found if t in of_run])
             how: dict[str, Any] = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:
                 how = {"color": INK, "linewidth": 1.1}
-            axes.stairs(100 * counts / max(counts.sum(), 1), edges, label=f"round {t}", **how)
-        axes.set_xlim(0, 1)
-        axes.set_title(drawing.plain(label) if len(runs) > 1 else "", size=8, color=INK, loc="left")
+            axes.stairs(density, edges, label=f"round {t}", **how)
+        axes.set_xlim(-0.06, 1.06)
+        drawing.title(axes, label if len(runs) > 1 else "")
         axes.legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
     figure.supxlabel("update consistency", size=8, color=INK)
-    figure.supylabel("parameters (%)", size=8, color=INK)
+    figure.supylabel("density of the parameters", size=8, color=INK)
     return figure
+
+
+def _density(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
+    """Density of the update entries over the consistency [K], and the edges [K + 1] between which it is so large."""
+    bars: list[tuple[Vector, Vector]] = []  # edges and counts
+    for record in records:
+        exact = [(np.arange(len(counts) + 1) - 0.5) / (len(counts) - 1) for counts in record.get("agreement") or ()]
+        binned = [np.linspace(0, 1, len(record["consistency"]) + 1)]
+        counts = record["agreement"] if exact else [record["consistency"]]
+        bars += zip(exact or binned, [np.asarray(one, dtype=np.float64) for one in counts], strict=True)
+    edges = np.unique(np.concatenate([of for of, _ in bars]))
+    middle, height = (edges[1:] + edges[:-1]) / 2, np.zeros(len(edges) - 1)
+    for of, counts in bars:
+        at = np.searchsorted(of, middle) - 1
+        inside = (at >= 0) & (at < len(counts))
+        height[inside] += (counts / np.diff(of))[at[inside]]
+    return height / max(sum(counts.sum() for _, counts in bars), 1), edges
 
 
 def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
@@ -559,6 +653,15 @@ def _has_clients(run: Run) -> bool:
     return bool(run.clients[1].size)
 
 
+def _clients_differ(run: Run) -> bool:
+    """Whether clients of one group differ: with one model and one test set they do not, and their order says nothing."""
+    if not _has_clients(run):
+        return False
+    last = run.clients[1][-1]
+    groups = np.array(run.history.client_groups)
+    return any(len(np.unique(last[(groups == group) & np.isfinite(last)])) > 1 for group in set(groups))
+
+
 def _has_contribution(run: Run) -> bool:
     return bool(run.summary["collaboration"]) and bool(np.isfinite(np.r_[run.contribution, run.reward]).all())
 
@@ -626,6 +729,12 @@ PLOTS: Final = {
         "Convergence",
         "Average over the groups and worst group, round by round.{bands}",
     ),
+    "losses": Plot(
+        losses,
+        _any(lambda run: bool(loss_curve(run.history))),
+        "Loss over rounds",
+        "Loss of the global model on the test sets, mean over the groups.{range}{beyond}",
+    ),
     "plane": Plot(
         plane,
         _any(_has_contribution),
@@ -654,7 +763,7 @@ PLOTS: Final = {
     ),
     "spread": Plot(
         spread,
-        _any(_has_clients),
+        _any(_clients_differ),
         "Clients from worst to best",
         "Accuracy of the model each client predicts with, clients sorted from worst to best, on the test set of "
         "the client's own group.",

@@ -1,6 +1,7 @@
 """Numbers as text: digits, signs, p-values, bytes."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -63,6 +64,22 @@ def size(n: float) -> str:
     scaled = n / 1000**power
     digits = 0 if power == 0 else max(0, 2 - math.floor(math.log10(scaled)))
     return f"{scaled:.{digits}f}\u00a0{_UNITS[power]}"
+
+
+def lines(name: str, width: int) -> list[str]:
+    """A name in lines that lose nothing of it, broken behind a sign or a blank where there is one.
+
+    Parameters
+    ----------
+    name : of a method, a group or a client.
+    width : most characters of a line, >= 2.
+    """
+    found = [""]
+    for part in re.findall(rf"[\w.]{{1,{width - 1}}}[^\w.]?|.", name):
+        if found[-1] and len(found[-1]) + len(part.rstrip()) > width:
+            found.append("")
+        found[-1] += part
+    return [line.rstrip() for line in found]
 
 
 def plural(n: int, noun: str) -> str:

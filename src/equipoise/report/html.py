@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,7 @@ from equipoise.report import booktabs, drawing, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.formatting import plural
 from equipoise.report.layout import (
+    Grid,
     PairedTests,
     Sheet,
     communication,
@@ -80,7 +82,9 @@ def render(histories: Sequence[History] | Comparison) -> str:
     source = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     template = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents})
+    ).from_string(
+        source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents, "pieces": _pieces}
+    )
     measured, of_groups, of_clients = sheets(found), over_groups(found), over_clients(found)
     tests, parts = paired_tests(found), _parts(found)
     return template.render(
@@ -89,8 +93,8 @@ def render(histories: Sequence[History] | Comparison) -> str:
         verdict=verdict(found),
         notes=found["notes"],
         limits=limits(found),
-        measured=[(sheet, _below(sheet)) for sheet in measured],
-        other=other_rounds(found),
+        measured=[(_statistics_first(sheet), _below(sheet)) for sheet in measured],
+        other=_statistics_first(other) if (other := other_rounds(found)) else None,
         reference=found["methods"][0]["method"],
         tests=tests,
         corrected=any(one.corrected for one in tests),
@@ -119,6 +123,11 @@ def render(histories: Sequence[History] | Comparison) -> str:
     )
 
 
+def _pieces(name: str) -> list[str]:
+    """A name cut where a line may end."""
+    return re.split(r"(?<=[+,(=])", name)
+
+
 def _contents(body: str) -> list[tuple[str, str]]:
     """Id and heading of every section of a page."""
     return re.findall(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>', body)
@@ -129,6 +138,16 @@ def _terms(found: Comparison, shown: Sequence[Sheet], tests: Sequence[PairedTest
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
     titles |= {one["title"] for one in tables(found)} | ({"p", "Holm p"} if tests else set())
     return [(anchor(title), title, term) for title, term in TERMS.items() if title in titles]
+
+
+def _statistics_first(sheet: Sheet) -> Sheet:
+    """The same table with what sums up the groups before them, where it is seen on a phone."""
+
+    def turned(cells: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*cells[len(cells) - sheet.totals :], *cells[: len(cells) - sheet.totals])
+
+    rows = tuple((name, turned(cells)) for name, cells in sheet.grid.rows)
+    return replace(sheet, grid=Grid(turned(sheet.grid.titles), rows))
 
 
 def _below(sheet: Sheet) -> str:
@@ -176,9 +195,19 @@ def _parts(found: Comparison) -> dict[str, Any]:
         "crosses": " Crosses: standard deviation over seeds." if several else "",
         "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",
         "bands": " Bands: standard deviation over seeds." if several else "",
+        "range": " Line: median over seeds; band: from the lowest to the highest." if several else "",
+        "beyond": _beyond(found),
         "seed": " Drawn for the lowest seed." if several else "",
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }
+
+
+def _beyond(found: Comparison) -> str:
+    """Which losses do not fit the axis."""
+    curves = {label: [drawings.loss_curve(r.history) for r in seeds.values()] for label, seeds in found.runs.items()}
+    end = drawings.loss_limit([curve for seeds in curves.values() for curve in seeds])
+    over = [label for label, seeds in curves.items() if any(max(of.values(), default=0) > end for of in seeds)]
+    return f" Triangles: beyond the axis, or not finite ({listed(over)})." if over else ""
 
 
 def svg(name: str, figure: Figure) -> str:

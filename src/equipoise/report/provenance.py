@@ -52,11 +52,17 @@ def commands(histories: Sequence[History]) -> list[str]:
     methods = list(dict.fromkeys(config["method"] for config in configs))
     seeds = sorted({config.get("seed", 0) for config in configs})
     same = {_options(config) for config in configs}
+    renamed = {
+        config["method"]: " --label " + shlex.quote(f"{config['method']}={run.label}")
+        for run, config in zip(histories, configs, strict=True)
+        if run.label != config.get("label", run.label)
+    }
     if len(methods) * len(seeds) == len(configs) > 1 and seeds == list(range(len(seeds))) and len(same) == 1:
         several = f" --seeds {len(seeds)}" if len(seeds) > 1 else ""
-        return [f"equipoise compare {shlex.join(methods)}{same.pop()}{several}"]
+        return [f"equipoise compare {shlex.join(methods)}{same.pop()}{several}{''.join(renamed.values())}"]
     return [
         f"equipoise run --method {shlex.quote(config['method'])}{_options(config)} --seed {config.get('seed', 0)}"
+        + renamed.get(config["method"], "")
         for config in configs
     ]
 

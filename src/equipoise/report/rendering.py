@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from equipoise.report.formatting import lines, plural
 from equipoise.report.layout import Cell, Grid, Sheet, sheets
 
 if TYPE_CHECKING:
@@ -13,32 +14,52 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Numbers = Mapping[str, Any]
+NAME: Final = 26  # characters of a method's name in a line of the terminal
 
 
-def rich_table(comparison: Numbers, width: int = 1000) -> Group:
-    """A comparison for the terminal: one row per method, the best value of each column in bold; one table per measure.
+def rich_table(comparison: Numbers, width: int = 1000, details: bool = True) -> Group:
+    """A comparison for the terminal: one row per method, the best value of each column in bold; the accuracy comes last.
 
     Parameters
     ----------
     comparison : what `comparison` returned.
     width : columns of the terminal, >= 1; columns that do not fit go into another table below.
+    details : every table with its differences; else that of the accuracy alone, below the one that the data are about
+        (see `purpose`), and how many are left out.
     """
     from rich.console import Group
+    from rich.text import Text
 
+    every = sheets(comparison)
+    kept = every if details else [every[0], *(sheet for sheet in every if sheet.name == purpose(comparison))]
+    left = [plural(len(every) - len(kept), "further table")] if len(kept) < len(every) else []
+    if not details:
+        hidden = any(sheet.differences for sheet in every)
+        left += [f"the differences to {comparison['methods'][0]['method']}"] if hidden else []
+        kept = [replace(sheet, test=(), differences=()) for sheet in kept]
     said: set[str] = set()
-    shown: list[Table | str] = []
-    for sheet in sheets(comparison):
-        # The sentences take the width of the table, and that of the accuracy is wide enough.
-        for part in _folded(sheet, width):
-            shown += [*([""] if shown else []), _rich_table(part, said, 60 if shown else None)]
-    return Group(*shown)
+    # That of the accuracy says all its sentences; they take the width of the table.
+    tables = [[_rich_table(part, said, min(60, width)) for part in _folded(sheet, width)] for sheet in kept]
+    ordered = [table for of_sheet in (*tables[1:], tables[0]) for table in of_sheet]
+    shown = [part for table in ordered for part in ("", table)][1:]
+    more = " and ".join(left)
+    return Group(*shown, *([Text(f"{more[0].upper()}{more[1:]}: with --details, or in the report.")] if more else []))
+
+
+def purpose(comparison: Numbers) -> str:
+    """The name of the table that answers what the data were arranged for, beside that of the accuracy; empty if none.
+
+    It is that of group fairness where groups were asked for, else that of collaboration where it is known what clients
+    reach alone.
+    """
+    return next((name.replace("_", "-") for name in ("group_fairness", "collaboration") if comparison[name]), "")
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     """The table; if it is wider than the terminal, several tables with some of the columns each."""
     if sheet.narrow:  # its names are folded
         return [sheet]
-    names = max(len("method"), *(len(name) for name, _ in sheet.grid.rows))
+    names = max(len(line) for name in ("method", *(name for name, _ in sheet.grid.rows)) for line in lines(name, NAME))
     blocks: list[list[int]] = [[]]
     free = room = width - names - 2  # an edge on either side
     for k, title in enumerate(sheet.grid.titles):
@@ -69,7 +90,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     return [*parts[:-1], last]
 
 
-def _rich_table(sheet: Sheet, said: set[str], min_width: int | None) -> Table:
+def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
     """One table. Sentences that were `said` below another table are left out; the others are added to `said`."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -98,7 +119,7 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int | None) -> Table:
             text = Text(cell.mean, style="bold green" if cell.best else "")
             text.append(f"\n±{cell.std}" if cell.std else "", style="not bold dim default")
             texts.append(text)
-        table.add_row(Text(name), *texts)
+        table.add_row(Text(name if sheet.narrow else "\n".join(lines(name, NAME))), *texts)
     return table
 
 

@@ -99,7 +99,7 @@ def curves(
         for row, runs in found.items():
             if panel_of[row] == title:
                 _line(axes, runs, spec, called[row], names.index(called[row]))
-        axes.set_title(drawing.plain(title), size=8, color=INK, loc="left")
+        drawing.title(axes, title)
         drawing.whole_numbers(axes)
     for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)  # also above a place that is left free
