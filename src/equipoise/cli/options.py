@@ -150,7 +150,7 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
         name = max((name for name in called if pair.startswith(f"{name}=")), key=len, default="")
         label = pair[len(name) + 1 :].strip()
         if not name or not label:
-            guess = near(pair.rpartition("=")[0] or pair, called)
+            guess = "" if name else near(pair.rpartition("=")[0] or pair, called)
             methods = ", ".join(dict.fromkeys(called.values()))
             raise ValueError(f"--label {pair}: expected METHOD=LABEL with one of the methods {methods}.{guess}")
         if found.setdefault(called[name], label) != label:
