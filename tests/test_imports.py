@@ -125,8 +125,8 @@ LONGER = {  # file: its limit, and why
     ),
     "fedpac": (51, "both phases of local training, the statistics, and a quadratic problem per client"),
     "fphl": (
-        68,
-        "the histogram of the paper's Figure 2 is recorded with every round, and counts and masks are bytes and bits",
+        73,
+        "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits",
     ),
     "principal": (
         47,

@@ -78,3 +78,11 @@ def test_a_formula_is_shown_to_who_points_at_it_or_gets_there_by_keyboard(report
     assert "Σ" in measured(report, hint, 1000)
     assert '<a class="term"' in report.read_text()
     assert screenshot(report, tmp_path / "page.png").stat().st_size > 10_000
+
+
+def test_a_phone_shows_the_statistics_before_the_groups(report: Path) -> None:
+    """Without scrolling, beside the names of the methods, which stay where they are."""
+    of_first = """(() => { const cells = [...page.querySelector("table").rows[0].cells];
+      return [cells.filter(e => e.classList.contains("total") && e.getBoundingClientRect().right <= page.documentElement.clientWidth)
+        .map(e => e.textContent.trim()), page.defaultView.getComputedStyle(cells[0]).position]; })()"""
+    assert measured(report, of_first, 390) == [["AVG", "STD", "worst"], "sticky"]
