@@ -690,8 +690,11 @@ def test_the_terminal_ends_with_the_accuracy_and_says_what_more_there_is():
     assert text.count(" method ") == 1
     assert "AUC" not in text
     assert not re.search(r"p[=<]", text)
-    said = "3 further tables and the differences to fedavg: with --details, or in the report."
+    said = "3 further tables and the tests against fedavg: with --details, or in the report."
     assert " ".join(text.split()).endswith(said)
+    against = found["methods"][2]["versus"]["worst"]
+    assert re.search(rf" \[\+{against['low']:.2f}, *\n.*\+{against['high']:.2f}\] *\n", text)  # in the table
+    assert "[low, high]: 95 % interval of the difference to fedavg, over the seeds." in " ".join(text.split())
     every = shown(rich_table(found, 80, details=True), 80)
     assert every.count(" method ") == 4
     assert every.index("AUC") < every.index("Accuracy of the global model")

@@ -116,7 +116,7 @@ Figures = Annotated[
 ]
 Details = Annotated[
     bool,
-    typer.Option("--details", help="Also print the tables of other measures, and the differences to the first method."),
+    typer.Option("--details", help="Also print the tables of other measures, and the tests against the first method."),
 ]
 Labels = Annotated[
     list[str] | None,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from equipoise.report.formatting import lines, plural
+from equipoise.report.formatting import PERCENT, lines, plural
 from equipoise.report.layout import Cell, Grid, Sheet, sheets
 
 if TYPE_CHECKING:
@@ -24,26 +25,41 @@ def rich_table(comparison: Numbers, width: int = 1000, details: bool = True) -> 
     ----------
     comparison : what `comparison` returned.
     width : columns of the terminal, >= 1; columns that do not fit go into another table below.
-    details : every table with its differences; else that of the accuracy alone, below the one that the data are about
-        (see `purpose`), and how many are left out.
+    details : every table with its differences and tests; else that of the accuracy alone with the intervals of its
+        differences, below the one that the data are about (see `purpose`), and how many are left out.
     """
     from rich.console import Group
     from rich.text import Text
 
-    every = sheets(comparison)
-    kept = every if details else [every[0], *(sheet for sheet in every if sheet.name == purpose(comparison))]
-    left = [plural(len(every) - len(kept), "further table")] if len(kept) < len(every) else []
+    main, *others = sheets(comparison)
+    kept = others if details else [sheet for sheet in others if sheet.name == purpose(comparison)]
+    left = [plural(len(others) - len(kept), "further table")] if len(kept) < len(others) else []
+    first, *rest = comparison["methods"]
+    several = any(method["versus"]["seeds"] > 1 for method in rest)
     if not details:
-        hidden = any(sheet.differences for sheet in every)
-        left += [f"the differences to {comparison['methods'][0]['method']}"] if hidden else []
+        left += [f"the tests against {first['method']}"] if several else []
+        where = "over the seeds" if several else "over the test samples of this one seed"
+        said = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}."
+        main = replace(_with_intervals(main), test=(said,) if main.differences else (), differences=())
         kept = [replace(sheet, test=(), differences=()) for sheet in kept]
-    said: set[str] = set()
+    known: set[str] = set()
     # That of the accuracy says all its sentences; they take the width of the table.
-    tables = [[_rich_table(part, said, min(60, width)) for part in _folded(sheet, width)] for sheet in kept]
+    tables = [[_rich_table(part, known, min(60, width)) for part in _folded(sheet, width)] for sheet in (main, *kept)]
     ordered = [table for of_sheet in (*tables[1:], tables[0]) for table in of_sheet]
     shown = [part for table in ordered for part in ("", table)][1:]
     more = " and ".join(left)
     return Group(*shown, *([Text(f"{more[0].upper()}{more[1:]}: with --details, or in the report.")] if more else []))
+
+
+def _with_intervals(sheet: Sheet) -> Sheet:
+    """The same table with a row below each method for the intervals of its differences."""
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    for name, cells in sheet.grid.rows:
+        rows.append((name, cells))
+        found = [re.search(r"(\[.*,) (.*\])", cell.difference) for cell in cells]
+        if any(found):
+            rows.append((" difference", tuple(Cell(f"{m[1]}\n{m[2]}" if m else "") for m in found)))
+    return replace(sheet, grid=Grid(sheet.grid.titles, tuple(rows)))
 
 
 def purpose(comparison: Numbers) -> str:
@@ -63,7 +79,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     blocks: list[list[int]] = [[]]
     free = room = width - names - 2  # an edge on either side
     for k, title in enumerate(sheet.grid.titles):
-        cells = [text for _, row in sheet.grid.rows for text in (row[k].mean, f"±{row[k].std}")]
+        cells = [text for _, row in sheet.grid.rows for text in (*row[k].mean.split("\n"), f"±{row[k].std}")]
         need = 1 + max(6, len(title), *map(len, cells))
         if blocks[-1] and need > free:
             blocks.append([])
