@@ -16,6 +16,7 @@ from equipoise.metrics.performance import last_rounds
 from equipoise.report import drawing
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
+from equipoise.report.layout import FAILED
 from equipoise.report.statistics import Comparison, Run
 
 if TYPE_CHECKING:
@@ -621,9 +622,10 @@ def save_all(
 def _with(
     histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str, last: int = 5
 ) -> dict[str, list[Run]]:
-    """Runs by label that have the data of a figure."""
+    """Runs that have the data of a figure, by label; one with a run that has learned nothing is marked."""
     found = Comparison.of(histories, last).runs
-    runs = {label: kept for label, seeds in found.items() if (kept := [run for run in seeds.values() if has(run)])}
+    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in found.items()}
+    runs = {label + FAILED * any(run.failure for run in of): of for label, of in kept.items() if of}
     if not runs:
         raise ValueError(f"this figure shows {what}, which no record of {', '.join(found)} holds.")
     return runs
@@ -632,7 +634,7 @@ def _with(
 def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]:
     """Paired differences to the first method and halves of their 95 % intervals, by method and statistic."""
     return {
-        method["method"]: {
+        method["method"] + FAILED * bool(method["failed"]): {
             key: (test["difference"], test["ci95"])
             for key in TESTED
             if (test := method["versus"][key])["ci95"] is not None

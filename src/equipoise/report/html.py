@@ -17,6 +17,7 @@ from equipoise.report import booktabs, drawing, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.formatting import plural
 from equipoise.report.layout import (
+    FAILED,
     Grid,
     PairedTests,
     Sheet,
@@ -105,7 +106,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         every=every_client(found),
         traffic=communication(found),
         figures=[
-            (name, plot.heading, plot.caption.format(**parts), svg(name, figure))
+            (name, plot.heading, plot.caption.format(**parts) + parts["failed"], svg(name, figure))
             for name, figure in drawings.draw_all(found).items()
             for plot in (drawings.PLOTS[name],)
         ],
@@ -197,6 +198,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
         "bands": " Bands: standard deviation over seeds." if several else "",
         "range": " Line: median over seeds; band: from the lowest to the highest." if several else "",
         "beyond": _beyond(found),
+        "failed": f"{FAILED}: has learned nothing." if any(of["failed"] for of in found["methods"]) else "",
         "seed": " Drawn for the lowest seed." if several else "",
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }
