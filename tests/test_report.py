@@ -602,9 +602,9 @@ def test_losses_of_a_diverged_run_are_marked_and_leave_the_others_legible():
     assert marks.get_marker() == "^"
     assert marks.get_xdata().tolist() == [2, 3, 4, 5, 6, 7]
     assert set(marks.get_ydata()) == {end} == {wrong.get_ydata().max()}
-    assert (
-        "Triangles: beyond the axis, or not finite (afl)." in Page(render([made_up(), diverged(made_up("afl"))])).text
-    )
+    page = Page(render([made_up(), diverged(made_up("afl"))])).text
+    assert "Triangles: beyond the axis, or not finite (afl). †: has learned nothing." in page
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["fedavg", "afl †"]
 
 
 @pytest.mark.filterwarnings("error:constrained_layout")
