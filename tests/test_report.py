@@ -425,7 +425,7 @@ def test_verdict_names_the_fairest_and_quotes_the_test():
     assert text.count("Holm p < .001") == 6
     assert "one seed" not in text
     versus = found["leaders"]["std"]["versus"]["fedavg"]
-    low, high = (f"{versus[end]:.2f}".replace("-", "−") for end in ("low", "high"))
+    low, high = (f"{versus[end]:+.2f}".replace("-", "−") for end in ("low", "high"))
     assert f"[{low}, {high}]" in text
 
 

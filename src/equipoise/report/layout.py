@@ -27,12 +27,16 @@ FAILED: Final = " †"  # behind the name of a method whose training diverged, o
 
 
 class Cell(NamedTuple):
-    """One entry of a table: mean and std over seeds, the difference to the first method, whether it is the best."""
+    """One entry of a table: mean and std over seeds, the difference to the first method, whether it is the best.
+
+    `interval` are the ends of the 95 % interval of the difference, where it has one.
+    """
 
     mean: str
     std: str = ""
     difference: str = ""
     best: bool = False
+    interval: tuple[str, str] | None = None
 
     @property
     def text(self) -> str:
@@ -397,6 +401,7 @@ def _cells(
             "" if of["std"] is None else number(of["std"], column.digits),
             difference(one, p if len(family) > 1 else None) if one else "",
             not none and (best or (counts and method["method"] in tied)),
+            (number(one["low"], sign=True), number(one["high"], sign=True)) if one and one["low"] is not None else None,
         )
 
 

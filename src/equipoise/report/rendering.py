@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -56,9 +55,9 @@ def _with_intervals(sheet: Sheet) -> Sheet:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for name, cells in sheet.grid.rows:
         rows.append((name, cells))
-        found = [re.search(r"(\[.*,) (.*\])", cell.difference) for cell in cells]
-        if any(found):
-            rows.append((" difference", tuple(Cell(f"{m[1]}\n{m[2]}" if m else "") for m in found)))
+        if any(cell.interval for cell in cells):
+            texts = ("[{},\n{}]".format(*cell.interval) if cell.interval else "" for cell in cells)
+            rows.append((" difference", tuple(map(Cell, texts))))
     return replace(sheet, grid=Grid(sheet.grid.titles, tuple(rows)))
 
 

@@ -155,8 +155,8 @@ def _of_one(method: dict[str, Any]) -> str:
     )
 
 
-def _interval(low: float, high: float) -> str:
-    return f" [{number(low)}, {number(high)}]"
+def _interval(low: float, high: float, *, sign: bool = False) -> str:
+    return f" [{number(low, sign=sign)}, {number(high, sign=sign)}]"
 
 
 def _against(leader: Numbers, label: str) -> str:
@@ -164,7 +164,7 @@ def _against(leader: Numbers, label: str) -> str:
     found = leader["versus"][label]
     if found["difference"] is None or found["low"] is None:
         return label
-    text = f"{label} (difference {number(found['difference'], sign=True)}{_interval(found['low'], found['high'])}"
+    text = f"{label} (difference {number(found['difference'], sign=True)}{_interval(found['low'], found['high'], sign=True)}"
     if found["p"] is not None:
         text += f", {'Holm ' * (len(leader['versus']) > 1)}p {p_value(found['p']) if found['p'] < 0.001 else '= ' + p_value(found['p'])}"
     if not found["apart"] and found["seeds"] > 1:
