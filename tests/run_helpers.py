@@ -76,7 +76,7 @@ def records(directory: Path) -> list[dict[str, Any]]:
     """The lines of ``metrics.jsonl`` without their times; every line must be whole."""
     text = (directory / "metrics.jsonl").read_text()
     assert text.endswith("\n")
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in text.splitlines()]
+    return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "hash")} for line in text.splitlines()]
 
 
 def assert_same_run(one: Path, two: Path) -> None:

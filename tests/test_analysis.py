@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from equipoise.analysis import decomposition, filter_normalised, landscape, trac
 from equipoise.analysis.heterogeneity import cells, measure
 from equipoise.core.client import visit_client
 from equipoise.core.oracle import Oracle
+from equipoise.federation.history import History
 from equipoise.metrics.decomposition import decompose
 from equipoise.report import analysis as draw
 from equipoise.runs import directory as runs
@@ -175,10 +177,11 @@ def test_a_run_that_was_only_begun_serves(tmp_path: Path) -> None:
 def test_a_repetition_that_differs_is_refused(tmp_path: Path) -> None:
     path = run_of(tmp_path / "run")
     runs.execute(path, progress=False)
-    lines = [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
-    lines[1]["weights"] = lines[1]["weights"][::-1]
-    lines[1]["weights"][0] += 0.1
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = History.from_run(path)
+    history.records[1]["weights"].reverse()
+    history.records[1]["weights"][0] += 0.1
+    history.to_jsonl(path / "metrics.jsonl")
+    shutil.rmtree(path / "checkpoint")
     with pytest.raises(RunError, match="round 1 gives its clients other weights"):
         decomposition(path)
     assert not (path / "decomposition.json").exists()

@@ -218,7 +218,7 @@ def test_a_run_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
     machines.serve()
     one, two = (
         [
-            {k: v for k, v in json.loads(line).items() if k not in ("seconds", "sent")}
+            {k: v for k, v in json.loads(line).items() if k not in ("seconds", "sent", "hash")}
             for line in (m.run / "metrics.jsonl").read_text().splitlines()
         ]
         for m in (whole, machines)
@@ -232,6 +232,23 @@ def test_a_finished_run_stays_as_it_is(tmp_path: Path) -> None:
     before = (machines.run / "metrics.jsonl").read_bytes()
     machines.serve()
     assert (machines.run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_touched_file_of_a_run_is_named(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    machines.serve()
+    for name, expected in (
+        ("config.toml", "config.toml cannot be read, or was changed"),
+        ("sites.json", "sites.json is damaged"),
+        ("metrics.jsonl", r"metrics.jsonl: line \d is damaged"),
+        ("checkpoint/checkpoint.json", r"checkpoint.json is damaged \(its content is not what was written\)"),
+    ):
+        before = (machines.run / name).read_bytes()
+        middle = len(before) // 2
+        (machines.run / name).write_bytes(before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :])
+        with pytest.raises((SitesError, CheckpointError), match=expected):
+            machines.serve()
+        (machines.run / name).write_bytes(before)
 
 
 def test_another_run_in_the_directory_is_an_error(tmp_path: Path) -> None:
@@ -707,7 +724,7 @@ def test_a_personal_model_is_not_on_the_server(tmp_path: Path) -> None:
 
 def test_resuming_a_consortium_as_a_simulation_is_refused(tmp_path: Path) -> None:
     consortium("scaffold", states=tmp_path / "states").fit(1, directory=tmp_path / "run", progress=False)
-    with pytest.raises(CheckpointError, match="another experiment: its labels"):
+    with pytest.raises(CheckpointError, match="was begun with other data: the training data of the clients"):
         federation("scaffold").resume(tmp_path / "run")
 
 

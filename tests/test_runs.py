@@ -24,6 +24,7 @@ from equipoise.federation import checkpoint
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError, configure
 from equipoise.system import files
+from equipoise.system.seals import open_json
 from run_helpers import SIZES, assert_same_run, cache, config, executed, records, started, tensors
 
 FILES = {"config.toml", "manifest.json", "metrics.jsonl", "checkpoint/checkpoint.json", "summary.json"}
@@ -78,7 +79,7 @@ def test_the_metrics_have_a_line_for_every_round(run: Path) -> None:
 
 def test_the_summary_is_that_of_the_history(run: Path) -> None:
     history = eq.History.from_run(run)
-    assert json.loads((run / "summary.json").read_text()) == history.summary()
+    assert open_json((run / "summary.json").read_text()) == history.summary()
     assert history.method == history.label == "scaffold+fedheal"
     assert (history.scenario, history.seed, len(history)) == ("digits", 0, 4)
 

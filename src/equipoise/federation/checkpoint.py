@@ -21,6 +21,7 @@ from equipoise.core.client_rows import Copy, Rows
 from equipoise.system import tensor_files
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import sweep, write_atomically
+from equipoise.system.seals import open_json, sealed_json
 
 POINTER = "checkpoint.json"
 PIECE = 16 << 20  # bytes of rows in a file, so that writing and reading them takes little memory
@@ -31,7 +32,7 @@ class CheckpointError(ExpectedError):
 
 
 def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[str, Any]) -> None:
-    """Write a checkpoint; the JSON file, written last, names the files of tensors and their hashes.
+    """Write a checkpoint; the JSON file, written last, names the files of tensors and their hashes, and has its own.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
         name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the previous checkpoint may need the other
     write_atomically(directory / name, content)
     pointer |= {"tensors": name, "sha256": digest}
-    write_atomically(directory / POINTER, json.dumps(pointer, indent=1).encode())
+    write_atomically(directory / POINTER, sealed_json(pointer))
     tidy(directory)
 
 
@@ -143,7 +144,7 @@ def about(directory: Path) -> dict[str, Any]:
     CheckpointError : missing or damaged, naming the file.
     """
     try:
-        meta: dict[str, Any] = json.loads((directory / POINTER).read_bytes())
+        meta: dict[str, Any] = open_json((directory / POINTER).read_bytes().decode(errors="replace"))
         valid = isinstance(meta["tensors"], str) and isinstance(meta["sha256"], str)
         valid = valid and all(isinstance(meta[key], int) for key in ("t", "rounds"))
         if not valid or not isinstance(meta["fingerprint"], dict):
@@ -155,7 +156,8 @@ def about(directory: Path) -> dict[str, Any]:
         raise _missing(directory, POINTER) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{directory / POINTER} is damaged ({error}). Delete {directory} to start the run again."
+            f"{directory / POINTER} is damaged ({error}). Put it back, or delete {directory} to start the run again; the records "
+            "of its rounds are not lost before that."
         ) from None
     return meta
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,17 +10,24 @@ from typing import Any
 
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
-from equipoise.federation.fingerprint import differing, fingerprint
-from equipoise.federation.records import Record, line
-from equipoise.federation.trial import Progression, Trial
+from equipoise.federation.fingerprint import changed, differing
+from equipoise.federation.records import DamagedLineError, Record, last_hash, line, lines, parse
+from equipoise.federation.trial import Progression
 from equipoise.system.files import write_atomically
+from equipoise.system.seals import open_json, sealed_json
+
+log = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
+MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
+UNKNOWN = "is of an earlier version, which kept no hash of its data: that they are the same could not be checked."
 
 
-def claim(directory: Path, trial: Trial, t: int, records: Sequence[Record]) -> None:
+def claim(directory: Path, ours: Mapping[str, Any], t: int, records: Sequence[Record]) -> None:
     """Make sure that a directory holds this run and no other, with the records of its ``t`` rounds so far.
+
+    ``ours`` is the run's fingerprint.
 
     Raises
     ------
@@ -28,50 +35,72 @@ def claim(directory: Path, trial: Trial, t: int, records: Sequence[Record]) -> N
     """
     if checkpoint.exists(directory / CHECKPOINT):
         meta = checkpoint.about(directory / CHECKPOINT)
-        if meta["t"] != t or differing(meta.get("fingerprint", {}), fingerprint(trial)):
+        if meta["t"] != t or differing(meta.get("fingerprint", {}), ours):
             raise ValueError(
                 f"{directory} holds another run, at round {meta['t']}, and this federation is at {t}. "
                 "Call resume() to go on with a run, or choose another directory."
             )
     if records or (directory / METRICS).exists():
-        write_atomically(directory / METRICS, "".join(map(line, records)))
+        write_atomically(directory / METRICS, "".join(lines(records)))
 
 
 def write_manifest(directory: Path, meta: Mapping[str, Any], machines: Sequence[Mapping[str, Any]]) -> None:
-    """Write what computed the run into its manifest, and all of ``meta`` where there is no manifest yet."""
-    path = directory / "manifest.json"
-    known = json.loads(path.read_text()) if path.exists() else meta
-    write_atomically(path, json.dumps({**known, "machines": machines}, indent=1))
+    """Write what computed the run into its manifest, and all of ``meta`` where there is no manifest yet.
+
+    Raises
+    ------
+    CheckpointError : the manifest is damaged.
+    """
+    path = directory / MANIFEST
+    try:
+        known = {**open_json(path.read_bytes().decode(errors="replace"))} if path.exists() else meta
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}). Put it back, or delete it: it is written again, and no round is lost."
+        ) from None
+    write_atomically(path, sealed_json({**known, "machines": machines}))
 
 
 def append(directory: Path, record: Record) -> None:
     """Add the record of a round; it is on the disk before the checkpoint that counts on it."""
+    text = line(record, last_hash(directory / METRICS))
     with (directory / METRICS).open("ab") as file:
-        file.write(line(record).encode())
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
 
 
-def save(directory: Path, trial: Trial, now: Progression, meta: Mapping[str, Any]) -> None:
-    """Write a checkpoint, atomically, with what else it is to say."""
-    about = {"t": now.t, "fingerprint": fingerprint(trial), **meta}
+def save(directory: Path, ours: Mapping[str, Any], now: Progression, meta: Mapping[str, Any]) -> None:
+    """Write a checkpoint, atomically, with the run's fingerprint ``ours`` and what else it is to say."""
+    last = last_hash(directory / METRICS)  # by which lines that are missing at the end are found
+    about = {"t": now.t, "fingerprint": dict(ours), "records": last, **meta}
     checkpoint.write(directory / CHECKPOINT, now.tensors(), about)
 
 
-def restore(directory: Path, trial: Trial, now: Progression) -> tuple[Progression, dict[str, Any]]:
+def restore(directory: Path, ours: Mapping[str, Any], now: Progression) -> tuple[Progression, dict[str, Any]]:
     """The progression of a checkpoint, in the form of ``now``, and what else it says.
+
+    ``ours`` is the fingerprint of the run that is to go on.
 
     Raises
     ------
-    CheckpointError : missing, damaged, or of a federation with other settings, naming the first that differs.
+    CheckpointError : missing, damaged, or of a federation with other data or settings, naming the first that differs.
     """
     tensors, meta = checkpoint.read(directory / CHECKPOINT)
-    ours, its = fingerprint(trial), meta["fingerprint"]
-    if key := differing(its, ours):
+    its = meta["fingerprint"]
+    key = differing(its, ours)
+    if key in ("labels", "data"):
+        raise CheckpointError(
+            f"The run in {directory} was begun with other data: {changed(its.get('data', {}), ours['data'])} differ from those "
+            "given now. Give the same data again, or choose another directory."
+        )
+    if key:
         raise CheckpointError(
             f"The checkpoint in {directory} is of another experiment: "
             f"its {key} is {_short(its.get(key))}, here it is {_short(ours.get(key))}."
         )
+    if "data" not in its:
+        log.warning("%s %s", directory, UNKNOWN)
     try:
         return now.restored(tensors, int(meta["t"])), meta
     except KeyError as error:
@@ -80,31 +109,33 @@ def restore(directory: Path, trial: Trial, now: Progression) -> tuple[Progressio
         ) from None
 
 
-def trim(path: Path, t: int) -> list[Record]:
+def trim(path: Path, t: int, last: str = "") -> list[Record]:
     """Drop what a killed run wrote to ``metrics.jsonl`` after its last checkpoint, and return the rest.
+
+    ``last`` is the hash of a line that the checkpoint counts on.
 
     Raises
     ------
-    CheckpointError : a damaged line before that, which no kill explains; the file stays as it is.
+    CheckpointError : a line before that is damaged or missing, which no kill explains; the file stays as it is.
     """
     if not path.exists():
         return []
-    records: list[Record] = []
-    lines = path.read_bytes().decode(errors="replace").split("\n")  # what follows the last newline is empty, or torn
-    for number, text in enumerate(lines[:-1], start=1):
-        if len(records) == t or (records and records[-1]["round"] >= t - 1):
-            break
-        try:
-            record = json.loads(text)
-            if record["round"] >= t:
-                break
-        except (ValueError, KeyError, TypeError):
-            raise CheckpointError(
-                f"{path}: line {number} is damaged. Put the file back, or delete {path.parent / CHECKPOINT} to start the run again."
-            ) from None
-        records.append(record)
-    write_atomically(path, "".join(map(line, records)))
+    advice = f"Put the file back, or delete {path.parent / CHECKPOINT} to start the run again."
+    try:
+        records, hashes = parse(path.read_bytes().decode(errors="replace"), t)
+    except DamagedLineError as error:
+        raise CheckpointError(f"{path}: {error}. {advice}") from None
+    if last and last not in hashes:
+        raise CheckpointError(
+            f"{path} lacks {_missing(records, t)}, and the checkpoint is after round {t - 1}. {advice}"
+        )
+    write_atomically(path, "".join(lines(records)))
     return records
+
+
+def _missing(records: Sequence[Record], t: int) -> str:
+    lost = sorted(set(range(t)) - {record["round"] for record in records})
+    return f"round {lost[0]}" if lost else "the round that the checkpoint was written after"
 
 
 def _short(value: Any) -> str:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,13 +17,14 @@ from equipoise.core import task
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import SGD, Solver
-from equipoise.data.samples import Transform, loaded, read
+from equipoise.data.samples import Samples, Stream, Transform, loaded, read
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
 from equipoise.federation import evaluation, provenance
 from equipoise.federation.assembly import assemble, choose_engine
 from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets
+from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame
 from equipoise.federation.method import Method
@@ -262,7 +264,7 @@ class Federation:
 
     def _settle(self, path: Path, rounds: int) -> None:
         """Make sure that the directory holds this run and no other, with all its rounds so far."""
-        files.claim(path, self.trial, self.progress.t, self.records)
+        files.claim(path, self.fingerprint, self.progress.t, self.records)
         self.save(path, rounds)
         files.write_manifest(path, {**self.history.meta, "rounds": rounds}, self.machines)
 
@@ -335,10 +337,28 @@ class Federation:
         return self.model.network(vector)
 
     # checkpoints
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What must agree for a run to go on: method, settings, network, and hashes of all data."""
+        return fingerprint(self.trial, self._contents)
+
+    @cached_property
+    def _contents(self) -> dict[str, str]:
+        """Hashes of the data, which are made when they are first needed."""
+        trial = self.trial
+        held_out = trial.oracle.source if trial.oracle is not None and trial.method.needs else None
+        # clients that are away have their data where they are
+        return contents(
+            () if trial.away else trial.data,
+            self.tests.sets,
+            self.tests.groups,
+            held_out if isinstance(held_out, Samples | Stream) else None,
+        )
+
     def save(self, directory: str | Path, rounds: int | None = None) -> None:
         """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` is how many are planned."""
         meta = {"rounds": rounds or self.progress.t, "alone": self.alone, "machines": self.machines}
-        files.save(Path(directory), self.trial, self.progress, meta)
+        files.save(Path(directory), self.fingerprint, self.progress, meta)
         if self.population is not None:
             self.population.saved(self.progress)
 
@@ -347,12 +367,12 @@ class Federation:
 
         Raises
         ------
-        CheckpointError : missing, damaged, or of a federation with other settings, naming the first that differs.
+        CheckpointError : missing, damaged, or of a federation with other data or settings, naming what differs.
         """
         path = Path(directory)
-        self.progress, meta = files.restore(path, self.trial, self.progress)
+        self.progress, meta = files.restore(path, self.fingerprint, self.progress)
         self.alone = self.alone or meta.get("alone")
-        self.records = files.trim(path / files.METRICS, self.progress.t)
+        self.records = files.trim(path / files.METRICS, self.progress.t, meta.get("records", ""))
         self.machines = list(meta.get("machines", []))
         if self.population is not None:
             self.population.saved(self.progress)

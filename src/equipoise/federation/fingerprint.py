@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise.core.draws import seeded
 from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.settings import Settings
-from equipoise.data.samples import Samples, Stream
+from equipoise.data.memory_mapped import Mapped
+from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.federation.trial import Trial
 from equipoise.submodels.hidden_units import Neurons
+from equipoise.system import hashes
+
+Data = Samples | Stream | Absent
+LOOKS = 8  # samples of a streamed data set that are hashed
+PARTS = {  # of what is hashed of data, in words
+    "inputs": "the training data of the clients",
+    "tests": "the test sets",
+    "groups": "the groups of the clients",
+    "validation": "the validation data",
+}
 
 
 def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
@@ -27,8 +41,62 @@ def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
     }
 
 
-def fingerprint(trial: Trial) -> dict[str, Any]:
-    """What must agree for a checkpoint to be continued."""
+def contents(
+    clients: Sequence[Data], tests: Mapping[str, Data], groups: Sequence[str] | None, validation: Data | None
+) -> dict[str, str]:
+    """Hashes of all data of a federation, by the keys of :data:`PARTS`.
+
+    Of data in memory every byte counts, of images on disk their file and which of them are used. Of a streamed data set
+    :data:`LOOKS` samples spread over it count, those that are the same when read twice; of clients that are
+    :class:`equipoise.Lazy` the first, and the sizes of the others.
+    """
+    return {
+        "inputs": _together(_content(data, look=m == 0) for m, data in enumerate(clients)),
+        "tests": _together(f"{name}: {_content(tests[name])}" for name in sorted(tests)),
+        "groups": _together([] if groups is None else groups),
+        "validation": "" if validation is None else _content(validation),
+    }
+
+
+def changed(its: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """In words, which data differ; empty if none do."""
+    if not its:  # of an earlier version, which knew the labels only
+        return "the labels of the clients"
+    *most, last = [words for key, words in PARTS.items() if its.get(key) != ours.get(key)] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _together(texts: Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+
+
+def _content(data: Data, *, look: bool = True) -> str:
+    """Hash of samples; those of an absent client are loaded to ``look`` at them."""
+    if isinstance(data, Absent):
+        return _content(loaded(data)) if look else str(data.size)
+    total = hashlib.sha256()
+    if isinstance(data, Samples):
+        total.update(f"{data.x.dtype} {list(data.x.shape)}".encode())
+        total.update(_view(data.x))
+        total.update(_view(data.y))
+    elif isinstance(data.dataset, Mapped):
+        total.update(hashes.of_file(data.dataset.path).encode())
+        total.update(data.dataset.rows.tobytes())
+        total.update(_view(data.dataset.targets))
+    else:
+        total.update(str(data.size).encode())
+        as_stored = replace(data, transform=None, dtype=torch.int64)  # which is the type of what is not converted
+        with seeded(0):  # a data set may draw random numbers
+            for row in range(0, data.size, -(-data.size // LOOKS)):
+                first, second = (as_stored.batch(torch.tensor([row]), None) for _ in range(2))
+                if all(map(torch.equal, first, second)):
+                    for x in first:
+                        total.update(_view(x))
+    return total.hexdigest()
+
+
+def fingerprint(trial: Trial, data: Mapping[str, str]) -> dict[str, Any]:
+    """What must agree for a checkpoint to be continued; ``data`` are the :func:`contents`."""
     return {
         "method": str(trial.method),
         "seed": trial.settings.seed,
@@ -39,12 +107,16 @@ def fingerprint(trial: Trial) -> dict[str, Any]:
         "validation": None if trial.oracle is None or not trial.method.needs else _validation(trial.oracle),
         "solver": repr(trial.solver),
         **trial.settings.decisive,
+        "data": dict(data),
     }
 
 
 def differing(its: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
-    """The first entry in which two fingerprints differ; a setting that is newer than a checkpoint had its default there."""
-    its = {**Settings().decisive, **its}
+    """The first entry in which two fingerprints differ.
+
+    A setting that is newer than a checkpoint had its default there; hashes of data that it lacks are not compared.
+    """
+    its = {**Settings().decisive, "data": ours.get("data"), **its}
     return next((key for key in {**ours, **its} if its.get(key) != ours.get(key)), None)
 
 
@@ -54,5 +126,10 @@ def _validation(oracle: Oracle) -> str:
     return str(int(source.sizes)) if known is None else hashlib.sha256(_bytes(known[1])).hexdigest()
 
 
+def _view(x: Tensor) -> Any:
+    """The bytes of a tensor, without a copy of one that is in memory."""
+    return x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if x.numel() else b""
+
+
 def _bytes(x: Tensor) -> bytes:
-    return x.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if x.numel() else b""
+    return bytes(_view(x))

@@ -1,6 +1,5 @@
 """What a run measured, round by round, and the numbers that summarise it."""
 
-import json
 import math
 import os
 import tomllib
@@ -14,10 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.federation import summary
-from equipoise.federation.records import Record, check, clients_evaluated, line, number, parse_lines, shorten
+from equipoise.federation.records import (
+    DamagedLineError,
+    Record,
+    check,
+    clients_evaluated,
+    lines,
+    number,
+    parse,
+    shorten,
+)
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.system.files import write_atomically
+from equipoise.system.seals import CHANGED, open_json, open_text
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -26,6 +35,12 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 Table = NDArray[np.float64]
 
+_AGAIN = {  # what helps where a file is not what was written; all others are untouched by it
+    "config.toml": "The records of its rounds are intact. Put the file back, or delete the directory and run again.",
+    "summary.json": "The run is intact. Delete this file; `equipoise resume` of the directory writes it again.",
+    "manifest.json": "The run is intact. Delete this file and summary.json; resuming the run writes both again.",
+    "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
+}
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
     "method",
@@ -134,7 +149,7 @@ class History:
         ----------
         path : the file to write, replaced if it exists.
         """
-        return write_atomically(path, "".join(line(record) for record in self.records))
+        return write_atomically(path, "".join(lines(self.records)))
 
     @property
     def method(self) -> str:
@@ -396,7 +411,7 @@ def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:
     """The records and the meta data that a run directory holds."""
     config: Record = {}
     if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
-        config = _read(run / "config.toml", tomllib.loads, "This is not the directory of a run; pass runs/<name>.")
+        config = _read(run / "config.toml", _parse_toml, "This is not the directory of a run; pass runs/<name>.")
     known: Record = {}
     for name in ("summary.json", "manifest.json"):
         if (run / name).exists():
@@ -414,12 +429,35 @@ def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:
             f'{run / "config.toml"}: expected a line such as method = "fedavg", '
             f"found the keys {', '.join(sorted(config)) or 'none'}. Add the method the run was made with."
         )
-    records = _read(run / "metrics.jsonl", parse_lines, "The run has not finished its first round.")
-    return records, meta | {"config": config}
+    return _records(run), meta | {"config": config}
+
+
+def _records(run: Path) -> tuple[Record, ...]:
+    """All records of a run, which must have the line that its checkpoint counts on."""
+    path, pointer = run / "metrics.jsonl", run / "checkpoint" / "checkpoint.json"
+    # read first, because another process may be at the run
+    last = _read(pointer, _parse_object, "").get("records") if pointer.exists() else None
+    try:
+        records, hashes = _read(path, parse, "The run has not finished its first round.")
+    except DamagedLineError as error:
+        raise ValueError(
+            f"{path}: {error}. Put the file back, or run again. To read what is intact, delete line {error.number} "
+            "and all that follow, and the folder checkpoint."
+        ) from None
+    if last and last not in hashes:
+        raise ValueError(
+            f"{path}: lines are missing after line {len(records)}; the rounds before are intact. Put the file back, or run again. "
+            "To read what is intact, delete the folder checkpoint."
+        )
+    return tuple(records)
+
+
+def _parse_toml(text: str) -> Record:
+    return tomllib.loads(open_text(text))
 
 
 def _parse_object(text: str) -> Record:
-    content = json.loads(text)
+    content = open_json(text)
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, found {shorten(content)}.")
     return content
@@ -432,5 +470,9 @@ def _read(path: Path, parse: Callable[[str], Parsed], hint: str) -> Parsed:
         raise ValueError(f"{path} does not exist. {hint}".rstrip()) from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except DamagedLineError:
+        raise
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(
+            f"{path}: {error}. {_AGAIN[path.name]}" if str(error) == CHANGED else f"{path}: {error}"
+        ) from None

@@ -9,7 +9,7 @@ from typing import Any
 from equipoise.core.draws import cohort_size
 from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
-from equipoise.system.environment import kind, machine
+from equipoise.system.environment import code, kind, machine, release
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,22 @@ def _batch_norm(trial: Trial) -> str:
 def machines(known: Sequence[dict[str, Any]], trial: Trial, t: int) -> list[dict[str, Any]]:
     """What computed the rounds, each machine with the first of its own, where this one computes those from ``t`` on.
 
-    A run that another kind of processor began goes on with a warning.
+    A run that another kind of processor, or another version of Equipoise, began goes on with a warning.
     """
-    here = {"round": t, **machine(trial.model.initial.device)}
-    if known and kind(known[-1]) == kind(here):
-        return list(known)
-    if known:
+    here = {"round": t, **machine(trial.model.initial.device), **code()}
+    if not known:
+        return [here]
+    before, name = known[-1], f"{trial.method}, seed {trial.settings.seed}"
+    if kind(before) != kind(here):
         log.warning(
-            "%s, seed %d: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
-            trial.method, trial.settings.seed, t, kind(known[-1]), kind(here),
+            "%s: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
+            name, t, kind(before), kind(here),
         )  # fmt: skip
-    return [*known, here]
+    if release(before) != release(here):
+        log.warning(
+            "%s: rounds before %d were computed by Equipoise %s, and those from here on by %s: results may differ. "
+            "Start another run for results of one version.",
+            name, t, release(before) or "of an earlier version", release(here),
+        )  # fmt: skip
+    same = kind(before) == kind(here) and release(before) == release(here)
+    return list(known) if same else [*known, here]

@@ -1,12 +1,38 @@
-"""The records of rounds: the form they have, and how they are lines of `metrics.jsonl`."""
+"""The records of rounds: the form they have, and how they are lines of `metrics.jsonl`.
 
+Each line ends with a hash of its own content and of the hash before it, so that a line that was edited, removed or moved
+is found.
+"""
+
+import hashlib
 import itertools
 import json
 import math
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
+_HASH = re.compile(r',"hash":"([0-9a-f]{32})"\}$')
+
+
+class DamagedLineError(ValueError):
+    """A line of `metrics.jsonl` that is not what was written; says what is intact before it.
+
+    Parameters
+    ----------
+    number : of the line, from 1.
+    why : what is wrong.
+    before : the records before it.
+    """
+
+    def __init__(self, number: int, why: str, before: Sequence[Record]) -> None:
+        first, last = (before[0]["round"], before[-1]["round"]) if before else (0, -1)
+        intact = f"rounds {first} to {last} are" if first < last else f"round {first} is" if before else "no round is"
+        super().__init__(f"line {number} is damaged ({why}); {intact} intact")
+        self.number = number
 
 
 def check(records: Sequence[Record]) -> None:
@@ -29,42 +55,101 @@ def clients_evaluated(records: Sequence[Record]) -> set[int]:
     return {len(record["clients"]["accuracy"]) for record in records if "clients" in record}
 
 
-def line(record: Record) -> str:
+def line(record: Record, before: str | None = None) -> str:
     """One record as a line of `metrics.jsonl`, newline included; NaN and infinities become null.
 
     Parameters
     ----------
     record : the record of one round, see `History`; NumPy and torch numbers are written as plain numbers.
+    before : the hash of the line before, empty for the first line; None writes no hash.
     """
-    return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+    text = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text + "\n" if before is None else f'{text[:-1]},"hash":"{_hash(before, text)}"}}\n'
 
 
-def parse_lines(text: str) -> tuple[Record, ...]:
-    """The records in the text of a `metrics.jsonl`.
+def lines(records: Iterable[Record]) -> Iterator[str]:
+    """All lines of a `metrics.jsonl`, each with its hash."""
+    before = ""
+    for record in records:
+        text = line(record, before)
+        before = _HASH.findall(text[:-1])[0]
+        yield text
+
+
+def last_hash(path: Path) -> str:
+    """The hash of the last line of a `metrics.jsonl`; empty if it has none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
+            end = file.read().decode(errors="replace").removesuffix("\n")
+    except FileNotFoundError:
+        return ""
+    return "".join(_HASH.findall(end))
+
+
+def parse(text: str, rounds: int | None = None) -> tuple[list[Record], list[str]]:
+    """The records in the text of a `metrics.jsonl`, and the hash of each; empty hashes in a file of an earlier version.
 
     An incomplete last line, left by a killed run, is ignored; where a resumed run wrote a round again, the later record
-    counts.
+    counts, and its hash follows that of the round before.
+
+    Parameters
+    ----------
+    text : the whole file.
+    rounds : only that many first rounds; what follows them is not looked at.
 
     Raises
     ------
-    ValueError : a line is damaged.
+    DamagedLineError : a line is not what was written.
     """
-    records: list[Record] = []
-    lines = text.split("\n")  # the last is empty, or incomplete
-    for number, content in enumerate(lines, start=1):
+    records, hashes = list[Record](), list[str]()
+    written = text.split("\n")  # the last is empty, or incomplete
+    chained = any(map(_HASH.search, written))
+    for number, content in enumerate(written, start=1):
+        if rounds is not None and rounds <= (records[-1]["round"] + 1 if records else 0):
+            break
         if not content.strip():
             continue
+        body, given = _opened(content)
         try:
-            record = json.loads(content)
+            record = json.loads(body)
             _check(record)
+            if "hash" in record:
+                raise ValueError("its hash is not at its end, as it was written")
         except ValueError as error:
-            if number == len(lines):
+            if number == len(written):
                 break
-            raise ValueError(f"line {number} is damaged: {error} Remove the line, or run again.") from None
+            raise DamagedLineError(number, str(error).rstrip("."), records) from None
+        if rounds is not None and record["round"] >= rounds:
+            break
         while records and records[-1]["round"] >= record["round"]:
             records.pop()
+            hashes.pop()
+        if chained and given != _hash(hashes[-1] if hashes else "", body):
+            raise DamagedLineError(number, "it does not fit the hash at its end and the line before it", records)
         records.append(record)
-    return tuple(records)
+        hashes.append(given)
+    return records, hashes
+
+
+def parse_lines(text: str) -> tuple[Record, ...]:
+    """The records in the text of a `metrics.jsonl`, as :func:`parse` reads them.
+
+    Raises
+    ------
+    DamagedLineError : a line is not what was written.
+    """
+    return tuple(parse(text)[0])
+
+
+def _opened(content: str) -> tuple[str, str]:
+    """The text of a record in a line, and the hash at the line's end; empty if it has none."""
+    match = _HASH.search(content)
+    return (content, "") if match is None else (content[: match.start()] + "}", match[1])
+
+
+def _hash(before: str, text: str) -> str:
+    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:32]
 
 
 def number(value: Any) -> float:

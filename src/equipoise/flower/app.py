@@ -45,6 +45,7 @@ from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, sweep, write_atomically
+from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
         require(made)
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
     write_atomically(
-        directory / "sites.json", json.dumps({"experiment": name, "sites": [asdict(s) for s in sites.known]})
+        directory / "sites.json", sealed_json({"experiment": name, "sites": [asdict(s) for s in sites.known]})
     )
     fed = federation(task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings)
     rest = settings.rounds
@@ -190,11 +191,11 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
     meta = {**environment(), **fed.history.meta, "rounds": settings.rounds}
-    write_atomically(directory / "manifest.json", json.dumps(meta, indent=1))
+    write_atomically(directory / "manifest.json", sealed_json(meta))
     if rest > 0:
         fed.fit(rest, directory=directory, progress=False, on_round=lambda record: log.info("%s", log_line(record)))
     history = History.from_run(directory)
-    write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
+    write_atomically(directory / "summary.json", sealed_json(history.summary()))
     history.report(directory / "report.html")
     cast(Consortium, fed.population).finish(fed.trial, fed.progress)
     log.info("done: %s", directory / "report.html")
@@ -221,7 +222,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
     if not started and old.get("scenario", "sites") == "sites":  # settings may change until the first round
-        write_atomically(path, tomli_w.dumps(config))
+        write_atomically(path, sealed_text(tomli_w.dumps(config)))
     elif old != config:
         key = next(key for key in [*config, *old] if config.get(key) != old.get(key))
         raise SitesError(
@@ -229,8 +230,13 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
             f"{config.get(key)!r} here. Choose another run-dir, or delete it."
         )
     if started and (directory / "sites.json").exists():
-        fields = json.loads((directory / "sites.json").read_bytes())
-        return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]]
+        try:
+            fields = open_json((directory / "sites.json").read_bytes().decode(errors="replace"))
+            return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]]
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            raise SitesError(
+                f"{directory / 'sites.json'} is damaged. Put it back, or choose another run-dir; the records of the rounds are intact."
+            ) from None
     return f"{directory.name}-{secrets.token_hex(4)}", []
 
 
@@ -242,9 +248,11 @@ def _table(path: Path) -> dict[str, Any]:
     SitesError : it is damaged.
     """
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(open_text(path.read_bytes().decode()))
     except ValueError:
-        raise SitesError(f"{path} cannot be read. Choose another run-dir, or delete this one.") from None
+        raise SitesError(
+            f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
+        ) from None
 
 
 def in_process(

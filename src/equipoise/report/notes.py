@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from equipoise.system.environment import kind
+from equipoise.system.environment import code, kind, release
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -32,6 +32,7 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     if len(groups) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
     yield from mixed_machines(histories)
+    yield from releases(histories)
 
 
 def warnings(run: History, rounds: int) -> Iterator[str]:
@@ -49,6 +50,17 @@ def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
             f"Computed with different processors or libraries ({'; '.join(kinds)}): the last bits of each step differ, and "
             "such differences increase in training."
         )
+
+
+def releases(histories: Iterable[History]) -> Iterator[str]:
+    """A sentence if runs were not computed by one version of Equipoise, this one, as far as recorded."""
+    machines = [machine for run in histories for machine in run.meta.get("machines") or ()]
+    found = list(dict.fromkeys(release(machine) or "an earlier one" for machine in machines))
+    ours = release(code())
+    if len(found) > 1:
+        yield f"Computed by different versions of Equipoise ({'; '.join(found)}): results may differ between them."
+    elif found and found != [ours]:
+        yield f"Computed by another version of Equipoise ({found[0]}) than this one ({ours}), which may give other results."
 
 
 def alone(seeds: Mapping[int, Mapping[str, Any]]) -> bool:

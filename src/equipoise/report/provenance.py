@@ -32,6 +32,7 @@ def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
             note(str(package), version)
         for machine in run.meta.get("machines") or ():
             note("system", f"{machine['system']} {machine['architecture']}")
+            note("source of Equipoise", machine.get("source"))
             note("computed with", f"{kind(machine)} · {machine['threads']} threads")
         note("git commit", str(run.meta.get("git") or "")[:12])
         if digest := data_digest(run):

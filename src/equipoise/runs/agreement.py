@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import summary_over_seeds
-from equipoise.report.notes import mixed_machines
+from equipoise.report.notes import mixed_machines, releases
 from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, ReproducedValue, Result, of_groups
 from equipoise.runs.reproduce import ReproductionPlan, histories
 
@@ -130,7 +130,9 @@ def _doubts(
     if any(len(of) > 1 for of in trained.values()):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
-    yield from mixed_machines(history for cell in cells for history in found.get((part, cell.row), ()))
+    histories = [history for cell in cells for history in found.get((part, cell.row), ())]
+    yield from mixed_machines(histories)
+    yield from releases(histories)
 
 
 def _settings(planned: ReproductionPlan, part: str) -> str:

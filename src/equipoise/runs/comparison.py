@@ -17,6 +17,7 @@ from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
+from equipoise.system.seals import open_json, sealed_json
 from equipoise.system.threads import cores
 
 ORDER = "comparison.json"  # the runs of a comparison, the reference first
@@ -33,7 +34,13 @@ def members(base: Path) -> list[Path]:
     if any((base / name).exists() for name in ("config.toml", "manifest.json")):  # a run from Python has no config
         return [base]
     if (base / ORDER).exists():
-        return [base / name for name in json.loads((base / ORDER).read_text(encoding="utf-8"))]
+        try:
+            order = open_json((base / ORDER).read_bytes().decode(errors="replace"))
+            return [base / name for name in (order["runs"] if isinstance(order, dict) else order)]
+        except (ValueError, TypeError, KeyError):
+            raise RunError(
+                f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
+            ) from None
     return sorted(path.parent for path in base.glob("*/config.toml"))
 
 
@@ -72,7 +79,7 @@ def compare(
             raise ValueError(f"The method {configs[k].label} is given twice. Name each once.")
     for config, path in zip(configs, paths, strict=True):
         runs.start(config, path)
-    write_atomically(base / ORDER, json.dumps([path.name for path in paths], indent=1))
+    write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
     total = sum(c.rounds for c in configs)
     failed = complete(paths, jobs, None if on_progress is None else lambda done: on_progress(done, total))
     if failed:

@@ -19,19 +19,20 @@ from torch import nn
 from equipoise import flower, networks, scenarios
 from equipoise.core.model import Model
 from equipoise.core.settings import made
-from equipoise.data.locations import digest
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.contribution import Alone
 from equipoise.federation.federation import Federation
-from equipoise.federation.fingerprint import fingerprint
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.federation.records import Record
+from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError
 from equipoise.scenarios import Scenario
+from equipoise.system import hashes
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
+from equipoise.system.seals import open_text, sealed_json, sealed_text
 from equipoise.system.threads import cores
 
 MEASURED = ("standalone_test", "standalone_val")
@@ -45,19 +46,20 @@ def start(config: RunConfig, directory: Path) -> None:
 
     Raises
     ------
-    RunError : a directory that holds another run or something else.
+    RunError : a directory that holds another run, the same on other data, or something else.
     """
     path = directory / "config.toml"
     text = tomli_w.dumps({name: value for name, value in config.table().items() if value is not None})
     if path.exists():
         again = made(RunConfig, tomllib.loads(text))  # as it reads back: lists for tuples
         if replace(load(directory), label=again.label) == again:
+            unchanged.check(config, directory)
             return
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
         raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text)
+    write_atomically(path, sealed_text(text))
 
 
 def load(directory: Path) -> RunConfig:
@@ -69,13 +71,15 @@ def load(directory: Path) -> RunConfig:
     """
     path = directory / "config.toml"
     try:
-        table = tomllib.loads(path.read_bytes().decode())
+        table = tomllib.loads(open_text(path.read_bytes().decode()))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help."
         ) from None
     except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}. Mend it, or delete {directory}.") from None
+        raise RunError(
+            f"{path} is damaged: {error}. Put it back as it was, or delete {directory}; the records of its rounds are intact."
+        ) from None
     if table.get("engine") == "flower":
         raise RunError(
             f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
@@ -178,8 +182,8 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     versions = {name: version(name) for name in ("torch", "numpy")}
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:
-        made["weights"] = digest(config.weights)  # the file's path says little
-    recipe = {**about, **made, "labels": fingerprint(fed.trial)["labels"], **versions}
+        made["weights"] = hashes.of_file(config.weights)  # the file's path says little
+    recipe = {**about, **made, **{key: fed.fingerprint[key] for key in ("labels", "data")}, **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return cache_directory() / f"alone-{key}.json"
 
@@ -227,8 +231,12 @@ def execute(
     CheckpointError, QuorumError : see there; what was reached is kept.
     """
     if finished(directory):
-        return History.from_run(directory)
+        history = History.from_run(directory)
+        if history.meta["config"].get("engine") != "flower":  # between sites, which have their data
+            unchanged.check(load(directory), directory)
+        return history
     config = load(directory)
+    unchanged.check(config, directory, says=False)  # the checkpoint says it
     try:
         with locked(directory / ".lock"):
             return _execute(config, directory, progress, on_round, workers)
@@ -245,6 +253,7 @@ def _execute(
 ) -> History:
     sweep(directory)
     torch.set_num_threads(config.threads)
+    before = unchanged.stamp(config)
     fed, data = federation(config, workers, trains=True, directory=directory)
     rest = config.rounds
     if checkpoint.exists(directory / "checkpoint"):
@@ -258,6 +267,7 @@ def _execute(
     manifest = {
         **environment(),
         "data": data.manifest,
+        "contents": unchanged.contents(config, data, before),
         "client_names": list(fed.trial.names),
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "measures": list(fed.tests.measures),
@@ -266,14 +276,14 @@ def _execute(
         **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
     }
     if config.weights is not None:
-        manifest["weights"] = {"file": config.network_options["weights"], "sha256": digest(config.weights)}
-    write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1))
+        manifest["weights"] = {"file": config.network_options["weights"], "sha256": hashes.of_file(config.weights)}
+    write_atomically(directory / "manifest.json", sealed_json(manifest))
     if rest > 0:
         fed.fit(
             rest, directory=directory, progress=progress, on_round=on_round, checkpoint_every=config.checkpoint_every
         )
     history = History.from_run(directory)
-    write_atomically(directory / "summary.json", json.dumps(history.summary(), indent=1))
+    write_atomically(directory / "summary.json", sealed_json(history.summary()))
     return history
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -15,6 +16,18 @@ from typing import Any
 import torch
 
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors", "flwr")
+DECISIVE = (  # packages with the code that results depend on
+    "core",
+    "data",
+    "engines",
+    "federation",
+    "methods",
+    "metrics",
+    "networks",
+    "privacy",
+    "scenarios",
+    "submodels",
+)
 SWITCHES = (  # environment variables that make torch, oneDNN, MKL or OpenBLAS take other instructions
     "ATEN_CPU_CAPABILITY",
     "ONEDNN_MAX_CPU_ISA",
@@ -39,6 +52,28 @@ def environment() -> dict[str, Any]:
     except OSError:  # no git here
         commit = ""
     return {"versions": versions, "git": commit.strip() or None}
+
+
+@cache
+def source() -> str:
+    """Hash of the code that results depend on, 16 digits: another one may give other results."""
+    home, total = Path(__file__).parent.parent, hashlib.sha256()
+    for path in sorted(path for package in DECISIVE for path in (home / package).rglob("*.py")):
+        total.update(f"{path.relative_to(home).as_posix()}\n".encode() + path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def code() -> dict[str, str]:
+    """The version of Equipoise, and its :func:`source`."""
+    try:
+        return {"equipoise": version("equipoise"), "source": source()}
+    except PackageNotFoundError:  # running from a source tree that was never installed
+        return {"equipoise": "", "source": source()}
+
+
+def release(machine: Mapping[str, Any]) -> str:
+    """In words, which Equipoise computed, from a machine of a manifest; empty if an earlier version recorded none."""
+    return " ".join([machine["equipoise"], f"(source {machine['source']})"]).strip() if "source" in machine else ""
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Whether the user's files are still those that a run was begun with."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from equipoise import scenarios
+from equipoise.data.memory_mapped import Data
+from equipoise.data.samples import Samples, Stream, read
+from equipoise.federation.directory import UNKNOWN
+from equipoise.federation.fingerprint import changed
+from equipoise.federation.fingerprint import contents as hashed
+from equipoise.runs.configuration import RunConfig, RunError
+from equipoise.scenarios import Scenario
+from equipoise.system import environment, hashes
+from equipoise.system.seals import open_json
+
+log = logging.getLogger(__name__)
+
+LISTS = (".csv", ".tsv")  # tables may name images that lie anywhere
+
+
+def stamp(config: RunConfig) -> str | None:
+    """What changes with the user's files, see :func:`equipoise.system.hashes.stamp`; None if that is not certain."""
+    path = Path(config.data or "")
+    if config.data is None or not path.exists():  # or it is an address
+        return None
+    tables = [path] if path.is_file() else path.iterdir()
+    return None if any(table.suffix.lower() in LISTS for table in tables) else hashes.stamp(path)
+
+
+def contents(config: RunConfig, data: Scenario | None = None, before: str | None = None) -> dict[str, Any]:
+    """Hashes of all that a run takes from the user's files, by the keys of ``PARTS`` of fingerprints; and ``weights``.
+
+    Data that come with Equipoise follow from the configuration: nothing is hashed. Otherwise all files below the folder are
+    looked at, and only if a name, a size or a time is new is the scenario made and hashed.
+
+    Parameters
+    ----------
+    config : of the run.
+    data : its scenario, where that was made already, from files with the stamp ``before``.
+
+    Raises
+    ------
+    OSError, ValueError : the files cannot be read.
+    """
+    found: dict[str, Any] = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
+    if config.data is None:
+        return found
+
+    def make() -> str:
+        made = data or scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
+        return json.dumps(_of(made))
+
+    key = json.dumps([config.data, config.scenario, config.scenario_options, config.seed, environment.source()])
+    of_data: dict[str, Any] = json.loads(hashes.remembered(key, stamp(config) if data is None else before, make))
+    return found | of_data
+
+
+def _of(data: Scenario) -> dict[str, str]:
+    tests = {name: _samples(of) for name, of in data.tests.items()}
+    held = None if data.validation is None else _samples(data.validation)
+    return hashed([_samples(of) for of in data.clients], tests, data.client_groups, held)
+
+
+def _samples(data: Data) -> Samples | Stream:
+    found = read(data, "data", torch.int64, torch.device("cpu"))
+    assert isinstance(found, Samples | Stream)
+    return found
+
+
+def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
+    """Require that a run that was begun, or finished, in a directory saw the data that its configuration names now.
+
+    It ``says`` where that cannot be checked.
+
+    Raises
+    ------
+    RunError : it saw others; says which, and what to do. Or its manifest is damaged.
+    """
+    path = directory / "manifest.json"
+    if (config.data is None and config.weights is None) or not path.exists():  # nothing to read, or nothing trained yet
+        return
+    try:
+        known = open_json(path.read_bytes().decode(errors="replace"))
+        then = known.get("contents")
+    except (ValueError, AttributeError) as error:
+        raise RunError(
+            f"{path} is damaged ({error}). Put it back, or delete it and summary.json: the same command writes them again, "
+            "and no round is lost."
+        ) from None
+    if then is None:
+        if says:
+            log.warning("%s %s", directory, UNKNOWN)
+        return
+    try:
+        now = contents(config)
+    except (OSError, ValueError) as error:
+        log.warning("%s: that its data are the same could not be checked: %s", directory, error)
+        return
+    weights = ["the weights of the first model"] * (then.get("weights") != now.get("weights"))
+    if what := [text for text in (changed(then, now), *weights) if text]:
+        otherwise = (
+            "" if _source(known) == environment.source() else ", or this version of Equipoise reads them otherwise"
+        )
+        raise RunError(
+            f"{directory} holds a run on other data: {' and '.join(what)} are not those it was begun with. "
+            f"{config.data or config.weights} has changed since{otherwise}. Put the old files back, choose another --name, or "
+            f"delete {directory}."
+        )
+
+
+def _source(manifest: dict[str, Any]) -> str:
+    machines = manifest.get("machines") or [{}]
+    return str(machines[-1].get("source", ""))
