@@ -68,12 +68,12 @@ def code() -> dict[str, str]:
     try:
         return {"equipoise": version("equipoise"), "source": source()}
     except PackageNotFoundError:  # running from a source tree that was never installed
-        return {"equipoise": "", "source": source()}
+        return {"equipoise": "not installed", "source": source()}
 
 
 def release(machine: Mapping[str, Any]) -> str:
     """In words, which Equipoise computed, from a machine of a manifest; empty if an earlier version recorded none."""
-    return " ".join([machine["equipoise"], f"(source {machine['source']})"]).strip() if "source" in machine else ""
+    return f"{machine['equipoise']}, source {machine['source']}" if "source" in machine else ""
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
