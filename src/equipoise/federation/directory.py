@@ -35,9 +35,11 @@ def claim(directory: Path, ours: Mapping[str, Any], t: int, records: Sequence[Re
     """
     if checkpoint.exists(directory / CHECKPOINT):
         meta = checkpoint.about(directory / CHECKPOINT)
-        if meta["t"] != t or differing(meta.get("fingerprint", {}), ours):
+        key = differing(meta["fingerprint"], ours)
+        if meta["t"] != t or key:
+            how = f" with other {key}" if key else ""
             raise ValueError(
-                f"{directory} holds another run, at round {meta['t']}, and this federation is at {t}. "
+                f"{directory} holds another run{how}, at round {meta['t']}, and this federation is at {t}. "
                 "Call resume() to go on with a run, or choose another directory."
             )
     if records or (directory / METRICS).exists():

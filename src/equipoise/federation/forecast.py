@@ -337,7 +337,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
         changed = state + M * sum(_row(x) for x in tensors if isinstance(x, rows.Rows))
         time_of.append(Cost("checkpoint", _writing() * changed, "if one is written every round"))
         disk.insert(0, Cost("checkpoint", 2.0 * (state + on_disk), "the last one and the one that replaces it"))
-        disk.insert(1, Cost("records", float(rounds * len(line(record).encode())), "metrics.jsonl"))
+        disk.insert(1, Cost("records", float(rounds * len(line(record, "").encode())), "metrics.jsonl"))
         peak = max(peak, memory.taken(device) + 2 * state)  # a checkpoint is made in memory, then written
     data = (*trial.data, *sets.values(), *(() if trial.oracle is None else (trial.oracle.source,)))
     counted = [
