@@ -332,7 +332,7 @@ def quadratic_visits(
     trained, reports = [], []
     for m in ids:
         told = [rule.message(state, m) for rule, state in zip(server.rules, server.state, strict=True)]
-        y, report, states[m] = visit_client(server.rules, oracles[m], server.t, 10**6, server.theta, states[m], told)
+        y, report, states[m], _ = visit_client(server.rules, oracles[m], server.t, 10**6, server.theta, states[m], told)
         trained.append(y)
         reports.append(report)
     together = [{k: torch.stack([r[n][k] for r in reports]) for k in reports[0][n]} for n in range(len(server.rules))]
@@ -560,7 +560,7 @@ def fedproto_local(i: Inputs) -> Fields:
     oracle = oracle_of(net, x, y, SGD(1.0), steps=0)
     vector = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
     message = prototypes([None] * C, x.shape[1])
-    _, (report,), _ = visit_client((FedProto(),), oracle, 0, 1, vector, [{}], [message])
+    _, (report,), _, _ = visit_client((FedProto(),), oracle, 0, 1, vector, [{}], [message])
     protos = [row if n else None for row, n in zip(report["proto"], report["count"].tolist(), strict=True)]
     return {"protos": protos, "counts": report["count"]}
 
@@ -569,7 +569,7 @@ def ditto_steps(i: Inputs) -> Fields:
     def after(steps: int) -> Fields:
         states = [{"v": flat(i["params"])}]
         oracle = client_oracle(i, i["lr"], steps)
-        _, _, (state,) = visit_client(
+        _, _, (state,), _ = visit_client(
             (DittoPersonal(lam=i["lam"]),), oracle, 0, 1, flat(i["global_params"]), states, [{}]
         )
         return named(state["v"], i["params"])

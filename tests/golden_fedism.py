@@ -45,7 +45,7 @@ def one_step(method: str, i: Inputs, solver: Solver) -> Tensor:
     theta, oracle = asked(i, solver)
     rules = parse(method).rules
     empty: list[State] = [{} for _ in rules]
-    trained, _, _ = visit_client(rules, oracle, 0, 1, theta, empty, empty)
+    trained, _, _, _ = visit_client(rules, oracle, 0, 1, theta, empty, empty)
     return trained
 
 

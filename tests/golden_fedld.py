@@ -175,7 +175,7 @@ def one_round(i: Inputs) -> Fields:
         oracle = linear_oracle(x, y, i["lr"])
         out, visit = out_of(oracle, start), visit_of(oracle, start)
         losses.append(out.cross_entropy + sum(rule.loss(out, visit) for rule in server.rules))
-        trained, _, _ = visit_client(server.rules, oracle, 0, 1, start, [{}, {}], [{}, {}])
+        trained, _, _, _ = visit_client(server.rules, oracle, 0, 1, start, [{}, {}], [{}, {}])
         updates.append(trained - start)
     cohort = server.round(torch.stack(updates))
     return {
@@ -239,7 +239,7 @@ def statistics(i: Inputs) -> Fields:
         head = torch.arange(G)
         vector = torch.zeros(G, dtype=torch.float64)
         message = {"head": vector, **no_message(C, D)}
-        _, (report,), _ = visit_client((FedPAC(),), oracle, 0, 1, vector, [{"where": head}], [message])
+        _, (report,), _, _ = visit_client((FedPAC(),), oracle, 0, 1, vector, [{"where": head}], [message])
         reports.append(report)
     return {"V": [r["V"] for r in reports], "H": [r["H"] for r in reports]}
 

@@ -288,7 +288,7 @@ def one_step_gradient(
     """The gradient the local training uses at ``at``: what one full-batch step of length 1 subtracts."""
     assert oracle.solver == eq.SGD(1.0)
     begin = {"at": at}
-    trained, _, _ = visit_client([StartAt(), *rules], oracle, t, rounds, received, [begin, *states], [{}, *messages])
+    trained, _, _, _ = visit_client([StartAt(), *rules], oracle, t, rounds, received, [begin, *states], [{}, *messages])
     return (at - trained)[: oracle.n_params]
 
 

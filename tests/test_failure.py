@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from scipy import stats
 
@@ -340,3 +341,23 @@ def test_no_sentence_claims_more_than_its_interval(draw: int) -> None:
         assert (summary["std"] is None) >= (len(h.groups) < 2)
         for key in ("avg", "std", "worst"):
             assert summary[key] is None or math.isfinite(summary[key])
+
+
+# --- the loss in training
+def test_the_loss_of_every_client_in_training_is_recorded() -> None:
+    """One step of the whole data at a tiny learning rate: the loss is that of the first model; several steps: their mean."""
+    still = {"solver": eq.SGD(1e-12), "participation": 1.0, "epochs": 1}
+    net = helpers.network()
+    expected = [float(torch.nn.functional.cross_entropy(net(x), y).detach()) for x, y in helpers.clients()]
+    for size in (64, 8):  # one batch, and several of which the last is smaller
+        for method in ("fedavg", "sam", "ditto"):  # sam evaluates two gradients in a step
+            fed = helpers.fitted(method, 1, batch_size=size, **still)
+            assert fed.records[0]["losses"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["workers", "stacked", pytest.param("processes", marks=pytest.mark.slow)])
+def test_every_engine_records_the_same_losses(engine: str) -> None:
+    one, two = helpers.fitted("fedprox", 2), helpers.fitted("fedprox", 2, engine=engine)
+    for a, b in zip(one.records, two.records, strict=True):
+        assert len(a["losses"]) == len(a["ids"])
+        assert a["losses"] == pytest.approx(b["losses"], rel=1e-12)

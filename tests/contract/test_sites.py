@@ -74,9 +74,9 @@ def remembered(fed: eq.Federation, m: int) -> dict[str, Tensor]:
 
 
 def records(fed: eq.Federation) -> list[dict[str, Any]]:
-    """What was recorded, less what only one of the two records."""
+    """What was recorded, less what only one of the two records: sites keep their losses in training."""
     private = fed.trial.private
-    left_out = {"sent"} | ({"groups"} if private is not None and bool(private.any()) else set())
+    left_out = {"sent", "losses"} | ({"groups"} if private is not None and bool(private.any()) else set())
     return [{key: x for key, x in record.items() if key not in left_out} for record in told(fed)]
 
 

@@ -28,12 +28,12 @@ def test_personal_steps_typed_out(lam: float) -> None:
         g = [sum(A[i][j] * v[j] for j in range(G)) - b[i] for i in range(G)]
         v = [v[i] - 0.1 * (g[i] + lam * (v[i] - float(W[i]))) for i in range(G)]
     oracle = client.oracle(eq.SGD(0.1), 4)
-    trained, (report,), (state,) = visit_client([DittoPersonal(lam)], oracle, 0, 1, W, [{"v": v0}], [{}])
+    trained, (report,), (state,), _ = visit_client([DittoPersonal(lam)], oracle, 0, 1, W, [{"v": v0}], [{}])
     assert state["v"].tolist() == pytest.approx(v, abs=1e-14)
     assert report == {}
-    alone, _, _ = visit_client([], oracle, 0, 1, W, [], [])
+    alone, _, _, _ = visit_client([], oracle, 0, 1, W, [], [])
     assert torch.equal(trained, alone)  # the global track knows nothing of v
-    uploaded, _, (kept,) = visit_client([Ditto(lam)], oracle, 0, 1, W, [{"v": v0}], [{}])
+    uploaded, _, (kept,), _ = visit_client([Ditto(lam)], oracle, 0, 1, W, [{"v": v0}], [{}])
     assert torch.equal(uploaded, state["v"])  # the same steps, and v itself is sent
     assert torch.equal(kept["v"], uploaded)
 

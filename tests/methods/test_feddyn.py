@@ -62,7 +62,7 @@ def quadratic_rounds(rule: FedDyn, rounds: int, steps: int) -> tuple[Server, lis
     for t in range(rounds):
         trained = []
         for m, client in enumerate(clients):
-            y, _, (duals[m],) = visit_client(
+            y, _, (duals[m],), _ = visit_client(
                 [rule], client.oracle(eq.SGD(0.3), steps), t, rounds, server.theta, [duals[m]], [{}]
             )
             trained.append(y)
@@ -83,7 +83,7 @@ def test_dual_after_one_visit_by_hand() -> None:
     """F = y^2 / 2 - 2y from 0, rate 0.5, alpha 0.1: one step to 1, then g = 0 - 0.1 * (1 - 0) = -0.1."""
     one = torch.ones(1, dtype=torch.float64)
     client, rule = Quadratic(torch.eye(1, dtype=torch.float64), 2 * one), FedDyn(alpha=0.1)
-    y, _, (state,) = visit_client([rule], client.oracle(eq.SGD(0.5), 1), 0, 1, 0 * one, [{"g": 0 * one}], [{}])
+    y, _, (state,), _ = visit_client([rule], client.oracle(eq.SGD(0.5), 1), 0, 1, 0 * one, [{"g": 0 * one}], [{}])
     assert float(y) == 1.0
     assert float(state["g"]) == pytest.approx(-0.1)
 

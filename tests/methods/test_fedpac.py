@@ -45,7 +45,7 @@ def test_statistics_typed_out() -> None:
     y[y == 1] = 0  # nobody has class 1
     oracle = oracle_of(network(), x, y, eq.SGD(0.1), steps=1)
     theta = Model(network()).initial
-    _, (report,), _ = visit_client(
+    _, (report,), _, _ = visit_client(
         (FedPAC(),), oracle, 0, 9, theta, [{"where": head(oracle)}], [message(oracle, [0, 0, 0])]
     )
     z, n = features(theta, x), len(y)
@@ -67,7 +67,7 @@ def test_a_visit_typed_out() -> None:
     oracle = asked(steps=2, lr=lr)
     told = message(oracle, [1, 0, 1])
     theta = Model(network()).initial
-    trained, (report,), _ = visit_client((rule,), oracle, 3, 9, theta, [{"where": head(oracle)}], [told])
+    trained, (report,), _, _ = visit_client((rule,), oracle, 3, 9, theta, [{"where": head(oracle)}], [told])
     x, y = samples(11, 2)
     z = features(theta, x)
     table = [told["proto"][c] if told["known"][c] else z[y == c].mean(0) for c in range(C)]

@@ -78,9 +78,9 @@ def test_the_strict_first_round_trains_nothing(client) -> None:
     """As the released code: its factor of cross-entropy is 1 - a = 0."""
     oracle, start, _ = client
     told = message([0.0, 0.0, 0.0])
-    trained, _, _ = visit_client([FedProc(strict=True)], oracle, 0, 5, start, [{}], [told])
+    trained, _, _, _ = visit_client([FedProc(strict=True)], oracle, 0, 5, start, [{}], [told])
     assert torch.equal(trained, start)
-    later, _, _ = visit_client([FedProc(strict=True)], oracle, 2, 5, start, [{}], [told])
+    later, _, _, _ = visit_client([FedProc(strict=True)], oracle, 2, 5, start, [{}], [told])
     assert not torch.equal(later, start)
     assert eq.parse("fedproc:released").rules == (FedProc(strict=True),)
 
@@ -89,6 +89,6 @@ def test_gradients_stay_finite_where_no_class_is_known(client) -> None:
     """The masked columns hold the lowest finite number, which must not turn into NaN on the way back."""
     oracle, start, _ = client
     for known in ([0.0, 0.0, 0.0], [1.0, 0.0, 0.0]):
-        trained, _, _ = visit_client([FedProc()], oracle, 1, 5, start, [{}], [message(known)])
+        trained, _, _, _ = visit_client([FedProc()], oracle, 1, 5, start, [{}], [message(known)])
         assert bool(trained.isfinite().all())
         assert not torch.equal(trained, start)

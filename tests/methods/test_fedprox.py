@@ -33,7 +33,7 @@ def test_two_steps_by_hand() -> None:
     one = torch.ones(1, dtype=torch.float64)
     client = Quadratic(torch.eye(1, dtype=torch.float64), 0 * one)
     for steps, expected in ((1, 0.9), (2, 0.82)):
-        trained, _, _ = visit_client([FedProx(1.0)], client.oracle(eq.SGD(0.1), steps), 0, 1, one, [{}], [{}])
+        trained, _, _, _ = visit_client([FedProx(1.0)], client.oracle(eq.SGD(0.1), steps), 0, 1, one, [{}], [{}])
         assert float(trained) == pytest.approx(expected, abs=1e-15)
 
 
@@ -41,7 +41,7 @@ def test_two_steps_by_hand() -> None:
 def test_long_training_reaches_the_proximal_point(mu: float) -> None:
     """The minimum of y'Ay/2 - b'y + mu/2 |y - W|^2 is (A + mu I)^-1 (b + mu W)."""
     client, W = quadratic(), normal(4, seed=9)
-    trained, _, _ = visit_client([FedProx(mu)], client.oracle(eq.SGD(0.05), 2000), 0, 1, W, [{}], [{}])
+    trained, _, _, _ = visit_client([FedProx(mu)], client.oracle(eq.SGD(0.05), 2000), 0, 1, W, [{}], [{}])
     expected = torch.linalg.solve(client.A + mu * torch.eye(4, dtype=torch.float64), client.b + mu * W)
     assert torch.allclose(trained, expected, rtol=0, atol=1e-10)
 

@@ -30,7 +30,7 @@ def test_the_step_typed_out(alpha: float) -> None:
     dot = lambda u, v: sum(x * y for x, y in zip(u, v, strict=True))  # noqa: E731
     oracle = client.oracle(eq.SGD(0.1), 2)
     start = torch.tensor(theta, dtype=torch.float64)
-    got, _, _ = visit_client([GSAM(rho, 0.5, alpha)], oracle, t, rounds, start, [{}], [{}])
+    got, _, _, _ = visit_client([GSAM(rho, 0.5, alpha)], oracle, t, rounds, start, [{}], [{}])
     for _ in range(2):
         g = grad(theta)
         far = rho * math.sqrt((t + 1) / rounds) / math.sqrt(dot(g, g))
@@ -55,7 +55,7 @@ def test_without_a_direction_nothing_is_divided_by_zero() -> None:
     assert torch.equal(orthogonal(g, zero), g)
     assert torch.equal(orthogonal(zero, g), zero)
     still = Quadratic(torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
-    after, _, _ = visit_client([GSAM()], still.oracle(eq.SGD(0.1), 1), 0, 1, normal(3), [{}], [{}])
+    after, _, _, _ = visit_client([GSAM()], still.oracle(eq.SGD(0.1), 1), 0, 1, normal(3), [{}], [{}])
     assert torch.equal(after, normal(3))
 
 

@@ -99,7 +99,7 @@ def test_looking_at_other_models_does_not_move_the_statistics() -> None:
     for mu in (0.0, 5.0):
         oracle = oracle_of(net, x, y, eq.SGD(0.1))
         state = {"previous": vector(net, 3), "seen": torch.ones(1, dtype=torch.float64)}
-        trained, _, _ = visit_client([Moon(mu)], oracle, 0, 1, at, [state], [{}])
+        trained, _, _, _ = visit_client([Moon(mu)], oracle, 0, 1, at, [state], [{}])
         moved.append(trained)
     P = Model(net).n_params
     assert torch.equal(moved[0][P:], moved[1][P:])

@@ -34,7 +34,7 @@ def rounds_of(
         told, trained = [], []
         for m in ids:
             oracle = clients[m].oracle(solver, steps[m])
-            y, (report,), (states[m],) = visit_client(
+            y, (report,), (states[m],), _ = visit_client(
                 [rule], oracle, server.t, 9, server.theta, [states[m]], [rule.message(server.state[0], m)]
             )
             trained.append(y)
@@ -115,7 +115,7 @@ def test_the_control_variate_of_a_constant_gradient_is_that_gradient(momentum: f
     flat = Quadratic(torch.zeros(G, G, dtype=torch.float64), -g)
     c, c_i, rule = normal(G, seed=4), normal(G, seed=6), Scaffold()
     oracle = flat.oracle(eq.SGD(0.1, momentum), steps)
-    _, (report,), (state,) = visit_client([rule], oracle, 0, 1, normal(G, seed=7), [{"c_i": c_i}], [{"c": c}])
+    _, (report,), (state,), _ = visit_client([rule], oracle, 0, 1, normal(G, seed=7), [{"c_i": c_i}], [{"c": c}])
     assert torch.allclose(state["c_i"], g, rtol=0, atol=1e-12)
     assert torch.allclose(report["dc"], g - c_i, rtol=0, atol=1e-12)
 

@@ -27,7 +27,7 @@ def visit_client(
     private: Tensor | None = None,
     held: Tensor | None = None,
     keys: Sequence[bytes] = (),
-) -> tuple[Tensor, list[State], list[State]]:
+) -> tuple[Tensor, list[State], list[State], Tensor]:
     """Train from the received model and report: the client side of every method.
 
     Parameters
@@ -42,7 +42,8 @@ def visit_client(
 
     Returns
     -------
-    What is sent as the trained whole model [..., G], and for each rule its report and its new state.
+    What is sent as the trained whole model [..., G]; for each rule its report and its new state; and the mean cross-entropy
+    [...] of the batches in training, which stays with the client.
     """
     received, states, messages = aligned((received, states, messages))
     own = None if held is None else held[..., : oracle.n_params]
@@ -90,7 +91,7 @@ def visit_client(
 
     masks = [] if own is None else [own]
     masks += [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
-    trained = oracle.solve(
+    trained, loss = oracle.train(
         start,
         terms if with_loss else None,
         correction if with_correction else None,
@@ -104,7 +105,7 @@ def visit_client(
         if report and not rule.reports:  # the protection of clients relies on it
             raise ValueError(f"{type(rule).__name__} says that it reports nothing, and reports {', '.join(report)}.")
     sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
-    return sent, [report for report, _ in done], [state for _, state in done]
+    return sent, [report for report, _ in done], [state for _, state in done], loss
 
 
 def _sent(

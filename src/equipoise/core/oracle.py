@@ -179,11 +179,28 @@ class Oracle:
     ) -> Tensor:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
+        See :meth:`train`, which also gives the loss.
+        """
+        return self.train(start, terms, correction, wrap, only, epochs=epochs, solver=solver)[0]
+
+    def train(
+        self,
+        start: Tensor,
+        terms: Terms | None = None,
+        correction: Corrections | None = None,
+        wrap: Wrap | None = None,
+        only: Tensor | None = None,
+        *,
+        epochs: int | None = None,
+        solver: Solver | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Train as :meth:`solve` does: the trained vector [..., G], and the mean cross-entropy [...] of the batches.
+
         ``terms``, ``correction``, ``wrap`` and ``only`` : see :class:`equipoise.core.training.Training`. ``epochs`` stops after
         that many epochs of the visit; ``solver`` replaces that of the visit.
         """
         theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
         schedule = self.schedule if epochs is None else self.schedule.first(epochs)
         training = Training(terms, correction, wrap, only)
-        training.run(self.evaluator, self.source, solver or self.solver, schedule, theta, buffers)
-        return torch.cat([theta, buffers], -1) if buffers.shape[-1] else theta
+        loss = training.run(self.evaluator, self.source, solver or self.solver, schedule, theta, buffers)
+        return torch.cat([theta, buffers], -1) if buffers.shape[-1] else theta, loss

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
@@ -109,7 +110,7 @@ class Out:
             return values.mean(-1)
         return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
 
-    @property
+    @cached_property
     def cross_entropy(self) -> Tensor:
         """Mean loss of the batch, one number per client [...]: the cross-entropy."""
         return self.mean(task.losses(self.logits, self.y))

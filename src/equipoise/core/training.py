@@ -56,11 +56,14 @@ class Training:
 
     def run(
         self, evaluator: Evaluator, source: Source, solver: Solver, schedule: Schedule, theta: Tensor, buffers: Tensor
-    ) -> None:
+    ) -> Tensor:
         """Move ``theta`` [..., P] and ``buffers`` [..., G - P] in place through the batches of a schedule.
 
-        A step that is padding for a client does not change its values.
+        A step that is padding for a client does not change its values. Returns the mean cross-entropy [...] over the samples
+        in the order in which they were trained on, each with the model of its step.
         """
+        seen: list[Tensor] = []
+        steps: list[int] = []
         parts = evaluator.cut(theta) if self.plain else (theta,)
         slots = solver.init(parts)
         index = schedule.index
@@ -78,7 +81,7 @@ class Training:
             moving = (theta, buffers, *(s for name in slots for s in slots[name]))
             before = () if live is None else tuple(value.clone() for value in moving)
             x, y = source.batch(rows, shift)
-            objective = self._objective(evaluator, x, y, ok, theta.shape[-1])
+            objective = self._objective(evaluator, x, y, ok, theta.shape[-1], seen)
             if self.plain:
                 solver.step(parts, evaluator.gradients(theta, buffers, x, objective), slots)
             else:
@@ -93,15 +96,23 @@ class Training:
             if live is not None:
                 for value, old in zip(moving, before, strict=True):
                     value.copy_(torch.where(live, value, old))
+            steps.append(k)
+            del seen[len(steps) :]  # a rule may evaluate a gradient more than once in a step
+        taken = counts[:, steps].T.to(theta.dtype)  # [K, m or 1]
+        losses = torch.stack(seen).reshape(taken.shape) if seen else taken
+        return ((losses * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
 
-    def _objective(self, evaluator: Evaluator, x: Tensor, y: Tensor, ok: Tensor | None, n_params: int) -> Objective:
-        """What is minimised on a batch."""
+    def _objective(
+        self, evaluator: Evaluator, x: Tensor, y: Tensor, ok: Tensor | None, n_params: int, seen: list[Tensor]
+    ) -> Objective:
+        """What is minimised on a batch; the cross-entropy of every evaluation is appended to ``seen``."""
 
         def ask(vector: Tensor) -> tuple[Tensor, Tensor]:
             return evaluator.forward(vector[..., :n_params], vector[..., n_params:].clone(), x)
 
         def objective(logits: Tensor, features: Tensor) -> Tensor:
             out = Out(logits, features, y, ok, ask)
+            seen.append(out.cross_entropy.detach())
             return out.cross_entropy if self.terms is None else self.terms(out)
 
         return objective

@@ -108,7 +108,7 @@ class Job:
 class Answer:
     """What the clients at ``rows`` of a job sent: trained models [m, G] and, per rule, reports and states [m, ...].
 
-    ``error`` says why they sent nothing, and ``cause`` is what was raised.
+    ``losses`` [m] are the mean cross-entropies of their training, where the engine is told. ``error`` says why they sent nothing, and ``cause`` is what was raised.
     """
 
     rows: tuple[int, ...]
@@ -117,6 +117,7 @@ class Answer:
     states: list[State]
     error: str | None = None
     cause: Exception | None = None
+    losses: Tensor | None = None
 
     def within(self, rows: Sequence[int]) -> Answer:
         """The same answer, for a job in which its clients are at ``rows``."""

@@ -293,7 +293,8 @@ def _tensors(job: Job) -> dict[str, Tensor]:
 
 
 def _answer(row: int, trained: Tensor, tensors: Mapping[str, Tensor], n_rules: int) -> Answer:
-    return Answer((row,), trained[None], _parts(tensors, "reports", n_rules), _parts(tensors, "states", n_rules))
+    reports, states = (_parts(tensors, name, n_rules) for name in ("reports", "states"))
+    return Answer((row,), trained[None], reports, states, losses=tensors["losses"])
 
 
 def _parts(tensors: Mapping[str, Tensor], name: str, n_rules: int) -> list[State]:
@@ -363,7 +364,7 @@ def _serve(pipe: Connection) -> None:
                 lines = traceback.format_exception(answer.cause) if answer.cause else [answer.error]
                 worker.send(number, answer.error, "".join(lines).encode())
                 continue
-            leaves = flatten({"reports": answer.reports, "states": answer.states})
+            leaves = flatten({"reports": answer.reports, "states": answer.states, "losses": answer.losses})
             vector, place = answer.trained[0], trained[row]
             if vector.shape == place.shape and vector.dtype == place.dtype:
                 place.copy_(vector)

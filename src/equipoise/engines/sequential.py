@@ -46,7 +46,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
     oracle = Oracle(bound, job.data[row], job.solver, job.schedules.of(row), job.model.n_params)
     random = job.model.random or isinstance(job.data[row], Stream)
     with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
-        trained, reports, states = visit_client(
+        trained, reports, states, loss = visit_client(
             job.rules,
             oracle,
             job.t,
@@ -59,7 +59,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             job.keys([row]),
         )
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
-    return Answer((row,), trained[None], reports, states)
+    return Answer((row,), trained[None], reports, states, losses=loss[None])
 
 
 def _small(job: Job, neurons: Neurons, units: Tensor, row: int) -> Answer:

@@ -92,7 +92,7 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
     index = span(rows)
     data = stack([d for r in rows if isinstance(d := job.data[r], Samples)])
     oracle = Oracle(together, data, job.solver, job.schedule(rows), job.model.n_params)
-    trained, reports, states = visit_client(
+    trained, reports, states, losses = visit_client(
         job.rules,
         oracle,
         job.t,
@@ -104,4 +104,4 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         None if job.held is None else job.held[index],
         job.keys(rows),
     )
-    return Answer(rows, trained, reports, states)
+    return Answer(rows, trained, reports, states, losses=losses)

@@ -85,6 +85,7 @@ class History:
         - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with, on its own test set or that of its group; null
           for one that was not tested.
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
+        - `"losses"`: the mean cross-entropy of each of these clients in training; not of sites, which keep it.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
         - `"kept"`: share of the update entries that FPHL kept.
         - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency; `"agreement"`: lists of n + 1 counts, of

@@ -61,7 +61,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     server, given, sent = _reward(trial, now, cohort, vector, server)
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
     following = Progression(now.t + 1, vector, states, server, given, own, sent)
-    record = _record(cohort, answers.bad, trial.names)
+    record = _record(cohort, answers, trial.names)
     return following, {**record, **traffic, **_who_holds_what(trial, before, now)}
 
 
@@ -332,6 +332,7 @@ class _Answers:
     trained: Tensor
     reports: list[State]
     states: list[State]
+    losses: Tensor | None
     bad: list[guard.Quarantined]
 
 
@@ -340,6 +341,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[An
     ids = asked.tolist()
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
+    losses: dict[int, Tensor] = {}
     sent: list[tuple[list[int], list[State], list[State]]] = []
     bad: list[guard.Quarantined] = []
     cause: Exception | None = None
@@ -354,6 +356,8 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[An
         trained[span([answer.rows[k] for k in good])] = answer.trained[some]
         reports, states = tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states))
         sent.append(([answer.rows[k] for k in good], reports, states))
+        if answer.losses is not None:
+            losses |= zip(answer.rows, answer.losses, strict=True)
     sent, odd = _alike(sent)
     bad += [guard.Quarantined(ids[row], "its report has another shape than those of other clients") for row in odd]
     rows = [row for some, _, _ in sent for row in some]
@@ -366,7 +370,8 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[An
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
-    return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, sorted(bad))
+    known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
+    return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, sorted(bad))
 
 
 def _alike(
@@ -410,8 +415,10 @@ def _reward(
     return after, held.index_copy(0, cohort.ids, given), sent
 
 
-def _record(cohort: Cohort, bad: Sequence[guard.Quarantined], names: Sequence[str]) -> Record:
+def _record(cohort: Cohort, answers: _Answers, names: Sequence[str]) -> Record:
     record: Record = {"round": cohort.t, "ids": cohort.ids.tolist(), "weights": cohort.counted.tolist(), **cohort.notes}
-    if bad:
-        record["quarantined"] = [{"client": q.client, "name": names[q.client], "reason": q.reason} for q in bad]
+    if answers.losses is not None:
+        record["losses"] = answers.losses.tolist()
+    if answers.bad:
+        record["quarantined"] = [{"client": q.client, "name": names[q.client], "reason": q.reason} for q in answers.bad]
     return record

@@ -20,6 +20,7 @@ from equipoise.report.layout import FAILED
 from equipoise.report.statistics import Comparison, Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from equipoise.federation.history import History
@@ -193,32 +194,55 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
 
 
 def losses(histories: Sequence[History] | Comparison) -> Figure:
-    """Loss of the global model on the test sets, mean over the groups, round by round; one line per method.
+    """Loss of the global model on the test sets, and of the clients in training, round by round; one line per method.
 
-    Of several seeds the line is the median, the band reaches from the lowest to the highest. The axis is logarithmic where the
-    losses differ by a factor of 100. It ends at `loss_limit`; a triangle there says that a run is beyond, or that its loss
-    is not finite.
+    Of the test loss the mean over the groups; of the training losses the mean over the clients that took part. Of several seeds
+    the line is the median, the band reaches from the lowest to the highest seed; that of the training losses from the lowest
+    to the highest client. An axis is logarithmic where the losses differ by a factor of 100. It ends at `loss_limit`; a
+    triangle there says that a run is beyond, or that its loss is not finite.
 
     Raises
     ------
     ValueError : no run recorded a loss on groups.
     """
     runs = _with(histories, lambda run: bool(loss_curve(run.history)), "a loss on groups")
-    curves = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
-    end = loss_limit([curve for seeds in curves.values() for curve in seeds])
-    figure, (axes,) = drawing.panels(1, height=1.9)
+    tests = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
+    curves: dict[str, dict[str, list[list[dict[int, float]]]]] = {
+        "test loss": {label: [[seed] for seed in of] for label, of in tests.items()}
+    }
+    training = {label: [of for run in seeds if (of := training_curves(run.history))] for label, seeds in runs.items()}
+    if any(training.values()):
+        curves["loss in training"] = training
+    figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
+    for axes, (what, by_method) in zip(panels, curves.items(), strict=True):
+        _losses(axes, by_method)
+        axes.set_xlabel("round", size=8, color=INK)
+        axes.set_ylabel(what, size=8, color=INK)
+        drawing.whole_numbers(axes)
+    drawing.legend(figure, panels[0], list(runs))
+    return figure
+
+
+def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, float]]]]) -> None:
+    """By method and seed: the curve of the line, and if they are known those of the lower and the upper end of its band."""
+    end = loss_limit([curves[0] for seeds in methods.values() for curves in seeds])
     shown = []
-    for i, (label, seeds) in enumerate(curves.items()):
-        rounds = sorted(set.intersection(*map(set, seeds)))
-        values = np.array([[seed[t] for t in rounds] for seed in seeds])  # [seeds, R]
-        over = (values > end).any(axis=0)
+    for i, (label, seeds) in enumerate(methods.items()):
+        if not seeds:
+            continue
+        rounds = sorted(set.intersection(*(set(curves[0]) for curves in seeds)))
+        values = np.array([[[curve[t] for t in rounds] for curve in curves] for curves in seeds])  # [seeds, 1 or 3, R]
+        over = (values[:, 0] > end).any(axis=0)
         values = values.clip(max=end)
         shown.append(values.ravel())
         how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.4}
         marker = "o" if len(rounds) == 1 else None
-        axes.plot(rounds, np.median(values, axis=0), label=drawing.plain(label), marker=marker, markersize=3, **how)
-        if len(values) > 1:
-            axes.fill_between(rounds, values.min(0), values.max(0), color=drawing.color(i), alpha=0.18, linewidth=0)
+        axes.plot(
+            rounds, np.median(values[:, 0], axis=0), label=drawing.plain(label), marker=marker, markersize=3, **how
+        )
+        if values.shape[0] * values.shape[1] > 1:
+            low, high = values.min((0, 1)), values.max((0, 1))
+            axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
         drawing.beyond(axes, rounds, end, over, "^", i)
     every = np.concatenate(shown)
     low, high = every.min(initial=math.inf), every.max(initial=0)
@@ -228,11 +252,16 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
         axes.set_ylim(bottom=0)
     if high == end:
         axes.set_ylim(top=end)
-    axes.set_xlabel("round", size=8, color=INK)
-    axes.set_ylabel("test loss", size=8, color=INK)
-    drawing.whole_numbers(axes)
-    drawing.legend(figure, axes, list(runs))
-    return figure
+
+
+def training_curves(history: History) -> list[dict[int, float]]:
+    """Mean, lowest and highest loss in training of the clients that took part, by round; empty if not recorded."""
+    found = {
+        record["round"]: np.nan_to_num(np.array(record["losses"], dtype=np.float64), nan=math.inf)
+        for record in history.records
+        if record.get("losses")
+    }
+    return [{t: float(of(x)) for t, x in found.items()} for of in (np.mean, np.min, np.max)] if found else []
 
 
 def loss_curve(history: History) -> dict[int, float]:
@@ -622,7 +651,7 @@ def save_all(
 def _with(
     histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str, last: int = 5
 ) -> dict[str, list[Run]]:
-    """Runs that have the data of a figure, by label; one with a run that has learned nothing is marked."""
+    """Runs that have the data of a figure, by label; one with a run that failed is marked."""
     found = Comparison.of(histories, last).runs
     kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in found.items()}
     runs = {label + FAILED * any(run.failure for run in of): of for label, of in kept.items() if of}
@@ -735,7 +764,7 @@ PLOTS: Final = {
         losses,
         _any(lambda run: bool(loss_curve(run.history))),
         "Loss over rounds",
-        "Loss of the global model on the test sets, mean over the groups.{range}{beyond}",
+        "Loss of the global model on the test sets, mean over the groups.{training}{range}{beyond}",
     ),
     "plane": Plot(
         plane,

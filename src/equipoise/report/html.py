@@ -196,9 +196,14 @@ def _parts(found: Comparison) -> dict[str, Any]:
         "crosses": " Crosses: standard deviation over seeds." if several else "",
         "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",
         "bands": " Bands: standard deviation over seeds." if several else "",
+        "training": " Below: loss in training, mean over the clients that took part, and its range over clients and seeds."
+        if any(record.get("losses") for history in found.histories for record in history.records)
+        else "",
         "range": " Line: median over seeds; band: from the lowest to the highest." if several else "",
         "beyond": _beyond(found),
-        "failed": f"{FAILED}: has learned nothing." if any(of["failed"] for of in found["methods"]) else "",
+        "failed": f"{FAILED}: diverged, or no better than guessing."
+        if any(of["failed"] for of in found["methods"])
+        else "",
         "seed": " Drawn for the lowest seed." if several else "",
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }

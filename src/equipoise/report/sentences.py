@@ -164,12 +164,12 @@ def _against(leader: Numbers, label: str) -> str:
     found = leader["versus"][label]
     if found["difference"] is None or found["low"] is None:
         return label
-    text = f"{label} (difference {number(found['difference'], sign=True)}{_interval(found['low'], found['high'], sign=True)}"
+    ends = _interval(found["low"], found["high"], sign=True)
+    text = f"{label} ({number(found['difference'], sign=True)}{ends}"
     if found["p"] is not None:
-        text += f", {'Holm ' * (len(leader['versus']) > 1)}p {p_value(found['p']) if found['p'] < 0.001 else '= ' + p_value(found['p'])}"
+        text += f", p {p_value(found['p'])}"
     if not found["apart"] and found["seeds"] > 1:
-        n = found["seeds_needed"]
-        text += f"; about {n} seeds would be needed" if n else "; more than 1000 seeds would be needed"
+        text += f", about {n} seeds" if (n := found["seeds_needed"]) else ", more than 1000 seeds"
     return f"{text})"
 
 
@@ -210,9 +210,12 @@ def _of_several(comparison: Numbers, learned: list[dict[str, Any]]) -> list[str]
             )
         else:
             sentences.append(f"{seed}{best} is the most accurate, at {avg}, against {_all(found, found['versus'])}.")
-    if sentences:
-        how = "over the test samples" if len(comparison["seeds"]) == 1 else "over the seeds"
-        sentences.append(f"In brackets: 95{PERCENT} intervals {how}.")
+    if sentences and len(comparison["seeds"]) == 1:
+        sentences.append(f"In brackets: the difference and its 95{PERCENT} interval over the test samples.")
+    elif sentences:
+        corrected = " by Holm" * (len(learned) > 2)
+        seeds = ", and how many seeds would be needed to tell them apart" * any(" seeds)" in text for text in sentences)
+        sentences.append(f"In brackets: the difference, its 95{PERCENT} interval over the seeds, p{corrected}{seeds}.")
     return sentences
 
 
