@@ -178,7 +178,7 @@ x, y = samples(4, 1)
         (
             (x, y + 0.5),
             ValueError,
-            r"ward 7: y must be one integer label per sample, of shape \[n\]; found \[4\] of torch\.float32\.",
+            r"ward 7: y must be one integer label per sample, of shape \[n\]; found \[4\] of torch\.float32, with 0\.5\.",
         ),
         (
             (x, y[:, None]),
@@ -187,7 +187,7 @@ x, y = samples(4, 1)
         ),
         (Lines(), TypeError, "ward 7: an IterableDataset has no length or index; give a map-style Dataset"),
         (x, TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found Tensor\."),
-        ((x, y, y), TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found tuple\."),
+        ((x, y, y), TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found tuple of 3\."),
         ({"x": x, "y": y}, TypeError, "found dict"),
         (None, TypeError, "found NoneType"),
         ((["a", "b"], [0, 1]), TypeError, "ward 7: x must be a tensor or an array of numbers; found list"),

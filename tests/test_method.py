@@ -71,7 +71,9 @@ def test_a_method_as_the_user_has_it() -> None:
     assert Method.of(()) == Method(())
     assert str(Method(())) == "fedavg"
     assert str(Method((KeepHead(), FedProx(0.5)))) == "KeepHead+fedprox(mu=0.5)"
-    with pytest.raises(TypeError, match="A method is text, a Rule, or several Rules; found float"):
+    with pytest.raises(
+        TypeError, match=r"method must be text such as 'fedavg', a Rule, several Rules, or a Method; found 0\.5"
+    ):
         Method.of([FedProx(), 0.5])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -175,17 +175,19 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | N
 
     Raises
     ------
-    ValueError : a ``head`` that is never called.
+    ValueError : what it gives are no logits that can be trained, or ``head`` is never called.
     """
     called: dict[str, Tensor] = {}
     probe, x = copy.deepcopy(net).cpu().train(), x.cpu()  # on the CPU, whose generator shows whether it was used
     for name, module in probe.named_modules():
         if isinstance(module, nn.Linear) or name == head:
             module.register_forward_hook(partial(_keep, called, name))
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
         before = torch.random.get_rng_state()
         logits = probe(x)
         random = not torch.equal(before, torch.random.get_rng_state())
+    if fault := _misfit(logits, len(x)):
+        raise ValueError(f"The network must give logits, one tensor of shape [batch, classes]; {fault}.")
     if head is not None and head not in called:
         raise ValueError(
             f"The network never calls the layer {head!r}, whose inputs should be the features. "
@@ -193,6 +195,24 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | N
         )
     last = next((name for name, out in called.items() if out is logits), next(reversed(called), None))
     return (last if head is None else head), random
+
+
+def _misfit(logits: Any, n: int) -> str:
+    """Why the output of a network for ``n`` samples are no logits; empty if they are."""
+    if isinstance(logits, Mapping):
+        return f"it gives a dictionary with {', '.join(map(str, logits))}. Wrap it in a module that returns one entry"
+    if isinstance(logits, (tuple, list)):
+        return f"it gives a {type(logits).__name__} of {len(logits)}. Wrap it in a module that returns one entry"
+    if not isinstance(logits, Tensor):
+        return f"it gives {type(logits).__name__}. Let its forward return the logits"
+    shape = f"for {n} samples it gives {list(logits.shape)}"
+    if logits.dim() != 2 or len(logits) != n:
+        return shape
+    if logits.shape[1] < 2:
+        return f"{shape}. Give it one output per class: two for two classes"
+    if not logits.is_floating_point():
+        return f"it gives {logits.dtype}, which are no real numbers with fractions"
+    return "" if logits.requires_grad else "its output has no gradient. Leave out detach() and no_grad() in its forward"
 
 
 def _keep(kept: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:

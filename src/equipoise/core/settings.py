@@ -166,9 +166,11 @@ def changed(settings: Settings | None, changes: Mapping[str, Any], others: Itera
 
     Raises
     ------
-    TypeError : an unknown name.
+    TypeError : an unknown name, or ``settings`` of another kind.
     ValueError : a value out of its range.
     """
+    if settings is not None and not isinstance(settings, Settings):
+        raise TypeError(f"settings must be equipoise.Settings(epochs=2, ...); found {settings!r}.")
     names = [f.name for f in fields(Settings)]
     for name in changes:
         if name not in names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -39,6 +39,27 @@ class Solver(Protocol):
     def travel(self, steps: Tensor) -> Tensor:
         """Distance that ``steps`` steps move the parameters along a constant unit gradient."""
         ...
+
+
+def checked(solver: Any) -> Solver:
+    """The local optimiser that was given, or SGD.
+
+    Raises
+    ------
+    TypeError : something else, such as an optimiser of PyTorch, which is bound to the tensors of one network.
+    """
+    if solver is None:
+        return SGD()
+    if not isinstance(solver, type) and all(hasattr(solver, name) for name in ("lr", "init", "step", "travel")):
+        return cast("Solver", solver)
+    kind = solver if isinstance(solver, type) else type(solver)
+    if issubclass(kind, torch.optim.Optimizer):
+        found = f"{kind.__name__} of PyTorch, which belongs to one network's tensors, where every client starts anew"
+    else:
+        found = f"the class {kind.__name__}: write {kind.__name__}()" if kind is solver else repr(solver)
+    raise TypeError(
+        f"solver must be one of equipoise, such as equipoise.SGD(lr=0.01) or equipoise.Adam(); found {found}."
+    )
 
 
 def _clipped(gradient: Parts, clip: float | None) -> list[Tensor]:
@@ -119,6 +140,9 @@ class Adam:
 
     def __post_init__(self) -> None:
         check_fields(self, "Adam: ")
+        given: Any = self.betas
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise ValueError(f"Adam: betas must be two numbers, (beta1, beta2); found {self.betas!r}.")
         for name, beta in zip(("beta1", "beta2"), self.betas, strict=True):
             check_number(f"Adam: {name}", beta, 0, 1, below=True)
 

@@ -12,8 +12,9 @@ def losses(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def predictions(logits: Tensor) -> Tensor:
-    """The predicted class of each sample [..., B] from logits [..., B, C]."""
-    return logits.argmax(-1)
+    """The predicted class of each sample [..., B] from logits [..., B, C]; -1, no class, where the largest is not finite."""
+    top, classes = logits.max(-1)
+    return classes.masked_fill(~top.isfinite(), -1)
 
 
 def correct(logits: Tensor, y: Tensor) -> Tensor:

@@ -19,6 +19,10 @@ from equipoise.data.memory_mapped import Mapped
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
 VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
+COMPLEX = (
+    "{} holds complex numbers, whose imaginary part would be dropped. "
+    "Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
+)
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 
 
@@ -254,6 +258,8 @@ def check(data: Samples | Stream, who: str, like: tuple[str, torch.Size] | None,
 def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: torch.dtype) -> Tensor:
     """Network inputs of samples ``x`` [n, *shape]; a ``dtype`` of int64 leaves them as they are."""
     x = x if transform is None else transform(x, shift)
+    if x.is_complex():
+        raise TypeError(COMPLEX.format("The input of the network"))
     return x if dtype == torch.int64 else x.to(dtype)
 
 
@@ -306,42 +312,120 @@ def read(
     if isinstance(data, IterableDataset):
         raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
     if isinstance(data, Dataset):
-        size = len(data)  # type: ignore[arg-type]
+        try:
+            size = len(data)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):
+            raise TypeError(f"{who}: {type(data).__name__} does not say how many samples it has (__len__).") from None
         if size == 0:
             raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
-        looks = ((_sample(data, k)[0], _sample(data, k)[0]) for k in range(min(size, LOOKS)))
-        if _sample(data, 0)[0].nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
+        looks = ((_sample(data, k, who)[0], _sample(data, k, who)[0]) for k in range(min(size, LOOKS)))
+        if _sample(data, 0, who)[0].nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
             return Stream(data, size, dtype, device, transform)
-        samples = [_sample(data, k) for k in range(size)]
+        samples = [_sample(data, k, who) for k in range(size)]
         if len(shapes := {x.shape for x, _ in samples}) > 1:
             found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
             raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
         data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))
     if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}.")
-    x, y = _tensor(data[0], who, "x"), _tensor(data[1], who, "y")
+        several = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
+        raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}{several}.")
+    x, y = tensor(data[0], who, "x"), tensor(data[1], who, "y")
+    if not x.dim():
+        raise ValueError(
+            f"{who}: x must hold one input per sample, of shape [n, ...]; found the single number {x.item()}."
+        )
+    _check_labels(y, who)
     if len(x) != len(y):
         raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")
     if len(y) == 0:
         raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
-    if y.dim() != 1 or (y.is_floating_point() and not torch.equal(y, y.round())):
-        raise ValueError(
-            f"{who}: y must be one integer label per sample, of shape [n]; found {list(y.shape)} of {y.dtype}."
-        )
+    if transform is None:
+        _check_range(x, who, dtype)
     return Samples(x.to(device), y.to(device, torch.int64), torch.tensor(len(y), device=device), dtype, transform)
 
 
-def _tensor(values: Any, who: str, what: str) -> Tensor:
+def tensor(values: Any, who: str, what: str) -> Tensor:
+    """A tensor from a tensor, an array, a table or lists of numbers.
+
+    Raises
+    ------
+    TypeError : naming what was found in place of numbers, and what to do.
+    """
     if isinstance(values, Tensor):
-        return values.detach()
-    try:
-        return torch.as_tensor(np.asarray(values))
-    except (TypeError, ValueError) as error:
+        if values.layout == torch.strided and not (values.is_nested or values.is_meta or values.is_quantized):
+            return values.detach()
+        found = "nested" if values.is_nested else "without numbers (meta)" if values.is_meta else str(values.layout)
         raise TypeError(
-            f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__} ({error})."
-        ) from None
+            f"{who}: {what} must be a dense tensor; found one that is {found}. Convert it: {what}.to_dense()."
+        )
+    try:
+        array = np.empty(0, object) if isinstance(values, Dataset) else np.asarray(values)  # which may never end
+    except ValueError:  # rows of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind in "biufc" and array.dtype != np.longdouble:
+        return torch.as_tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
+    found, todo = _NO_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Convert them to float32"))
+    if array.dtype.kind in "US" and what == "y":
+        todo = "Number the classes: numpy.unique(y, return_inverse=True)[1]"
+    raise TypeError(
+        f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__}: {found}. {todo}."
+    )
 
 
-def _sample(dataset: Dataset[Any], row: int) -> tuple[Tensor, int]:
-    x, y = dataset[row]
-    return torch.as_tensor(np.asarray(x)) if not isinstance(x, Tensor) else x, int(y)
+_NO_NUMBERS = {  # by NumPy's letter for the kind: what it is, and what to do
+    "O": ("no numbers, or rows of different lengths", "Make it one array: numpy.array(..., dtype=float)"),
+    "U": ("words", "Replace words by numbers"),
+    "S": ("words", "Replace words by numbers"),
+    "M": ("dates", "Replace dates by numbers, such as days"),
+    "m": ("durations", "Replace durations by numbers, such as days"),
+}
+
+
+def _check_labels(y: Tensor, who: str) -> None:
+    """Require one whole number per sample."""
+    kind = f"{list(y.shape)} of {y.dtype}"
+    if y.dim() == 2 and y.shape[1] > 1:
+        kind += ". One-hot rows become labels by y.argmax(1)"
+    elif y.dim() == 2:
+        kind += ". A column becomes labels by y.reshape(-1)"
+    elif y.dim() == 1 and not y.is_complex():
+        strange = y[~((y.abs() < 2**53) & (y == y.round()))] if y.is_floating_point() else y[:0]
+        if not len(strange):
+            return
+        kind += f", with {strange[0].item():g}"
+    raise ValueError(f"{who}: y must be one integer label per sample, of shape [n]; found {kind}.")
+
+
+def _check_range(x: Tensor, who: str, dtype: torch.dtype) -> None:
+    """Require real numbers that stay finite when they become the network's ``dtype``."""
+    if x.is_complex():
+        raise TypeError(COMPLEX.format(f"{who}: x"))
+    if not dtype.is_floating_point or not len(x) or torch.finfo(dtype).max >= _largest(x.dtype):
+        return
+    lost = (x.isfinite() & ~x.to(dtype).isfinite()).nonzero()
+    if len(lost):
+        at = lost[0].tolist()
+        raise ValueError(
+            f"{who}: x{at} is {x[tuple(at)].item():g}, too large for the network's {str(dtype).removeprefix('torch.')}, "
+            f"in which it becomes infinite; so do {len(lost)} numbers in all. Divide x by a constant, or use net.double()."
+        )
+
+
+def _largest(dtype: torch.dtype) -> float:
+    return 1 if dtype == torch.bool else torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def _sample(dataset: Dataset[Any], row: int, who: str = "A data set") -> tuple[Tensor, int]:
+    pair = dataset[row]
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        several = f" of {len(pair)}" if isinstance(pair, (tuple, list, dict)) else ""
+        raise TypeError(f"{who}: sample {row} must be a pair (x, label); found {type(pair).__name__}{several}.")
+    x, y = tensor(pair[0], f"{who}, sample {row}", "x"), pair[1]
+    try:
+        label = int(y)
+        whole = bool(label == y)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        whole = False
+    if not whole:
+        raise TypeError(f"{who}: the label of sample {row} must be a whole number; found {str(y)[:80]}.")
+    return x, label

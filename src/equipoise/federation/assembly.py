@@ -88,6 +88,8 @@ def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
     """
     engine = settings.engine
     if not isinstance(engine, str):
+        if not callable(engine):
+            raise TypeError(f"engine must be the name of one, or a function from a Job to Answers; found {engine!r}.")
         return EngineChoice(getattr(engine, "__name__", type(engine).__name__), "asked for")
     if engine == "auto":
         here = [d for d in (known.first, *known.data) if not isinstance(d, Absent)]

@@ -51,10 +51,10 @@ def given(contribution: Sequence[float], n: int) -> Alone:
     ValueError, TypeError : it is not a number in [0, 1] for each.
     """
     try:
-        values = [float(c) for c in contribution]
+        values = None if isinstance(contribution, Mapping | str) else [float(c) for c in contribution]
     except (TypeError, ValueError):
-        values = []
-    if isinstance(contribution, Mapping | str) or (len(contribution) and not values):
+        values = None
+    if values is None:
         raise TypeError(
             f"contribution must be a list of numbers in [0, 1], one per client; found {shorten(contribution)}."
         )

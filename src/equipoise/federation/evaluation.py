@@ -31,7 +31,7 @@ BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between costly evaluations: personalised models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # last rounds, over which results are averaged: always evaluated
 
-Score = dict[str, Any]  # accuracy, loss, samples, other measures; "missing": classes that an area leaves out
+Score = dict[str, Any]  # accuracy, loss, samples, other measures; "missing", "undefined": see History
 
 
 def published(trial: Trial, p: Progression) -> Tensor:
@@ -268,6 +268,8 @@ class EvaluationSets:
         }
         if CORRECT in measures:
             score[CORRECT] = np.packbits(right.cpu().numpy()).tobytes().hex()
+        if undefined := int((task.predictions(logits) < 0).sum()):
+            score["undefined"] = undefined
         if more := [name for name in measures if name not in score]:
             values = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
             score |= {name: values[name] for name in more}

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from equipoise.core import task
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
-from equipoise.core.solver import SGD, Solver
-from equipoise.data.samples import Samples, Stream, Transform, loaded, read
+from equipoise.core.solver import Solver
+from equipoise.core.solver import checked as checked_solver
+from equipoise.data.samples import Samples, Stream, Transform, check, loaded, read, tensor
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
 from equipoise.federation import evaluation, provenance
@@ -26,7 +27,7 @@ from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.history import History
-from equipoise.federation.inputs import Groups, frame
+from equipoise.federation.inputs import Groups, frame, named, taking
 from equipoise.federation.method import Method
 from equipoise.federation.population import Population
 from equipoise.federation.progress_bar import accuracies, progress_bar
@@ -38,6 +39,7 @@ from equipoise.metrics.failure import diverged
 from equipoise.system.ranges import check_whole
 
 log = logging.getLogger(__name__)
+STATE = {"trial", "progress", "records", "machines", "alone", "_solo"}  # what changes as a federation trains
 
 
 class Federation:
@@ -107,22 +109,23 @@ class Federation:
         if workers is not None:
             check_whole("workers", workers, 1)
         measured = chosen(measures)
+        self.method, self.solver = Method.of(method), checked_solver(solver)
+        self.method.check(self.solver)
         known = frame(
             net,
             clients,
             settings,
             names,
-            tests=tests or {},
+            tests={} if tests is None else tests,
             client_tests=client_tests,
             validation=validation,
             transform=transform,
             head=head,
             memory=memory,
         )
-        self.tests = EvaluationSets.of(known.tests, groups, len(known.data), measured, known.client_tests)
+        belongs = named("groups", groups, "clients, that of its test set")
+        self.tests = EvaluationSets.of(known.tests, belongs, len(known.data), measured, known.client_tests)
         self.model, self.transform, self._dtype = known.model, transform, known.dtype
-        self.method, self.solver = Method.of(method), solver or SGD()
-        self.method.check(self.solver)
         known.check(self.method)
         if contribution is None:
             tested = bool(known.tests) or (population is not None and population.tested)
@@ -147,6 +150,14 @@ class Federation:
         self.progress = begin(self.trial)
         self.records: list[Record] = []
         self.machines: list[dict[str, Any]] = []  # what computed the rounds, each with the first of its own
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, "_made") and name not in STATE:
+            raise AttributeError(
+                f"{name} cannot be set on a federation that is made: it would train as before. Make another federation with it."
+            )
+        super().__setattr__(name, value)
 
     @property
     def header(self) -> list[str]:
@@ -294,27 +305,34 @@ class Federation:
         vector = self._vector(client)
         if x is None:
             return {n: self.tests.score(self.trial, vector, d) for n, d in self.tests.sets.items()}
-        data = read((x, y) if y is not None else x, "evaluation data", self._dtype, vector.device, self.transform)
-        return self.tests.score(self.trial, vector, loaded(data))
+        data = loaded(
+            read((x, y) if y is not None else x, "evaluation data", self._dtype, vector.device, self.transform)
+        )
+        check(data, "evaluation data", None, self.trial.setup.n_classes)
+        with taking(data, "evaluation data"):
+            return self.tests.score(self.trial, vector, data)
 
     def predict(self, x: Any, *, client: int | None = None) -> Tensor:
-        """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with."""
+        """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.
+
+        A class of -1 is none: the network's output is not finite.
+        """
         return task.predictions(self.logits(x, client=client))
 
     def logits(self, x: Any, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""
         vector = self._vector(client)
-        inputs = torch.as_tensor(x)
-        blank = torch.zeros(len(inputs), dtype=torch.int64)
-        data = loaded(read((inputs, blank), "x", self._dtype, vector.device, self.transform))
-        ((logits, _),) = evaluation.answers(self.trial, vector, [data])
+        inputs = tensor(x, "prediction", "x")
+        blank = torch.zeros(inputs.shape[:1], dtype=torch.int64)
+        data = loaded(read((inputs, blank), "prediction", self._dtype, vector.device, self.transform))
+        with taking(data, "prediction"):
+            ((logits, _),) = evaluation.answers(self.trial, vector, [data])
         return logits
 
     def _vector(self, client: int | None) -> Tensor:
         if client is None:
             return evaluation.published(self.trial, self.progress)
-        if client not in range(len(self.trial.data)):
-            raise ValueError(f"client must be in 0..{len(self.trial.data) - 1}; found {client!r}.")
+        check_whole("client", client, 0, len(self.trial.data) - 1)
         deployed = evaluation.deployed if self.population is None else self.population.deployed
         return deployed(self.trial, self.progress, client)
 

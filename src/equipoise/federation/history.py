@@ -77,7 +77,8 @@ class History:
         - `"round"`: counts from 0; `"seconds"`: wall time of the round.
         - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds
           without an evaluation.  In some rounds also other measures, names of `equipoise.metrics.MEASURES`, and
-          `"missing"`, the classes an AUC leaves out because the test set has none of them; and `"rates"`, counts per class,
+          `"missing"`, the classes an AUC leaves out because the test set has none of them; `"undefined"`, where there are
+          any, the samples for which the model's output is not finite: no prediction, never right; and `"rates"`, counts per class,
           see `equipoise.metrics.class_counts`.
           In the rounds with other measures also `"rates"`, and in the last rounds `"correct"`, which samples are right, as
           hexadecimal digits of `numpy.packbits`; `"n"`: samples.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils.data import Dataset
 
 from equipoise.core.draws import cohort_size, generator_states
 from equipoise.core.model import Bound, Model, observe
@@ -18,6 +21,8 @@ from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
 from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import memory as freed
+from equipoise.system import text
+from equipoise.system.ranges import check_whole
 
 Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 
@@ -83,12 +88,23 @@ def frame(
     where = _device(settings.device)
     if where.type == "cpu":
         freed.keep()
+    _check_network(net)
+    if transform is not None and not callable(transform):
+        raise TypeError(f"transform must be a function transform(x, shift); found {type(transform).__name__}.")
+    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests or (), Iterable):
+        raise TypeError(f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}.")
+    if memory is not None:
+        check_whole("memory", memory, 0, meaning=" bytes")
     net = copy.deepcopy(net).to(where)
     embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
     dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
     dtype = torch.int64 if embeds else dtype
-    clients = list(clients)
-    known = tuple(names) if names is not None else tuple(f"client-{k}" for k in range(len(clients)))
+    clients = _clients(clients)
+    known = named("names", names, "clients") or tuple(f"client-{k}" for k in range(len(clients)))
+    if not isinstance(tests, Mapping):
+        raise TypeError(
+            f'tests must give each test set a name, such as {{"all": (x, y)}}; found {type(tests).__name__}.'
+        )
     if not clients or len(set(known)) != len(clients):
         found = f"{len(clients)} clients and {len(set(known))} different names"
         raise ValueError(f"A federation needs at least one client, and a different name for each; found {found}.")
@@ -100,7 +116,13 @@ def frame(
         for c, name in zip(clients, known, strict=True)
     )
     first = loaded(data[0])
-    sets = {n: loaded(read(t, f"test set {n!r}", dtype, where, transform)) for n, t in tests.items()}
+    test_names = named("tests", tests, "test sets") or ()
+    if len(set(test_names)) != len(tests):
+        raise ValueError(f"Every test set needs a name of its own; found {', '.join(test_names)}.")
+    sets = {
+        n: loaded(read(t, f"test set {n!r}", dtype, where, transform))
+        for n, t in zip(test_names, tests.values(), strict=True)
+    }
     own = {
         name: None if given is None else loaded(read(given, f"test set of {name}", dtype, where, transform))
         for m, given in enumerate(client_tests or ())
@@ -128,16 +150,29 @@ def frame(
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:
     """The model, after a run of the network on a client's data."""
     before = generator_states()
-    x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
+    x = _batch(data, who)
     drawn = isinstance(data, Samples) and generator_states() != before  # by the transform
-    try:
+    with taking(x.shape[1:], f"the data of {who}"):
         classifier, random = observe(net, x, head)
-    except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
-        raise ValueError(
-            f"The network does not take the data of {who}: "
-            f"an input of shape {[1, *x.shape[1:]]} gives {type(error).__name__}: {error}"
-        ) from error
     return Model(net, classifier, random or drawn)
+
+
+@contextmanager
+def taking(data: Samples | Stream | torch.Size, whose: str) -> Iterator[None]:
+    """Turn the error of a network that does not take some data, or inputs of a shape, into one sentence.
+
+    Raises
+    ------
+    ValueError : whose data of which shape the network does not take.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
+        known = data if isinstance(data, torch.Size) else None if data.known is None else data.known[0]
+        shape = "" if known is None else f" of shape {[1, *known]}"
+        raise ValueError(
+            f"The network does not take {whose}: an input{shape} gives {type(error).__name__}: {error}"
+        ) from error
 
 
 def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, int]:
@@ -145,11 +180,87 @@ def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, in
     P = model.n_params
     x, _ = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
     logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
-    if logits.dim() != 2:
-        raise ValueError(f"The network must give logits of shape [batch, classes]; found {list(logits.shape)}.")
     model.try_channels_last(x.expand(2, *x.shape[1:]))
     n_classes = logits.shape[1]
     return n_classes, features.shape[1]
+
+
+def _batch(data: Samples | Stream, who: str) -> Tensor:
+    """Network inputs of two samples, the first one twice."""
+    try:
+        x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
+    except Exception as error:
+        if data.transform is None:
+            raise
+        raise ValueError(
+            f"The transform does not take the data of {who}: transform(x, None) must give a tensor with as many samples as x; "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return x
+
+
+def _check_network(net: object) -> None:
+    """Require a network whose numbers are there.
+
+    Raises
+    ------
+    TypeError, ValueError : naming what was found, and what to do.
+    """
+    if not isinstance(net, nn.Module):
+        found = f"the class {net.__name__}: write {net.__name__}(...)" if isinstance(net, type) else type(net).__name__
+        raise TypeError(f"net must be an nn.Module that gives logits [batch, classes]; found {found}.")
+    for name, x in (*net.named_parameters(), *net.named_buffers()):
+        if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+            raise ValueError(
+                f"The size of {name!r} is not known yet, because its layer is lazy. Call the network on a batch first, net(x), "
+                "or give its layers their sizes."
+            )
+        if x.is_meta:
+            raise ValueError(
+                f"{name!r} of the network is on the meta device, where there are no numbers. Build the network on the CPU, "
+                "or give it numbers: net.to_empty(device='cpu'), then net.load_state_dict(...)."
+            )
+        if x.is_complex():
+            raise TypeError(f"{name!r} of the network holds complex numbers ({x.dtype}); give a network of real ones.")
+        if not x.isfinite().all():
+            raise ValueError(f"{name!r} of the network holds NaN or infinity. Give it finite numbers to start from.")
+
+
+def _clients(clients: Any) -> list[Any]:
+    """The data of each client, in a list."""
+    one = isinstance(clients, (list, tuple)) and len(clients) == 2 and all(map(_numbers, clients))
+    if one or isinstance(clients, (str, Mapping)) or not isinstance(clients, Iterable) or _numbers(clients):
+        kind = "one (x, y)" if one else type(clients).__name__
+        more = " Give list(clients.values()) and names=list(clients)." if isinstance(clients, Mapping) else ""
+        raise TypeError(f"clients must be a list that holds (x, y) of each client, [(x, y), ...]; found {kind}.{more}")
+    return list(clients)
+
+
+def _numbers(value: object) -> bool:
+    return hasattr(value, "shape") and not isinstance(value, Dataset)  # tensors, arrays, tables
+
+
+def named(what: str, given: Iterable[object] | None, of: str) -> tuple[str, ...] | None:
+    """Names as the user gave them, safe to print; None where none were given.
+
+    Parameters
+    ----------
+    what : the argument.
+    of : what has these names.
+
+    Raises
+    ------
+    TypeError : not several names.
+    """
+    if given is None:
+        return None
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise TypeError(f"{what} must be a list with a name for each of the {of}; found {given!r}.")
+    each = list(given)
+    for name in each:
+        if not isinstance(name, (str, int)):
+            raise TypeError(f"{what} must hold text; found {name!r}.")
+    return tuple(map(text.name, each))
 
 
 def _device(device: str) -> torch.device:
@@ -157,6 +268,8 @@ def _device(device: str) -> torch.device:
         where = torch.device(device)
     except RuntimeError:
         raise ValueError(f"device must be one PyTorch knows, such as 'cpu' or 'cuda'; found {device!r}.") from None
+    if where.type == "meta":
+        raise ValueError("device 'meta' holds no numbers, so that nothing can be trained on it. Use 'cpu' or 'cuda'.")
     if where.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use 'cpu'.")
     return where

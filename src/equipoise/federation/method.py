@@ -134,10 +134,15 @@ class Method:
             return method
         if isinstance(method, str):
             return parse(method)
-        rules = (method,) if isinstance(method, Rule) else tuple(method)
+        given: Any = method  # whatever a user gives
+        rules = tuple(given) if isinstance(given, Iterable) and not isinstance(given, type) else (given,)
         for rule in rules:
             if not isinstance(rule, Rule):
-                raise TypeError(f"A method is text, a Rule, or several Rules; found {type(rule).__name__}.")
+                found = f"the class {rule.__name__}: write {rule.__name__}()" if isinstance(rule, type) else repr(rule)
+                more = " Join names by +, such as 'fedprox+fedheal'." if isinstance(rule, str) else ""
+                raise TypeError(
+                    f"method must be text such as 'fedavg', a Rule, several Rules, or a Method; found {found}.{more}"
+                )
         return Method(rules)
 
     def overriding(self, hook: str) -> list[int]:

@@ -29,7 +29,7 @@ def chosen(measures: Iterable[str]) -> tuple[str, ...]:
     ValueError : a name is unknown; the message names the nearest one.
     TypeError : one string in place of several.
     """
-    if isinstance(measures, str):
+    if isinstance(measures, str) or not isinstance(measures, Iterable):
         raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')
     names, known = set(measures), (*MEASURES, RATES)
     for name in sorted(names - set(known)):
@@ -49,14 +49,15 @@ def classification(
 
     Parameters
     ----------
-    scores : probabilities [n, C] whose rows sum to one, or logits [n, C].
+    scores : probabilities [n, C] whose rows sum to one, or logits [n, C]. A sample whose largest score is not finite has no
+        prediction: it counts, and is never right.
     y : labels in 0..C - 1; shape [n].
     measures : names of `MEASURES`, or `"rates"` for the counts of `equipoise.metrics.class_counts`.
     logits : whether `scores` are logits: areas compare probabilities of different samples, which logits are not.
 
     Returns
     -------
-    The ``measures``, NaN where not defined (no sample, one class only, a score that is not finite), and
+    The ``measures``, NaN where not defined (no sample; for areas also one class only, or a sample without a prediction), and
     `missing`, the classes without a sample: they are left out of `balanced` and of both areas.
 
     Raises
@@ -69,30 +70,30 @@ def classification(
     n, C = p.shape
     if n and (labels.min() < 0 or labels.max() >= C):
         raise ValueError(f"labels must be in 0..{C - 1}: found {labels.min()}..{labels.max()}.")
-    finite = bool(np.isfinite(p).all())
-    if logits and finite:
-        p = np.exp(p - p.max(axis=1, keepdims=True)) if n else p
+    predicted = np.where(np.isfinite(p.max(axis=1)), p.argmax(axis=1), -1)
+    if logits and (predicted >= 0).all():
+        p = np.exp(p - p.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
-    elif finite and not np.allclose(p.sum(axis=1), 1):
+    elif not logits and not np.allclose(p[predicted >= 0].sum(axis=1), 1):
         raise ValueError("every row of the probabilities must sum to 1. Give logits=True for logits.")
     there = np.unique(labels)
-    found = {name: _FORMULAS[name](p, labels, there) if n and finite else math.nan for name in chosen(measures)}
+    found = {name: _FORMULAS[name](p, predicted, labels, there) if n else math.nan for name in chosen(measures)}
     wanted = {name: found[name] for name in measures}
     return {**wanted, "missing": tuple(sorted(set(range(C)) - set(there.tolist())))}
 
 
-def _accuracy(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
-    return float((p.argmax(axis=1) == y).mean())
+def _accuracy(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+    return float((predicted == y).mean())
 
 
-def _balanced(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+def _balanced(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
     from sklearn.metrics import recall_score  # balanced_accuracy_score, without its warning about classes not in y
 
-    return float(recall_score(y, p.argmax(axis=1), labels=there, average="macro", zero_division=0))
+    return float(recall_score(y, predicted, labels=there, average="macro", zero_division=0))
 
 
-def _auc(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
-    if len(there) < 2:
+def _auc(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+    if len(there) < 2 or (predicted < 0).any():
         return math.nan
     from sklearn.metrics import roc_auc_score
 
@@ -101,16 +102,16 @@ def _auc(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
     return float(roc_auc_score(y, p, multi_class="ovo", average="macro", labels=np.arange(p.shape[1])))
 
 
-def _auc_ovr(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
-    if len(there) < 2 or p.shape[1] == 2:
-        return _auc(p, y, there)
+def _auc_ovr(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
+    if len(there) < 2 or p.shape[1] == 2 or (predicted < 0).any():
+        return _auc(p, predicted, y, there)
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(y[:, None] == there, p[:, there], average="weighted"))
 
 
-def _rates(p: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> dict[str, list[int]]:
-    return class_counts(y, p.argmax(axis=1), p.shape[1])
+def _rates(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> dict[str, list[int]]:
+    return class_counts(y, predicted, p.shape[1])
 
 
 _FORMULAS: Final[dict[str, Callable[..., Any]]] = {

@@ -123,10 +123,10 @@ def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dic
     Returns
     -------
     `{"right": [C], "true": [C], "chosen": [C]}`: per class, samples of it that are recognised, samples of it, and samples
-    taken for it.
+    taken for it.  A sample predicted as -1, no class, is among the true ones only.
     """
     y, yhat = np.asarray(labels, dtype=np.int64), np.asarray(predicted, dtype=np.int64)
-    parts = {"right": y[y == yhat], "true": y, "chosen": yhat}
+    parts = {"right": y[y == yhat], "true": y, "chosen": yhat[yhat >= 0]}
     return {name: np.bincount(part, minlength=n_classes).tolist() for name, part in parts.items()}
 
 
@@ -145,7 +145,7 @@ def rates_of(counts: Counts) -> Rates:
     ValueError : these are no counts.
     """
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
-    fits = right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() == chosen.sum()
+    fits = right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() >= chosen.sum()
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
         raise ValueError(f"expected right, true and chosen samples of every class, found {_shown(counts)}.")
     n = true.sum()

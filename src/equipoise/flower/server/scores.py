@@ -43,6 +43,8 @@ def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -
     score |= {name: fraction(fields[name], nan=True) for name in measures if name not in score and name != RATES}
     if RATES in measures:
         score[RATES] = _counts(fields[RATES], n_classes)
+    if (undefined := int(fields.get("undefined", 0))) > 0:
+        score["undefined"] = undefined
     missing = [int(c) for c in fields.get("missing", ())]
     return {**score, "missing": missing} if missing else dict(score)
 
@@ -91,7 +93,9 @@ def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
         known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]
         return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
 
-    means: dict[str, Any] = {key: mean(key) for key in parts[0][1] if key not in ("missing", "n", RATES)}
+    means: dict[str, Any] = {key: mean(key) for key in parts[0][1] if key not in ("missing", "undefined", "n", RATES)}
+    if undefined := sum(score.get("undefined", 0) for _, score in parts):
+        means["undefined"] = undefined
     means["n"] = sum(n for n, _ in parts)
     if known := [score[RATES] for _, score in parts if isinstance(score.get(RATES), dict)]:
         means[RATES] = {name: np.sum([counts[name] for counts in known], axis=0).tolist() for name in known[0]}
