@@ -181,7 +181,7 @@ def test_arrays_are_cut_to_bytes_and_lose_their_fraction(tmp_path: Path) -> None
         (np.zeros(4), r"\[H, W\]"),
         (np.zeros((0, 4)), r"\[0, 4\]"),
         (np.array([["a"]]), r"\[H, W\]"),
-        (np.array([[None]]), "pickle"),
+        (np.array([[None]]), "Python objects"),
     ],
 )
 def test_an_array_that_is_no_image_is_named(tmp_path: Path, values: NDArray[Any], said: str) -> None:

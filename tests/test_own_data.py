@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import shlex
@@ -518,6 +519,17 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
+    def cast_column(self, key: str, feature: Any) -> Table:
+        """The files of the images, not decoded."""
+        assert feature == {"decode": False}
+
+        def content(picture: Any) -> dict[str, Any]:
+            file = io.BytesIO()
+            (picture if isinstance(picture, Image.Image) else Image.new("L", (1, 1))).save(file, "PNG")
+            return {"bytes": file.getvalue(), "path": None}
+
+        return Table(self.features, {key: list(map(content, self.columns[key]))})
+
     def __getitem__(self, key: str | int) -> Any:
         return (
             self.columns[key] if isinstance(key, str) else {name: values[key] for name, values in self.columns.items()}
@@ -530,7 +542,9 @@ Picture = type("Image", (), {})  # the package tells images by a feature of this
 def hub(monkeypatch: pytest.MonkeyPatch, found: Any, here: bool = True) -> list[dict[str, Any]]:
     """A package ``datasets`` that has one data set, on this machine or not; returns what it was asked for."""
     asked: list[dict[str, Any]] = []
-    module = SimpleNamespace(config=SimpleNamespace(HF_HUB_OFFLINE=False), DownloadConfig=lambda **told: told)
+    module = SimpleNamespace(
+        config=SimpleNamespace(HF_HUB_OFFLINE=False), DownloadConfig=lambda **told: told, Image=lambda **told: told
+    )
 
     def load_dataset(name: str, configuration: str | None, **told: Any) -> Any:
         asked.append({"name": name, "configuration": configuration, "offline": module.config.HF_HUB_OFFLINE, **told})
@@ -563,6 +577,15 @@ def test_hub_images(monkeypatch: pytest.MonkeyPatch) -> None:
         assert x.shape[1:] == (3, 8, 8)
         assert ((x.float().mean((1, 2, 3)) > 100) == (y == 1)).all()
     assert sys.modules["datasets"].config.HF_HUB_OFFLINE is False
+
+
+def test_hub_images_of_other_formats_are_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = hub_images(24)
+    files = Table(table.features, {"picture": [{"bytes": b"%!PS-Adobe-3.0 EPSF-3.0", "path": None}] * 24})
+    monkeypatch.setattr(Table, "cast_column", lambda *_: files)
+    hub(monkeypatch, table)
+    with pytest.raises(DataError, match="sample 0: the image in picture cannot be decoded"):
+        scenarios.load("own", 0, "hub:some/cats", client="site", size=8)
 
 
 def test_hub_downloads_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:

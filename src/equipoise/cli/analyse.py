@@ -13,6 +13,7 @@ from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, progress_bar
 from equipoise.cli.options import Base, Json, Runs
 from equipoise.system.files import write_atomically
+from equipoise.system.text import cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +152,7 @@ def heterogeneity(
             table.add_row(method, f"{row['alpha']:g}", *(f"{row[term]:+.4f}" for term in terms))
     out.print(table)
     out.print("Mean cross-entropy in nats of one round, over the measured rounds and all seeds.")
-    _wrote(write_atomically(directory / "heterogeneity.csv", frame.to_csv(index=False)))
+    _wrote(write_atomically(directory / "heterogeneity.csv", frame.map(cell).to_csv(index=False)))
     _drawn({"heterogeneity": draw.heterogeneity(frame)}, directory)
 
 
@@ -201,7 +202,7 @@ def landscape(
     out.print(
         f"Loss on {landscapes[0].group} in nats, mean over {draws} directions; a smaller rise is a flatter minimum."
     )
-    _wrote(write_atomically(_made(output) / "landscape.csv", frame.to_csv(index=False)))
+    _wrote(write_atomically(_made(output) / "landscape.csv", frame.map(cell).to_csv(index=False)))
     _drawn(
         {"landscape-1d": draw.lines(landscapes)} | ({"landscape-2d": draw.planes(landscapes)} if grid else {}), output
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-out = Console()
-err = Console(stderr=True)
+from equipoise.system.terminal import Terminal
+
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 def print_json(document: Any) -> None:

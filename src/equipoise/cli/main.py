@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -109,16 +109,34 @@ def main() -> NoReturn:
         )
     except (ValueError, TypeError, ImportError) as error:  # of an import: an extra that is not installed
         _fail(str(error), 2, debug)
+    except MemoryError as error:
+        _fail(_full(arguments, error), 1, debug)
     except Stopped as stop:
         message = "Stopped. The same command (or equipoise resume) goes on from the last complete round."
         _fail(" ".join(getattr(stop, "__notes__", ())) or message, 128 + int(stop.args[0]), debug)
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(
+            error
+        ):  # PyTorch's, of any device
+            _fail(_full(arguments, error), 1, debug)
         _fail(f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where.", 1, debug)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         _flush(debug)
     raise SystemExit(0)
+
+
+def _full(arguments: Sequence[str], error: BaseException) -> str:
+    """What was being done when the memory was full, and what takes less."""
+    doing = next((a for a in arguments if not a.startswith("-")), "")
+    asked = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+    return (
+        f"equipoise {doing} needs more memory than there is{f' ({asked})' if asked else ''}.{notes} Take less at a time: fewer "
+        "--jobs or --workers, a smaller --participation or --batch-size, smaller images (--set size=32), a smaller network. "
+        "equipoise run --dry-run says what a run takes. Complete results are kept."
+    )
 
 
 def _flush(debug: bool) -> None:

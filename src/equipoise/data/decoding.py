@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.declared import check_pixels, opened
 from equipoise.system.files import PART, cache_directory, locked
 from equipoise.system.threads import cores
 
@@ -43,16 +44,14 @@ def picture(path: Path) -> NDArray[np.uint8]:
     ------
     OSError, ValueError : the file cannot be decoded.
     """
-    from PIL import Image
-
-    with Image.open(path) as opened:
-        if opened.mode.startswith("I"):  # 16 bits of grey: Pillow's own conversion would cut all above 255
-            return (np.asarray(opened).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-        if opened.mode == "F":
+    with opened(path) as stored:
+        if stored.mode.startswith("I"):  # 16 bits of grey: Pillow's own conversion would cut all above 255
+            return (np.asarray(stored).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
+        if stored.mode == "F":
             raise ValueError("its pixels are floating-point numbers of unknown scale")
-        if opened.mode == "P" and "transparency" in opened.info:
-            return np.asarray(opened.convert("RGBA").convert("RGB"))
-        return np.asarray(opened.convert("RGB"))
+        if stored.mode == "P" and "transparency" in stored.info:
+            return np.asarray(stored.convert("RGBA").convert("RGB"))
+        return np.asarray(stored.convert("RGB"))
 
 
 def array(path: Path) -> NDArray[Any]:
@@ -62,8 +61,9 @@ def array(path: Path) -> NDArray[Any]:
     ------
     OSError, ValueError : the file holds no such array.
     """
-    pixels: NDArray[Any] = np.load(path, allow_pickle=False)
-    return pixels
+    pixels: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory yet
+    check_pixels(*pixels.shape)
+    return np.array(pixels)
 
 
 def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -> NDArray[np.uint8]:
@@ -293,10 +293,11 @@ def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8
 @contextmanager
 def bar(doing: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
     """Give a function to call after each image; it shows a bar on a terminal, once :data:`PATIENCE` is over."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    from equipoise.system.terminal import Terminal
+
+    console = Terminal(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     shown = Progress(*columns, console=console, transient=True, disable=not progress or not console.is_terminal)
     task = shown.add_task(doing, total=total)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
 from equipoise.federation.records import Record
+from equipoise.system.terminal import Terminal
 
 BAR = 20  # columns that the bar has at least
 BESIDE = 12  # columns of the time that is left, and of the gaps
@@ -15,7 +15,7 @@ BESIDE = 12  # columns of the time that is left, and of the gaps
 
 def progress_bar(wanted: bool) -> Progress:
     """A bar on standard error, if that is a terminal; its tasks have a field ``accuracy``."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     return Progress(
         _Name(Column(no_wrap=True)),
         BarColumn(),

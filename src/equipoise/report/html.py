@@ -34,6 +34,7 @@ from equipoise.report.sentences import limits, verdict
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
 from equipoise.system.files import write_atomically
+from equipoise.system.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +65,11 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     return write_atomically(path, page)
 
 
+def shown(value: object) -> object:
+    """What a page shows of a value: text without signs that steer; markup and all else as it is."""
+    return visible(value, lines=True) if type(value) is str else value
+
+
 def render(histories: Sequence[History] | Comparison) -> str:
     """The report as a string of HTML.
 
@@ -82,7 +88,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
     common, differing = provenance.settings(runs)
     source = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
     ).from_string(
         source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents, "pieces": _pieces}
     )

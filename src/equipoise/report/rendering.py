@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.report.formatting import PERCENT, lines, plural
 from equipoise.report.layout import Cell, Grid, Sheet, sheets
+from equipoise.system.text import markdown as escaped
+from equipoise.system.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -152,12 +154,12 @@ def _markdown(sheet: Sheet) -> str:
     titles, rows = sheet.grid
 
     def row(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(map(escaped, cells)) + " |"
 
-    lines = [sheet.caption, "", row(["method", *titles]), "|---|" + "---:|" * len(titles)]
+    lines = [escaped(sheet.caption), "", row(["method", *titles]), "|---|" + "---:|" * len(titles)]
     lines += [row([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)]) for name, cells in rows]
     notes = [*sheet.sentences, *sheet.test, *sheet.differences]
-    lines += ["", *(f"- {text}" for text in notes)]
+    lines += ["", *(f"- {escaped(note)}" for note in notes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -225,4 +227,4 @@ def tex(text: str) -> str:
         "×": r"$\times$",
         "†": r"$\dagger$",
     }
-    return "".join(special.get(character, character) for character in text)
+    return "".join(special.get(character, character) for character in visible(text))

@@ -13,6 +13,8 @@ from equipoise.metrics.columns import GROUPS
 from equipoise.metrics.communication import traffic
 from equipoise.report.formatting import number
 from equipoise.report.statistics import summary_of
+from equipoise.system.text import cell
+from equipoise.system.text import markdown as escaped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -215,13 +217,13 @@ def markdown(result: Result) -> str:
     lines = [f"## {result.title}", "", result.about, "", f"Published: {result.citation}.", ""]
     for part in result.parts:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
-        lines += [f"| | {' | '.join(part.columns)} |", f"|---|{'---:|' * len(part.columns)}"]
+        lines += [f"| | {' | '.join(map(escaped, part.columns))} |", f"|---|{'---:|' * len(part.columns)}"]
         for row in part.rows:
             cells = (part.entries[row, column] for column in part.columns)
             texts = (
                 ours(e) + (f"<br>{paper}" if (paper := theirs(e, embedded=result.embedded)) else "") for e in cells
             )
-            lines.append(f"| {row} | {' | '.join(texts)} |")
+            lines.append(f"| {escaped(row)} | {' | '.join(texts)} |")
         lines += ["", " ".join(sentences(result, part)), ""]
     return "\n".join([*lines, *_choices(result)])
 
@@ -274,7 +276,15 @@ def table_csv(result: Result) -> str:
                 numbers = [None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95)]
                 away = None if result.embedded or e.difference is None else round(e.difference, 4)
                 writer.writerow(
-                    [part.name, row, column, *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded)]
+                    [
+                        *map(cell, (part.name, row, column)),
+                        *numbers,
+                        len(e.values),
+                        e.paper,
+                        e.paper_std,
+                        away,
+                        int(result.embedded),
+                    ]
                 )
     return file.getvalue()
 
@@ -320,9 +330,11 @@ def html(
     """
     from jinja2 import Environment, StrictUndefined
 
-    from equipoise.report.html import svg
+    from equipoise.report.html import shown, svg
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
+    )
     template = resources.files("equipoise.report").joinpath("reproduction.html.j2").read_text(encoding="utf-8")
     parts = []
     for part in result.parts:

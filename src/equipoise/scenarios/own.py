@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Data, Mapped, take
-from equipoise.data.own.columns import Columns, UserData, listed, ordered
+from equipoise.data.own.columns import Columns, UserData, listed, ordered, single
 from equipoise.data.own.reading import read_user_data
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import partition
@@ -361,7 +361,7 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
     axes = (0, 2, 3) if own.inputs.ndim == 4 else 0  # images of floats have a scale per channel
     known = own.inputs[training].astype(np.float64)
     mean, std = known.mean(axes, keepdims=True), known.std(axes, keepdims=True)
-    x = ((own.inputs - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+    x = single((own.inputs - mean) / np.where(std > 0, std, 1), lambda at: f"{own.source}: standardised, x{at}")
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
     return (torch.from_numpy(x), y), {
         "standardised": record | ({"features": list(own.features)} if own.features else {})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
@@ -204,6 +205,26 @@ def filled(words: Sequence[str], what: str, where: Callable[[int], str]) -> Colu
         if not word.strip():
             raise DataError(f"{where(k)}: the {what} is missing. Fill it in, or remove the sample.")
     return tuple(word.strip() for word in words)
+
+
+def single(x: NDArray[Any], where: Callable[[list[int]], str]) -> NDArray[np.float32]:
+    """Numbers as float32.
+
+    Raises
+    ------
+    DataError : one is not finite, or becomes infinite; ``where(indices)`` says where.
+    """
+    with np.errstate(over="ignore"):
+        short = x.astype(np.float32)
+    finite = np.isfinite(short)
+    if not finite.all():
+        at = np.argwhere(~finite)[0].tolist()
+        found, among = x[tuple(at)], int((~finite).reshape(len(x), -1).any(1).sum())
+        what = f"{found:g}, too large for float32," if np.isfinite(found) else "not a finite number,"
+        raise DataError(
+            f"{where(at)} is {what} in {among} sample{'s' * (among > 1)} in all. Correct or scale it, or remove these samples."
+        )
+    return short
 
 
 def counts(words: Iterable[str]) -> dict[str, int]:

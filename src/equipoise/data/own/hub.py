@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.declared import opened
 from equipoise.data.decoding import kept, resized
-from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, class_names, column, filled, listed
+from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, class_names, column, filled, listed, single
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
 
@@ -159,8 +161,12 @@ def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Co
 
     def pixels() -> Iterator[NDArray[np.uint8]]:
         for table in tables:
+            files = table.cast_column(key, _datasets().Image(decode=False))
             for k in range(len(table)):
                 try:
+                    content = files[k][key]
+                    with opened(Path(content["path"]) if content["bytes"] is None else BytesIO(content["bytes"])):
+                        pass  # of a known format and size; the package decodes any
                     yield resized(np.asarray(table[k][key].convert("RGB")), (side, side))
                 except Exception as error:  # Pillow raises many kinds for a damaged file
                     raise DataError(
@@ -187,4 +193,4 @@ def _numbers(what: str, tables: Sequence[Any], names: Sequence[str]) -> NDArray[
                 f"{what}, column {name}: expected a number in every row. Leave it out with --set leave_out={name!r}."
             )
         columns.append(values)
-    return np.stack(columns, axis=1).astype(np.float32)
+    return single(np.stack(columns, axis=1), lambda at: f"{what}, column {names[at[1]]}, row {at[0]}")

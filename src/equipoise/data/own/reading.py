@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Columns, UserData, listed
+from equipoise.data.own.columns import Column, Columns, UserData, listed
+from equipoise.system import text
 
 HUB = "hub:"
 
@@ -46,7 +48,11 @@ def read_user_data(source: str | Path, columns: Columns | None = None, *, downlo
     path = Path(source).expanduser()
     if not path.exists():
         raise DataError(f"{path} does not exist. Give a folder, a .csv or .npz file, or {HUB}OWNER/NAME.")
-    return _checked(_read(path, columns))
+    try:
+        return _checked(_read(path, columns))
+    except MemoryError as error:
+        error.add_note(f"It was reading {path}.")
+        raise
 
 
 def _read(path: Path, columns: Columns) -> UserData:
@@ -78,6 +84,10 @@ def _checked(own: UserData) -> UserData:
     """
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
+    label, client, group = (
+        None if words is None else _named(own, words) for words in (own.label, own.client, own.group)
+    )
+    own = replace(own, label=label or (), client=client, group=group)
     for what, names in (("class", own.label), ("client", own.client), ("group", own.group)):
         for one, other in _twins(names or ()):
             raise DataError(
@@ -98,6 +108,14 @@ def _checked(own: UserData) -> UserData:
                 "data but in no training data, so no model can learn it. Add training samples, or remove these."
             )
     return own
+
+
+def _named(own: UserData, words: Column) -> Column:
+    """Names of classes, clients or groups, safe to print."""
+    safe = {word: text.name(word) for word in dict.fromkeys(words)}
+    if len(set(safe.values())) < len(safe):
+        raise DataError(f"{own.source}: two names begin with the same {text.LONGEST} characters. Shorten them.")
+    return tuple(safe[word] for word in words)
 
 
 def _twins(words: Iterable[str]) -> Iterable[tuple[str, str]]:

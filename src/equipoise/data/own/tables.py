@@ -15,8 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.declared import check_npz, lines
 from equipoise.data.decoding import decoded
-from equipoise.data.own.columns import Column, Columns, UserData, class_names, column, filled, listed, splits
+from equipoise.data.own.columns import (
+    Column,
+    Columns,
+    UserData,
+    class_names,
+    column,
+    filled,
+    listed,
+    single,
+    splits,
+)
 
 Where = Callable[[int], str]  # the place of a sample, for errors
 DELIMITERS = ",;\t"
@@ -36,9 +47,18 @@ def csv(path: Path, columns: Columns) -> UserData:
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
+            first = next(lines(file, path), "")
             file.seek(0)
-            return _table(path, columns, csv_.reader(file, delimiter=max(DELIMITERS, key=first.count)))
+            reader = csv_.reader(lines(file, path), delimiter=max(DELIMITERS, key=first.count))
+            try:
+                return _table(path, columns, reader)
+            except csv_.Error as error:
+                if "field limit" in str(error):
+                    most = f"{csv_.field_size_limit():,} characters"
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: a cell has more than {most}. Is a quotation mark open?"
+                    ) from None
+                raise
     except (UnicodeDecodeError, csv_.Error) as error:
         raise DataError(f"{path} cannot be read as a table ({error}). Expected UTF-8 text with a header.") from None
 
@@ -160,8 +180,11 @@ def npz(path: Path, columns: Columns) -> UserData:
         if file.read(2) != b"PK":  # of a zip file
             raise DataError(f"{path} cannot be read: it is no NPZ file. Write it with np.savez(...).")
     try:
+        check_npz(path)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            arrays = {name: x for name in archive.files if isinstance(x := archive[name], np.ndarray)}
+    except DataError:
+        raise
     except ValueError as error:
         if "pickle" in str(error).lower():
             raise DataError(
@@ -187,6 +210,8 @@ def npz(path: Path, columns: Columns) -> UserData:
                 f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
                 f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
             )
+        if name is not None and arrays[name].dtype.kind == "c":
+            raise DataError(f"{path}: {name} holds complex numbers; expected words or whole numbers.")
     cells = {role: _words(arrays[name]) for role, name in used.items() if name is not None}
 
     def where(role: str) -> Where:
@@ -230,10 +255,4 @@ def _inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
         raise DataError(
             f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
         )
-    bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
-    if bad.size:
-        where = np.argwhere(~np.isfinite(x[bad[0]]))[0].tolist()
-        raise DataError(
-            f"{path}: {name}{[int(bad[0]), *where]} is not a finite number, in {bad.size} samples in all. Fill in or remove these."
-        )
-    return x.astype(np.float32)
+    return single(x, lambda at: f"{path}: {name}{at}")

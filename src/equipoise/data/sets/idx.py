@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
+from equipoise.data.declared import check_bytes
 from equipoise.data.locations import facts, find, located
 
 DIGITS = tuple("0123456789")
@@ -34,24 +35,28 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     ------
     DataError : a file of another kind, cut short or damaged.
     """
+    magic, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
     content = bytearray()  # grows in place, and can be written to, which torch wants
+    shape: tuple[int, ...] = ()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while chunk := file.read(1 << 18):
+            content += file.read(start)
+            if content[:4] == magic and len(content) == start:
+                shape = struct.unpack(f">{dimensions}I", content[4:])
+                check_bytes(path, math.prod(shape))
+            while len(content) <= start + math.prod(shape) and (chunk := file.read(1 << 18)):  # no more than declared
                 content += chunk
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
-    magic, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
     if content[:4] != magic or len(content) < start:
         raise DataError(
             f"{path}: expected an idx file of bytes in {dimensions} dimension{'s' * (dimensions > 1)}, which begins with "
             f"{magic.hex(' ')}; found {content[:4].hex(' ') or 'an empty file'}. Get it again."
         )
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    if len(content) - start != math.prod(shape):
+    if (found := len(content) - start) != math.prod(shape):
         raise DataError(
             f"{path}: its header says {' x '.join(map(str, shape))} = {math.prod(shape)} bytes, and there are "
-            f"{len(content) - start}. It is cut short or damaged: get it again."
+            f"{found}{' or more' * (found > math.prod(shape))}. It is cut short or damaged: get it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

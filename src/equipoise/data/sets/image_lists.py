@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.declared import lines
 from equipoise.data.decoding import Fit, Load, decoded, picture
 from equipoise.data.memory_mapped import Mapped
 
@@ -28,7 +29,7 @@ def cells(path: Path) -> list[tuple[int, list[str]]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return [
                 (number, [cell.strip() for cell in row])
-                for number, row in enumerate(csv.reader(file), 1)
+                for number, row in enumerate(csv.reader(lines(file, path)), 1)
                 if any(cell.strip() for cell in row)
             ]
     except (UnicodeDecodeError, csv.Error) as error:

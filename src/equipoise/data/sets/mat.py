@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
+from equipoise.data.declared import check_bytes
 from equipoise.data.locations import facts, located, of_the_system
 from equipoise.data.sets.idx import DIGITS
 
@@ -34,13 +36,17 @@ def _read(path: Path) -> Contents:
     ------
     DataError : a file of another kind, cut short or damaged.
     """
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
     try:
+        for _, shape, kind in whosmat(path):
+            check_bytes(path, math.prod(shape) * (1 if kind == "uint8" else 8))
         content = loadmat(path, variable_names=["X", "y"])
         images, digits = content["X"], content["y"].reshape(-1)
     except KeyError as error:
         raise DataError(f"{path}: expected the variables X and y; {error} is missing. Get it again.") from None
+    except DataError:
+        raise
     except Exception as error:  # SciPy raises many kinds for a damaged file
         if of_the_system(error):
             raise

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
+from equipoise.data.declared import check_pixels
 from equipoise.data.decoding import Load, ahead, bar, image, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import divided, ids, mapped, present, sample, weight
@@ -267,6 +268,7 @@ def hounsfield(slice_: Dataset) -> NDArray[np.float64]:
     Some files of 12 unsigned bits have no intercept, and wrapped their negative values around: 1000 is added to these and
     what reaches 4096 wraps back, so that 0 is -1000 units.
     """
+    check_pixels(int(slice_.Rows), int(slice_.Columns))
     pixels = slice_.pixel_array.astype(np.float64)
     slope, intercept = float(slice_.RescaleSlope), float(slice_.RescaleIntercept)
     if slice_.BitsStored == 12 and slice_.PixelRepresentation == 0 and int(intercept) > -100:

@@ -14,6 +14,7 @@ import torch
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.site.task import Blank
+from equipoise.system import text
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,14 @@ class Known:
         ------
         AttributeError, KeyError, OverflowError, TypeError, ValueError : the fields are not those of a description.
         """
-        shape, tests = tuple(int(n) for n in fields["shape"]), tuple(str(test) for test in fields["tests"])
+        shape, tests = tuple(int(n) for n in fields["shape"]), tuple(map(text.name, fields["tests"]))
         known = Known(
-            str(fields["name"]), int(fields["size"]), shape, str(fields["dtype"]), tests, dict(fields["structure"])
+            text.name(fields["name"]),
+            int(fields["size"]),
+            shape,
+            str(fields["dtype"]),
+            tests,
+            dict(fields["structure"]),
         )
         if (
             known.size < 1
@@ -120,7 +126,7 @@ class Roster:
 
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
         """Let new nodes describe themselves, and forget nodes that are no longer connected; returns the new sites."""
-        online = {node.node_id: node.name for node in self.exchange.grid.get_nodes()}
+        online = {node.node_id: text.name(node.name or "") for node in self.exchange.grid.get_nodes()}
         self.nodes = {name: node for name, node in self.nodes.items() if node in online}
         self._seen = {node: name for node, name in self._seen.items() if node in online}
         self._failed = {node: again for node, again in self._failed.items() if node in online}

@@ -1,0 +1,133 @@
+"""The size that a file declares, compared with what there is room for before anything of it is read."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TextIO
+
+import numpy as np
+import torch
+
+from equipoise.data.contents import DataError
+from equipoise.system import memory
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of images; others, such as EPS, start programs
+PIXELS = 100_000_000  # of an image, at most
+HONEST = 1 << 44  # bytes that one file may have
+SWITCH = "EQUIPOISE_PIXELS"  # environment variable: another limit
+LINE = 1 << 24  # characters of a line of a table, at most
+
+
+def check_bytes(what: object, size: int) -> None:
+    """Require that numbers fit into half of the memory that is free: they are converted, beside themselves.
+
+    Raises
+    ------
+    DataError : naming what declares them, their size and the limit.
+    """
+    free = memory.free(torch.device("cpu"))
+    if free is not None and size > free // 2:
+        right = f" If it is right, take a machine with more memory, or set {memory.LIMIT}={2 * size}." * (size < HONEST)
+        raise DataError(
+            f"{what} declares {_bytes(size)} of numbers, and at most {_bytes(free // 2)} are read, half of the memory that is free. "
+            f"It is damaged, or made to fill the memory.{right}"
+        )
+
+
+def check_pixels(*sides: int) -> None:
+    """Require an image of a size that is decoded.
+
+    Raises
+    ------
+    ValueError : naming its size, the limit, and how to raise it.
+    """
+    limit = _limit()
+    if (found := math.prod(sides)) > limit:
+        size = " x ".join(f"{side:,}" for side in sides)
+        raise ValueError(
+            f"it declares {size} pixels, and at most {limit:,} are decoded; if it is right, set {SWITCH}={found}"
+        )
+
+
+def _limit() -> int:
+    given = os.environ.get(SWITCH, "")
+    if given and not given.isdecimal():
+        raise DataError(f"{SWITCH}={given}: expected a number of pixels, such as {PIXELS}.")
+    return int(given) if given else PIXELS
+
+
+@contextmanager
+def opened(source: Path | IO[bytes]) -> Iterator[Image]:
+    """An image file of a known format and of a size that is decoded; nothing of its pixels is read yet.
+
+    Raises
+    ------
+    OSError, ValueError : it is of another format, damaged or too large.
+    """
+    from PIL import Image
+
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # what is too large is an error here
+    if os.environ.get(SWITCH):
+        Image.MAX_IMAGE_PIXELS = _limit()  # Pillow has a limit of its own
+    with Image.open(source, formats=FORMATS) as image:
+        check_pixels(*image.size)
+        yield image
+
+
+def check_npz(path: Path) -> None:
+    """Require that all arrays of an NPZ file fit into memory.
+
+    Raises
+    ------
+    DataError : they do not.
+    ValueError, OSError, zipfile.BadZipFile : the file is damaged.
+    """
+    total = 0
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            size = member.file_size
+            if member.filename.endswith(".npy"):
+                with archive.open(member) as file:
+                    size = max(size, _declared(file))
+            check_bytes(f"{path}, {member.filename.removesuffix('.npy')}", size)
+            total += size
+    check_bytes(path, total)
+
+
+def _declared(file: IO[bytes]) -> int:
+    """The bytes that the header of an array declares."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return math.prod(shape) * dtype.itemsize
+
+
+def lines(file: TextIO, path: Path) -> Iterator[str]:
+    """The lines of a text file, none of which fills the memory.
+
+    Raises
+    ------
+    DataError : a line is longer than any of a table.
+    """
+    number = 0
+    while line := file.readline(LINE + 1):
+        number += 1
+        if len(line) > LINE:
+            raise DataError(
+                f"{path}, line {number} has more than {LINE:,} characters, and no line of a table is so long."
+            )
+        yield line
+
+
+def _bytes(n: int) -> str:
+    power = min(5, max(0, (n.bit_length() - 1) // 10))
+    return f"{n / 1024**power:,.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"

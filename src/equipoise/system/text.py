@@ -1,0 +1,58 @@
+"""Text that comes from others: names in data, in records of old runs, of sites, made harmless where it is read and shown."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LONGEST = 200  # characters of a name
+JOINERS = "\u200c\u200d"  # of letters and emoji, in honest words of many languages
+HIDDEN = {
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+}  # Unicode's classes of controls, formats (direction, invisible), halves, separators
+
+
+def visible(text: object, *, lines: bool = False) -> str:
+    r"""Text in which every sign that steers a terminal or the direction of reading is written out, ``\x1b`` for ESC.
+
+    Parameters
+    ----------
+    text : what is shown.
+    lines : leave line ends and tabulators as they are.
+    """
+    shown = str(text)
+    if shown.isascii() and shown.isprintable():
+        return shown
+    kept = JOINERS + "\n\t" * lines
+    return "".join(
+        c
+        if c in kept or unicodedata.category(c) not in HIDDEN
+        else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in shown
+    )
+
+
+def name(text: object) -> str:
+    """A name for records and pages: :func:`visible`, of at most :data:`LONGEST` characters."""
+    shown = visible(text)
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+def markdown(text: str) -> str:
+    """Text in a Markdown page or table, with what would begin code, a link, HTML or another cell escaped."""
+    return re.sub(r"[\\|`]|<(?=[A-Za-z/!?])|\](?=[(\[:])", r"\\\g<0>", visible(text))
+
+
+def cell(value: object) -> object:
+    """A cell of a CSV file: text that a spreadsheet would run as a formula begins with an apostrophe; numbers stay numbers."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
