@@ -106,6 +106,10 @@ def federation(**changes: Any) -> eq.Federation:
             {"groups": "all"},
             "groups must be a list with a name for each of the clients, that of its test set; found 'all'",
         ),
+        (
+            {"client_tests": {"a": (x, y)}},
+            r"client_tests must be a list with \(x, y\) or None for each client; found dict",
+        ),
         ({"settings": {"epochs": 2}}, r"settings must be equipoise.Settings\(epochs=2, ...\); found \{'epochs': 2\}"),
         ({"memory": "1GB"}, "memory must be a whole number >= 0 bytes; found '1GB'"),
         ({"measures": None}, "measures must be several names"),

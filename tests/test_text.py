@@ -168,7 +168,7 @@ def test_a_renamed_eps_starts_no_program(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "a.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n")
     started = []
-    monkeypatch.setattr("subprocess.check_call", started.append)
+    monkeypatch.setattr("subprocess.check_call", lambda command, **_: started.append(command))
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")
     with pytest.raises(DataError, match="cannot be decoded"):
         image(path, (8, 8))

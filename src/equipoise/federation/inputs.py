@@ -92,7 +92,9 @@ def frame(
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be a function transform(x, shift); found {type(transform).__name__}.")
     if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests or (), Iterable):
-        raise TypeError(f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}.")
+        raise TypeError(
+            f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}."
+        )
     if memory is not None:
         check_whole("memory", memory, 0, meaning=" bytes")
     net = copy.deepcopy(net).to(where)
