@@ -16,9 +16,11 @@ import torch
 from PIL import Image
 from rich.table import Table
 from rich.text import Text
+from scipy.io import savemat
 from torch import nn
 
 import equipoise as eq
+from equipoise import scenarios
 from equipoise.cli import console
 from equipoise.cli import main as cli
 from equipoise.data.contents import DataError
@@ -26,6 +28,7 @@ from equipoise.data.decoding import array as pixels_of
 from equipoise.data.decoding import image
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.sets import idx
+from equipoise.data.sets.mat import svhn
 from equipoise.flower.server.roster import Known
 from equipoise.report import html, rendering
 from equipoise.report.statistics import Comparison
@@ -191,6 +194,16 @@ def test_arrays_that_declare_more_than_fits(tmp_path: Path, monkeypatch: pytest.
     single.write_bytes(npy((1 << 20, 1 << 20), "|u1"))
     with pytest.raises((ValueError, OSError), match=r"mmap length|declares"):
         pixels_of(single)
+    with single.open("r+b") as file:  # a file with a hole has this size, and takes no room
+        file.write(npy((20_000, 20_000), "|u1")[:-8])
+        file.truncate(file.tell() + 20_000**2)
+    with pytest.raises(ValueError, match="it declares 20,000 x 20,000 pixels, and at most 100,000,000 are decoded"):
+        pixels_of(single)
+    mat = tmp_path / "train_32x32.mat"
+    savemat(mat, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((2, 1))})
+    mat.write_bytes(mat.read_bytes().replace(struct.pack("<4i", 32, 32, 3, 2), struct.pack("<4i", 32, 32, 3, 1 << 30)))
+    with pytest.raises(DataError, match=r"train_32x32\.mat declares 3\.0 TiB of numbers"):
+        svhn(tmp_path, "train")
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -236,3 +249,13 @@ def test_numbers_of_a_file_that_do_not_fit(tmp_path: Path, x: Any, message: str)
     np.savez(path, x=np.ones((2, 2)), y=np.arange(2) * 1j)
     with pytest.raises(DataError, match="y holds complex numbers"):
         read_user_data(path)
+
+
+def test_numbers_that_standardising_makes_infinite(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    x = np.array([[0.0], [1e-30]] * 6 + [[3e38]])
+    np.savez(path, x=x, y=np.arange(13) % 2, client=["a"] * 13, split=["train"] * 12 + ["test"])
+    with pytest.raises(
+        DataError, match=r"a\.npz: standardised, x\[12, 0\] is .*, too large for float32, in 1 sample in all"
+    ):
+        scenarios.load("own", 0, path)
