@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from equipoise.core import client_rows as rows
@@ -38,6 +37,7 @@ from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
+from equipoise.system.terminal import Terminal
 
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
 PROBE = 8 << 20  # bytes that are hashed and written to time a checkpoint
@@ -298,7 +298,7 @@ def forecast(
     """
     if rounds < 1:
         raise ValueError(f"rounds must be a whole number >= 1; found {rounds!r}.")
-    console = Console(stderr=True, quiet=not progress)
+    console = Terminal(stderr=True, quiet=not progress)
     with console.status("timing a round") if progress and console.is_terminal else nullcontext():
         return _forecast(federation, rounds, None if directory is None else Path(directory))
 
