@@ -131,7 +131,7 @@ def test_the_scenarios_and_networks(equipoise: Call) -> None:
 def test_the_bar_has_room(method: str, width: int) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress_bar, "Console", lambda **_: console)
+        patch.setattr(progress_bar, "Terminal", lambda **_: console)
         bar = progress_bar.progress_bar(True)
     groups = {name: {"accuracy": 0.9} for name in ("[red]optdigits", "photo", "fonts", "street", "a hospital far away")}
     task = bar.add_task(method, total=4000, completed=1200, accuracy="")
@@ -194,14 +194,35 @@ def schema(text: str, method: str, rounds: int) -> None:
     found = json.loads(text)
     measures = found.pop("measures")
     assert found.pop("collaboration") is None  # nobody was asked what clients reach alone
+    assert found.pop("other_rounds")["averaged"] == 1  # the exported model
     assert found.pop("group_fairness") is None  # nobody asked for the gaps between groups
-    assert found.keys() == {"scenario", "measure", "title", "rounds", "averaged", "seeds", "notes", "methods"}
+    assert found.keys() == {
+        "scenario",
+        "measure",
+        "title",
+        "rounds",
+        "averaged",
+        "seeds",
+        "notes",
+        "methods",
+        "leaders",
+    }
     assert (found["measure"], found["title"]) == ("accuracy", "Accuracy")
     assert measures == {"accuracy": found}
     assert (found["scenario"], found["rounds"], found["seeds"]) == ("digits", rounds, [0])
     (entry,) = found["methods"]
     statistics = {"avg", "std", "worst", "gap", "client_std"}
-    assert entry.keys() == {"method", "seeds", *statistics, "groups", "clients", "versus", "pooled"}
+    assert entry.keys() == {
+        "method",
+        "seeds",
+        *statistics,
+        "groups",
+        "clients",
+        "failed",
+        "intervals",
+        "versus",
+        "pooled",
+    }
     assert entry["pooled"].keys() == {"groups", *statistics, "n"}
     assert entry["method"] == method
     assert list(entry["groups"]) == ["optdigits", "photo", "fonts", "street"]

@@ -63,8 +63,9 @@ def _of_clients(key: str, measured: str = LAST) -> Statistic:
 
 def _mean_client(history: "History", last: int, measure: str) -> float | None:
     """Mean accuracy of the clients' own models in one round, the last with an evaluation, like `last`."""
-    accuracy: float | None = history.summary(1)["clients"].get("mean")
-    return accuracy
+    table = history.client_table()[1]
+    accuracy = 100 * float(table[-1].mean()) if table.size else math.nan
+    return accuracy if math.isfinite(accuracy) else None
 
 
 def _traffic(history: "History", last: int, measure: str) -> float | None:
