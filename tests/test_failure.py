@@ -15,11 +15,13 @@ import pytest
 import torch
 from rich.console import Console
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 
 import equipoise as eq
 import helpers
 from equipoise.federation.history import History
-from equipoise.metrics import class_counts, columns, diverged, guesses, seeds_needed
+from equipoise.metrics import class_counts, columns, diverged, guesses, holm, seeds_needed
 from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, of_rates, resampled
 from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
@@ -254,11 +256,18 @@ def test_statistics_of_draws_are_those_of_the_tables(key: str) -> None:
 
 @pytest.mark.parametrize(("d", "n"), [(0.1, 787), (0.5, 34), (1.0, 10), (2.0, 5)])
 def test_the_number_of_seeds_is_that_of_known_tables_of_power(d: float, n: int) -> None:
-    """The sample sizes that G*Power gives for a two-sided paired test at 5 % with power 0.8."""
+    """The sample sizes that G*Power gives for a two-sided paired test at 5 % with power 0.8, and those of statsmodels."""
     x = np.random.default_rng(6).normal(size=6)
     assert seeds_needed((x - x.mean()) / x.std(ddof=1) + d) == n
+    assert math.ceil(TTestPower().solve_power(effect_size=d, power=0.8, alpha=0.05)) == n
     assert seeds_needed([1.0, 1.0, 1.0]) is None
     assert seeds_needed([1.0, -1.0, 0.001]) is None
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    for n in (1, 2, 7):
+        p = np.random.default_rng(n).random(n) ** 3
+        assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
 
 
 # --- every sentence against the numbers

@@ -150,9 +150,11 @@ def resume(
 def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:
     from equipoise.runs import directory as runs
 
-    if not quiet and runs.finished(directory):
+    finished = runs.finished(directory)
+    history = runs.execute(directory, progress=not quiet, workers=workers)  # may refuse the directory
+    if finished and not quiet:
         out.print(f"{directory} is finished; its results:", highlight=False)
-    return runs.execute(directory, progress=not quiet, workers=workers)
+    return history
 
 
 def _show_results(
