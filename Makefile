@@ -53,6 +53,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/scale.py --write
 	$(BIN)/python benchmarks/importance.py --write
 	$(BIN)/python benchmarks/images.py --write
+	$(BIN)/python benchmarks/recording.py --write
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers/run.py --write

@@ -198,6 +198,8 @@ def test_limits_see_other_data_and_other_versions() -> None:
     b = made_up("afl", data={"sha256": "bb"}, versions={"torch": "2"})
     assert "With seed 0 not all runs had the same data" in said([a, b])
     assert "same source and versions" in said([a, b])
+    swapped = [made_up(m, contents={"inputs": x}) for m, x in (("fedavg", "1"), ("afl", "2"))]  # the user's files
+    assert "With seed 0 not all runs had the same data" in said(swapped)
     assert dict(environment([a, b])) == {"torch": "1, 2", "data, seed 0: SHA-256": "aa, bb"}
 
 

@@ -366,9 +366,10 @@ class Federation:
         trial = self.trial
         held_out = trial.oracle.source if trial.oracle is not None and trial.method.needs else None
         # clients that are away have their data where they are
+        own = {f"{m}, a client": d for m, d in enumerate(self.tests.of_clients or ()) if d is not None}
         return contents(
             () if trial.away else trial.data,
-            self.tests.sets,
+            {**self.tests.sets, **own},
             self.tests.groups,
             held_out if isinstance(held_out, Samples | Stream) else None,
         )

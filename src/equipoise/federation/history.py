@@ -52,6 +52,7 @@ _META = (
     "client_groups",
     "measures",
     "client_tests",
+    "contents",
     "contribution",
     "units",
     "header",
@@ -103,7 +104,8 @@ class History:
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
         (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on)
-        and `"data"` (about the samples, with their `"sha256"`) as in a manifest, `"config"`.
+        `"contents"` (hashes of what was read from the user's
+        files) and `"data"` (about the samples, with their `"sha256"`) as in a manifest, `"config"`.
 
     Raises
     ------

@@ -313,8 +313,10 @@ def _limits(comparison: Comparison) -> Iterator[str]:
                 "a low STD."
             )
     for seed in comparison["seeds"]:
-        digests = {digest for run in histories if run.seed == seed and (digest := data_digest(run))}
-        if len(digests) > 1:
+        runs = [run for run in histories if run.seed == seed]
+        digests = {digest for run in runs if (digest := data_digest(run))}
+        read = {tuple(sorted(files.items())) for run in runs if (files := run.meta.get("contents"))}  # the user's files
+        if len(digests) > 1 or len(read) > 1:
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
     if any(
         ", " in text for name, text in environment(histories) if not name.startswith(("data", "system", "computed"))
