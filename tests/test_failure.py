@@ -126,6 +126,15 @@ def test_if_nobody_has_learned_nobody_is_compared() -> None:
         assert claim not in text
 
 
+def test_the_same_numbers_are_a_tie_without_brackets() -> None:
+    one, two = (run(m, [{"a": {"accuracy": 0.5}, "b": {"accuracy": 0.7}}]) for m in ("one", "two"))
+    assert verdict(comparison([one, two])).startswith(
+        "No method is shown to be the fairest: the accuracy of one varies by 14.14 points (STD) over 2 groups, and it cannot be "
+        "told apart from two."
+    )
+    assert "In brackets" not in verdict(comparison([one, two]))
+
+
 # --- undefined is not equal
 def test_clients_that_share_model_and_test_set_have_no_spread() -> None:
     tests = {"a": helpers.samples(40, 8), "b": helpers.samples(40, 9)}

@@ -60,7 +60,8 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
 
 def parity_caption(comparison: Numbers) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
-    return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, over the last rounds."
+    last = "over the last rounds" if comparison["averaged"] > 1 else "after the last round"
+    return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, {last}."
 
 
 def parity_legend(comparison: Numbers) -> list[str]:
@@ -210,9 +211,11 @@ def _of_several(comparison: Numbers, learned: list[dict[str, Any]]) -> list[str]
             )
         else:
             sentences.append(f"{seed}{best} is the most accurate, at {avg}, against {_all(found, found['versus'])}.")
-    if sentences and len(comparison["seeds"]) == 1:
+    if not any(" [" in text for text in sentences):  # no interval is known
+        return sentences
+    if len(comparison["seeds"]) == 1:
         sentences.append(f"In brackets: the difference and its 95{PERCENT} interval over the test samples.")
-    elif sentences:
+    else:
         corrected = " by Holm" * (len(learned) > 2)
         seeds = ", and how many seeds would be needed to tell them apart" * any(" seeds)" in text for text in sentences)
         sentences.append(f"In brackets: the difference, its 95{PERCENT} interval over the seeds, p{corrected}{seeds}.")
