@@ -109,7 +109,7 @@ def test_who_has_learned_nothing_is_never_the_best_and_is_marked_everywhere() ->
     assert found["methods"][1]["std"]["mean"] < found["methods"][0]["std"]["mean"]  # as if it were fairer
     text = verdict(found)
     assert text.startswith("bad, seed 0: training diverged (its test loss is 4e+12")
-    assert "dull, seed 0: no better than guessing (it predicts one class for every sample" in text
+    assert "dull, seed 0: the global model is no better than guessing (it predicts one class for every sample" in text
     assert "Only good is better than guessing" in text
     assert "fairest" not in text
     assert found["leaders"] == {}
@@ -379,3 +379,17 @@ def test_every_engine_records_the_same_losses(engine: str) -> None:
     for a, b in zip(one.records, two.records, strict=True):
         assert len(a["losses"]) == len(a["ids"])
         assert a["losses"] == pytest.approx(b["losses"], rel=1e-12)
+
+
+def test_clients_with_models_of_their_own_are_not_judged_by_the_global_one() -> None:
+    """Standalone clients learn, each alone; the mean of their models, which nobody uses, may only guess."""
+    tests = {name: helpers.samples(60, k) for k, name in enumerate("abcde")}
+    fed = helpers.fitted("standalone", 2, tests=tests, groups=list("abcde"))
+    assert fed.history.meta["personal"]
+    _, bad, _ = failing()
+    records = [{**r, "clients": {"accuracy": [0.9, 0.8]}} for r in bad.records]
+    own, shared = (
+        History(records, {**bad.meta, "personal": personal, "client_tests": True}) for personal in (True, False)
+    )
+    assert [name for name, _ in over_clients([own])[0].grid.rows] == ["bad"]
+    assert [name for name, _ in over_clients([shared])[0].grid.rows] == ["bad †"]

@@ -130,4 +130,3 @@ class Answer:
 
 
 Engine = Callable[[Job], Iterator[Answer]]
-Visitor = Callable[[Job, Sequence[int]], Iterator[Answer]]  # visits the clients at some rows; made for one network

@@ -290,6 +290,7 @@ class Federation:
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
             "client_tests": self.tests.of_clients is not None,
+            "personal": self.personal or bool(self.method.overriding("reward")),
             "header": self.header,
             "machines": self.machines,
         }

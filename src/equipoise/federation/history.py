@@ -52,6 +52,7 @@ _META = (
     "client_groups",
     "measures",
     "client_tests",
+    "personal",
     "contents",
     "contribution",
     "units",
@@ -99,8 +100,8 @@ class History:
     meta
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
         `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
-        recorded), `"client_tests"`
-        (whether clients have test sets of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
+        recorded), `"client_tests"` (whether clients have test sets of their own), `"personal"` (whether they predict with
+        models of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
         (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on)
@@ -224,7 +225,7 @@ class History:
                 return f"training diverged: {why}"
         counted = [r["groups"] for r in records if any(RATES in of for of in r["groups"].values())][-last:]
         why = guesses(counted)
-        return f"no better than guessing: {why}" if why else ""
+        return f"the global model is no better than guessing: {why}" if why else ""
 
     @property
     def group_counts(self) -> tuple[int, ...] | None:

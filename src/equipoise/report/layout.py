@@ -227,7 +227,12 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
     found = Comparison.of(histories, last)
     methods = [
-        _indices(label, seeds, [last_rounds(run.clients[1], found.last) for run in seeds.values()])
+        _indices(
+            label,
+            # the failure is that of the global model
+            {seed: run for seed, run in seeds.items() if not run.history.meta.get("personal")},
+            [last_rounds(run.clients[1], found.last) for run in seeds.values()],
+        )
         for label, seeds in found.runs.items()
         if any(run.clients[1].size for run in seeds.values())
     ]

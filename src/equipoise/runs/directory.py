@@ -272,6 +272,7 @@ def _execute(
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "measures": list(fed.tests.measures),
         "client_tests": fed.tests.of_clients is not None,
+        "personal": fed.history.meta["personal"],
         "header": header,
         **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
     }
