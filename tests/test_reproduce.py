@@ -245,6 +245,17 @@ def test_what_makes_numbers_less_than_they_seem_is_said(
     assert not any("numbers after" in said for said in part.doubts)
 
 
+def test_a_run_that_diverged_is_said_below_the_table(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = reproduce.plan(mine, tmp_path, embedded=True, seeds=1, rows=["FedHEAL"])
+    bad = {"round": 0, "groups": {"test": {"accuracy": 0.1, "loss": None}}, "clients": {"accuracy": [0.1]}}
+    run = History((bad,), {"method": "fedheal"})
+    monkeypatch.setattr(agreement, "histories", lambda _: {("digits", "FedHEAL"): [run]})
+    (part,) = agreement.collect(plan).parts
+    assert "FedHEAL, seed 0: training diverged: its test loss is not a finite number." in part.doubts
+
+
 def test_runs_on_files_that_changed_meanwhile_are_not_mixed_in_silence(
     mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

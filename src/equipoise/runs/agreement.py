@@ -121,6 +121,10 @@ def _doubts(
     ]
     if undefined:
         yield f"Not defined, and left out of the means: {', '.join(undefined)} seeds."
+    for row in dict.fromkeys(cell.row for cell in cells):
+        for history in found.get((part, row), ()):
+            if why := history.failure():
+                yield f"{row}, seed {history.seed}: {why}."
     trained: dict[str, set[str]] = {}
     for cell in cells:
         for history in found.get((part, cell.row), ()):
