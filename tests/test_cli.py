@@ -327,7 +327,7 @@ QUALITY = ["-s", "digits-quality(train=[24, 20, 28, 16], test=[20, 20, 20, 20], 
 @pytest.mark.slow
 def test_a_scenario_with_measures_from_end_to_end(equipoise: Call, tmp_path: Path) -> None:
     given = ["compare", "fedavg", "qffl", *QUALITY, "--set", "corruption=motion-blur", "--set", "corrupted=1"]
-    ended = equipoise(*given, "--seeds", 2, "--runs", tmp_path, "--name", "x")
+    ended = equipoise(*given, "--seeds", 2, "--runs", tmp_path, "--name", "x", "--details")
     assert (ended.status, ended.err) == (0, "")
     text = " ".join(ended.out.split())
     for title in (

@@ -98,7 +98,14 @@ def simulated(
         net, data, method, tests=dict(zip(names, tests, strict=True)), groups=names, names=names, **settings
     )
     fed.fit(rounds, progress=False)
-    return [{k: v for k, v in json.loads(json.dumps(row)).items() if k != "seconds"} for row in fed.records]
+    rows = [
+        {k: v for k, v in json.loads(json.dumps(row)).items() if k not in ("seconds", "losses")} for row in fed.records
+    ]
+    for row in rows:  # which samples are right, and how classes are taken for others, is the sites' own
+        row["groups"] = {
+            g: {k: v for k, v in of.items() if k not in ("rates", "correct")} for g, of in row["groups"].items()
+        }
+    return rows
 
 
 def simulated_blobs(directory: Path, n: int, method: str, rounds: int, **settings: Any) -> list[dict[str, Any]]:

@@ -400,7 +400,7 @@ def test_compact_where_there_is_no_submodel() -> None:
         fed.network(compact=True)
     with pytest.raises(ValueError, match=r"compact: .* fedavg gives clients the whole network"):
         fitted("fedavg", 1).network(client=0, compact=True)
-    with pytest.raises(ValueError, match="client must be in"):
+    with pytest.raises(ValueError, match="client must be a whole number in"):
         fed.network(client="client-1")
 
 

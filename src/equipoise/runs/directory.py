@@ -183,7 +183,9 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:
         made["weights"] = hashes.of_file(config.weights)  # the file's path says little
-    recipe = {**about, **made, **{key: fed.fingerprint[key] for key in ("labels", "data")}, **versions}
+    known = fed.fingerprint  # of the validation data only if the method needs them: they follow from the scenario
+    contents = {"labels": known["labels"], "data": {k: v for k, v in known["data"].items() if k != "validation"}}
+    recipe = {**about, **made, **contents, **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return cache_directory() / f"alone-{key}.json"
 
