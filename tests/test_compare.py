@@ -67,6 +67,7 @@ def compared(cache: Path) -> Path:
 
 
 # the same numbers
+@pytest.mark.slow
 def test_runs_side_by_side_are_those_alone(compared: Path, tmp_path: Path) -> None:
     found = sorted(path.name for path in (compared / "both").iterdir() if path.is_dir())
     assert found == ["fedavg-seed0", "fedavg-seed1", "fedheal-office-seed0", "fedheal-office-seed1"]

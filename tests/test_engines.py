@@ -317,6 +317,7 @@ def test_random_numbers_are_the_clients_own_in_every_process(pool: Processes) ->
     assert identical(one, other)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_round_changes_nothing(tmp_path: Path, pool: Processes) -> None:
     flag = tmp_path / "flag"
 

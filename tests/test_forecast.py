@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     ):
         plan.check()
     with pytest.raises(
-        eq.ForecastError, match=r"needs about .* of disk, and 7 B are free\. What takes most: checkpoint"
+        eq.ForecastError, match=r"needs about .* of disk, and 7 B are free\. What takes most: records"
     ):
         replace(plan, free=None, disk_free=7).check()
 

@@ -131,9 +131,9 @@ def test_a_single_test_needs_no_correction() -> None:
 
 def test_the_verdict_quotes_corrected_p_values_of_several_methods() -> None:
     many, two = comparison(several(3)), comparison([h for h in several(3) if h.label != "afl"])
-    assert "Holm p" in verdict(many)
+    assert "p by Holm" in verdict(many)
     assert "Holm" not in verdict(two)
-    assert ", p" in verdict(two)
+    assert ", p < .001)" in verdict(two)
 
 
 # traffic

@@ -131,6 +131,7 @@ def test_a_plan_is_complete(mine: str, tmp_path: Path) -> None:
 
 
 # running
+@pytest.mark.slow
 def test_cells_are_run_once_and_shown_beside_the_paper(mine: str, tmp_path: Path) -> None:
     plan = reproduce.plan(mine, tmp_path / "r", embedded=True)
     seen: list[tuple[int, int]] = []
