@@ -157,9 +157,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         eq.ForecastError, match=r"needs about .* of memory, and there are 10 B for it\. What takes most: .*"
     ):
         plan.check()
-    with pytest.raises(
-        eq.ForecastError, match=r"needs about .* of disk, and 7 B are free\. What takes most: records"
-    ):
+    with pytest.raises(eq.ForecastError, match=r"needs about .* of disk, and 7 B are free\. What takes most: records"):
         replace(plan, free=None, disk_free=7).check()
 
 
