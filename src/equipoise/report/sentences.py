@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -174,43 +174,44 @@ def _against(leader: Numbers, label: str) -> str:
     return f"{text})"
 
 
+CLAIMS: Final = (  # of a column: its value, and the sentences where the best is not, and is, told apart from all others
+    (
+        "std",
+        "{:.2f} points (STD)",
+        "No method is shown to be the fairest: the accuracy of {best} varies by {value} over {groups}, and it cannot be told apart "
+        "from {others}.",
+        "{best} is the fairest: its accuracy varies least over {groups}, by {value}, against {others}.",
+    ),
+    (
+        "worst",
+        f"{{:.2f}}{PERCENT}",
+        "No method is shown to serve the worst group best: {best} reaches {value} there, and cannot be told apart from {others}.",
+        "{best} serves the worst group best, at {value}, against {others}.",
+    ),
+    (
+        "avg",
+        f"{{:.2f}}{PERCENT} on average",
+        "No method is shown to be the most accurate: {best} reaches {value}, and cannot be told apart from {others}.",
+        "{best} is the most accurate, at {value}, against {others}.",
+    ),
+)
+
+
 def _of_several(comparison: Numbers, learned: list[dict[str, Any]]) -> list[str]:
     """Sentences about the lowest STD, the best worst group and the average, a winner only where it can be told apart."""
     groups, leaders = plural(len(learned[0]["groups"]), "group"), comparison["leaders"]
     by_label = {method["method"]: method for method in learned}
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     sentences = []
-    if found := leaders.get("std"):
-        best, std = found["best"], f"{by_label[found['best']]['std']['mean']:.2f} points (STD)"
+    for key, value, tied, alone in CLAIMS:
+        found = leaders.get(key)
+        if not found or (key == "worst" and len(learned[0]["groups"]) == 1):
+            continue
+        words = {"best": found["best"], "value": value.format(by_label[found["best"]][key]["mean"]), "groups": groups}
         if found["tied"]:
-            sentences.append(
-                f"No method is shown to be the fairest: the accuracy of {best} varies by {std} over {groups}, and it cannot "
-                f"be told apart from {_all(found, found['tied'])}."
-            )
+            sentences.append(tied.format(**words, others=_all(found, found["tied"])))
         else:
-            sentences.append(
-                f"{seed}{best} is the fairest: its accuracy varies least over {groups}, by {std}, against {_all(found, found['versus'])}."
-            )
-    if (found := leaders.get("worst")) and len(learned[0]["groups"]) > 1:
-        best, worst = found["best"], f"{by_label[found['best']]['worst']['mean']:.2f}{PERCENT}"
-        if found["tied"]:
-            sentences.append(
-                f"No method is shown to serve the worst group best: {best} reaches {worst} there, and cannot be told apart "
-                f"from {_all(found, found['tied'])}."
-            )
-        else:
-            sentences.append(
-                f"{seed}{best} serves the worst group best, at {worst}, against {_all(found, found['versus'])}."
-            )
-    if found := leaders.get("avg"):
-        best, avg = found["best"], f"{by_label[found['best']]['avg']['mean']:.2f}{PERCENT} on average"
-        if found["tied"]:
-            sentences.append(
-                f"No method is shown to be the most accurate: {best} reaches {avg}, and cannot be told apart from "
-                f"{_all(found, found['tied'])}."
-            )
-        else:
-            sentences.append(f"{seed}{best} is the most accurate, at {avg}, against {_all(found, found['versus'])}.")
+            sentences.append(seed + alone.format(**words, others=_all(found, found["versus"])))
     if not any(" [" in text for text in sentences):  # no interval is known
         return sentences
     if len(comparison["seeds"]) == 1:
