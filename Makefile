@@ -6,12 +6,13 @@ STAMP := $(VENV)/.installed
 SITES := $(VENV)/.sites
 JOBS ?= 2
 
-.PHONY: help run test test-all check docs bench bench-peers bench-gpu bench-flower clean
+.PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
 	@echo "make test      the test suite        make test-all  the slow tests too"
 	@echo "make check     formatter, linter, type checker, documentation"
+	@echo "make dist      wheel and source archive in dist/, tried in a new environment"
 	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
@@ -47,6 +48,14 @@ docs: $(STAMP)
 	$(BIN)/python tools/describe.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv dist/.venv
+	dist/.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd dist && .venv/bin/equipoise run --method fedheal --rounds 2 --epochs 1 --network 'mlp(hidden=[16])' --runs .runs
+	rm -rf dist/.venv dist/.runs
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/round.py --write
 	$(BIN)/python benchmarks/kernels.py --write
@@ -65,4 +74,4 @@ bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py --write
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from equipoise.methods import METHODS
     from equipoise.networks import NETWORKS
     from equipoise.networks import build as network
+    from equipoise.runs.tracking import Tracking, track
     from equipoise.scenarios import SCENARIOS, Images, Scenario
     from equipoise.scenarios import load as scenario
     from equipoise.system.ranges import choice, number
@@ -51,6 +52,7 @@ __all__ = [
     "Scenario",
     "Settings",
     "Setup",
+    "Tracking",
     "Visit",
     "choice",
     "forecast",
@@ -58,6 +60,7 @@ __all__ = [
     "number",
     "parse",
     "scenario",
+    "track",
 ]
 
 _HOMES = {  # the public names of each module; two have another name there
@@ -74,6 +77,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "federation.method": ("Method", "MethodError", "parse"),
     "methods": ("METHODS",),
     "networks": ("NETWORKS", "network"),
+    "runs.tracking": ("Tracking", "track"),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
     "system.ranges": ("choice", "number"),
 }

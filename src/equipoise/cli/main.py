@@ -28,6 +28,7 @@ from equipoise.cli.privacy import privacy
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, resume, run
+from equipoise.cli.track import track
 from equipoise.cli.worker import work
 from equipoise.system.errors import ExpectedError
 
@@ -49,6 +50,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     scenarios: "equipoise scenarios --json",
     init: "equipoise init --data my/ --output equipoise.toml",
     reproduce: "equipoise reproduce fedheal/table2 --embedded --seeds 1",
+    track: "equipoise track runs/quickstart --to mlflow",
     privacy: "equipoise privacy --noise 20 --rounds 40",
 }
 for command, example in COMMANDS.items():

@@ -66,6 +66,7 @@ def run(
     """Train one method and show how fair it is."""
     from equipoise.runs import directory as runs
     from equipoise.runs.configuration import configure
+    from equipoise.runs.tracking import Tracking
 
     chosen = read(given)
     of_file = chosen.of_file if method is None else for_parts(chosen.of_file, method)
@@ -82,7 +83,8 @@ def run(
     runs.check_memory(config)
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
-    histories = relabelled([_execute(directory, quiet=json_, workers=workers)], labels)
+    with Tracking(directory, config.track):
+        histories = relabelled([_execute(directory, quiet=json_, workers=workers)], labels)
     _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
 
 
@@ -108,6 +110,7 @@ def compare(
     from equipoise.runs import comparison
     from equipoise.runs import directory as runs
     from equipoise.runs.configuration import configure
+    from equipoise.runs.tracking import Tracking
 
     chosen = read(given)
     configs, used, called = [], set[str](), dict[str, str]()
@@ -121,7 +124,7 @@ def compare(
             raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
     labels = new_labels(label, called)
     directory = runs.place(base, name, f"compare-{configs[0].scenario}")
-    with progress_bar("rounds", shown=not json_) as bar:
+    with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
         histories = comparison.compare(
             configs,
@@ -142,7 +145,11 @@ def resume(
     details: Details = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
-    history = _execute(directory, quiet=quiet or json_, workers=workers)
+    from equipoise.runs.directory import load
+    from equipoise.runs.tracking import Tracking
+
+    with Tracking(directory, None if quiet else load(directory).track):  # quiet: whoever called it tracks it
+        history = _execute(directory, quiet=quiet or json_, workers=workers)
     if json_ or not quiet:
         _show_results([history], directory, json_=json_, report=report and not quiet, figures=False, details=details)
 

@@ -138,6 +138,13 @@ class RunSettings:
     threads: int = setting(
         number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
     )
+    track: str | None = setting(
+        text(None),
+        "tracker to which records are sent while it trains: mlflow, tensorboard, wandb or trackio, with a place after a colon",
+        "none",
+        example="mlflow:http://localhost:5000",
+        free=True,
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -2,7 +2,7 @@
 
 ``task(node_config, run_config) -> Task`` is the one function a site writes; :func:`make_client_app` and
 :func:`make_server_app` make a Flower app of it, and :class:`InProcessGrid` runs any such app in this process. Flower is an
-optional part: ``pip install 'equipoise[flower]'``.
+optional part, the extra ``flower``.
 
 Imports ``federation`` and what is below it.
 """

@@ -10,7 +10,7 @@ from typing import Any
 from equipoise.core.settings import RunSettings, Settings, check_settings
 from equipoise.system.ranges import misfit, number, text
 
-OF_SITES = ("engine", "chunk", "device")  # settings of which each site has its own, or none
+OF_SITES = ("engine", "chunk", "device", "track")  # settings of which each site has its own, or none
 ON_SERVER = ("sites", "min_sites", "wait", "deadline", "poll", "run_dir")  # settings on which no result depends
 
 

@@ -36,7 +36,15 @@ from equipoise.system.seals import open_text, sealed_json, sealed_text
 from equipoise.system.threads import cores
 
 MEASURED = ("standalone_test", "standalone_val")
-OWN = ("method", "label", "participation", "quorum", "checkpoint_every", "engine")  # settings that do not matter alone
+OWN = (
+    "method",
+    "label",
+    "participation",
+    "quorum",
+    "checkpoint_every",
+    "engine",
+    "track",
+)  # settings that do not matter alone
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 
@@ -49,17 +57,23 @@ def start(config: RunConfig, directory: Path) -> None:
     RunError : a directory that holds another run, the same on other data, or something else.
     """
     path = directory / "config.toml"
-    text = tomli_w.dumps({name: value for name, value in config.table().items() if value is not None})
     if path.exists():
-        again = made(RunConfig, tomllib.loads(text))  # as it reads back: lists for tuples
-        if replace(load(directory), label=again.label) == again:
+        again = made(RunConfig, tomllib.loads(_text(config)))  # as it reads back: lists for tuples
+        before = load(directory)
+        if replace(before, label=again.label, track=again.track) == again:
             unchanged.check(config, directory)
+            if before.track != again.track:
+                write_atomically(path, _text(replace(before, track=again.track)))
             return
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
         raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, sealed_text(text))
+    write_atomically(path, _text(config))
+
+
+def _text(config: RunConfig) -> str:
+    return sealed_text(tomli_w.dumps({name: value for name, value in config.table().items() if value is not None}))
 
 
 def load(directory: Path) -> RunConfig:

@@ -1,0 +1,215 @@
+"""Runs in an experiment tracker: MLflow, TensorBoard, Weights & Biases, Trackio.
+
+What is sent is read from the files of a run, so it may be sent while the run trains, after it, or again: each round
+arrives once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from equipoise.federation import checkpoint
+from equipoise.federation.records import parse
+from equipoise.metrics import performance
+from equipoise.runs import directory as runs
+from equipoise.runs.comparison import ORDER, members
+from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers
+from equipoise.system.errors import ExpectedError
+from equipoise.system.suggestions import unknown
+
+log = logging.getLogger(__name__)
+
+PAUSE = 2.0  # seconds between looks at the records of runs that train
+PATIENCE = 120.0  # seconds that a tracker has for the last records
+QUICK = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}  # where the user chose none
+
+
+class TrackingError(ExpectedError):
+    """A tracker that does not take what is sent."""
+
+
+def chosen(to: str) -> tuple[str, str]:
+    """Tracker and place of a text such as ``mlflow`` or ``mlflow:http://host:5000``.
+
+    Raises
+    ------
+    ValueError : there is no such tracker, or its package is not installed.
+    """
+    name, _, place = to.partition(":")
+    if name not in TRACKERS:
+        raise ValueError(unknown("tracker", name, TRACKERS))
+    if find_spec(name) is None:
+        raise ValueError(f"The tracker {name} is not installed. Install it: pip install 'equipoise[{name}]'.")
+    return name, place
+
+
+def of_round(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    """The numbers of a record: all its own, those of every client that was tested, and AVG, STD and worst over groups."""
+    apart = ("round", "bytes", "clients", "groups")
+    found = numbers({key: value for key, value in record.items() if key not in apart})
+    for name, group in record.get("groups", {}).items():
+        found |= {f"groups/{key}/{name}": value for key, value in numbers(group).items() if key != "n"}
+    clients = record.get("clients", {}).get("accuracy", ())
+    found |= {f"clients/accuracy/{name}": a for name, a in zip(names, clients, strict=False) if a is not None}
+    accuracies = [group["accuracy"] for group in record.get("groups", {}).values()]
+    measures = {"avg": performance.mean, "std": performance.std, "worst": performance.worst}
+    values = {f"accuracy/{name}": of(accuracies) for name, of in measures.items()}
+    return found | {name: value.value for name, value in values.items() if value.defined}
+
+
+class Follower:
+    """Sends what runs have recorded to a tracker, each round once, when it is told to look.
+
+    Parameters
+    ----------
+    path : directory of a run or of a comparison, whose runs come and grow.
+    to : tracker and place, see :func:`chosen`.
+
+    Raises
+    ------
+    ValueError : see :func:`chosen`.
+    """
+
+    def __init__(self, path: Path, to: str) -> None:
+        self.path, self.to = path, to
+        self.tracker, self.place = chosen(to)
+        self.open: dict[Path, tuple[Tracked, Sink]] = {}
+        self.sent: dict[Path, int] = {}
+
+    def look(self) -> None:
+        """Send every round that a checkpoint counts on, and close what is complete."""
+        for path in members(self.path):
+            t, complete = _reached(path)
+            if t == self.sent.get(path, 0):
+                continue
+            records, hashes = parse((path / "metrics.jsonl").read_text(), t)
+            if path not in self.open:
+                run = Tracked(path, hashes[0], path.parent.name if (path.parent / ORDER).exists() else "")
+                self.open[path] = run, TRACKERS[self.tracker](run, self.place)
+            run, sink = self.open[path]
+            for record in records[self.sent.get(path, 0) :]:
+                if record["round"] >= sink.begin:
+                    sink.log(record["round"], of_round(record, run.names))
+            self.sent[path] = t
+            if complete:
+                sink.close(run, complete=True)
+                del self.open[path]
+
+    def close(self) -> None:
+        """Leave runs that still train, which may be sent on later."""
+        for run, sink in self.open.values():
+            sink.close(run, complete=False)
+        self.open.clear()
+
+
+def _reached(path: Path) -> tuple[int, bool]:
+    """The rounds that the checkpoint of a run counts on, which no kill takes back, and whether these are all."""
+    if not checkpoint.exists(path / "checkpoint"):
+        return 0, False
+    about = checkpoint.about(path / "checkpoint")
+    done = runs.finished(path) if (path / "config.toml").exists() else about["t"] == about.get("rounds")
+    return int(about["t"]), done
+
+
+def track(path: str | Path, to: str) -> int:
+    """Send a run, or all runs of a comparison, to a tracker; what it has already is not sent twice.
+
+    Parameters
+    ----------
+    path : directory of a run or of a comparison.
+    to : ``mlflow``, ``tensorboard``, ``wandb`` or ``trackio``; after a colon where: an address of MLflow, a folder, a project.
+
+    Returns
+    -------
+    How many rounds the tracker now has of them.
+
+    Raises
+    ------
+    ValueError : no run there, or an unknown tracker.
+    TrackingError : the tracker does not answer, or refuses.
+    """
+    follower = Follower(Path(path), to)
+    if not any(_reached(run)[0] for run in members(Path(path))):
+        raise ValueError(
+            f"{path} holds no run that has finished a round. Runs are in runs/; see: equipoise run --help."
+        )
+    try:
+        with _impatient():
+            follower.look()
+            follower.close()
+    except Exception as error:  # of another library, whatever it raises
+        raise TrackingError(f"{to} did not take the records of {path}: {_short(error)}") from error
+    return sum(follower.sent.values())
+
+
+class Tracking:
+    """Send runs while they train: ``with Tracking("runs/mine", "mlflow"): fed.fit(40, directory="runs/mine")``.
+
+    A tracker that does not answer is named once; training goes on, and :func:`track` sends the run later.
+
+    Parameters
+    ----------
+    path : directory of a run or of a comparison, which need not exist yet.
+    to : as in :func:`track`; None sends nothing.
+
+    Raises
+    ------
+    ValueError : an unknown tracker.
+    """
+
+    def __init__(self, path: str | Path, to: str | None) -> None:
+        self.follower = None if to is None else Follower(Path(path), to)
+        self.ends = threading.Event()
+        self.thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self.follower is not None:
+            self.thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.ends.set()
+        if self.follower is not None:
+            self.thread.join(PATIENCE if kind is None else PAUSE)
+
+    def _follow(self) -> None:
+        follower, last = self.follower, False
+        assert follower is not None
+        try:
+            with _impatient():
+                while not last:
+                    last = self.ends.wait(PAUSE)
+                    follower.look()
+                follower.close()
+        except Exception as error:
+            log.warning(
+                "%s does not take the records: %s Training goes on. Send them later: equipoise track %s --to %s",
+                follower.to,
+                _short(error),
+                follower.path,
+                follower.to,
+            )
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """MLflow would try again for minutes."""
+    chosen = {name: value for name, value in QUICK.items() if name not in os.environ}
+    os.environ.update(chosen)
+    try:
+        yield
+    finally:
+        for name in chosen:
+            os.environ.pop(name, None)
+
+
+def _short(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"{text[:200].rstrip('.')}."
