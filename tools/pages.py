@@ -13,7 +13,7 @@ from typing import Any
 from docstrings import Docstrings, parts
 
 from equipoise.cli import description
-from equipoise.core.rule import Rule
+from equipoise.core.rule import SEES, Rule
 from equipoise.core.settings import RunSettings, Settings, usual
 from equipoise.core.settings import meaning as said
 from equipoise.methods import METHODS
@@ -145,6 +145,17 @@ def what_leaves() -> str:
     return "\n".join([*table(*titles), *rows])
 
 
+def by_sight() -> str:
+    """The methods by what the server must see of single clients, from least to most."""
+    kinds = {"nothing": "nothing", "sum": "sums over the clients", "scalars+sum": "a few numbers of each client, then sums"}
+    seen_of = {name: description.describe_method(name)["sees"] for name in METHODS}
+    rows = [
+        row(kinds.get(kind, "what each client sends"), ", ".join(code(n) for n, sees in seen_of.items() if sees == kind))
+        for kind in SEES
+    ]
+    return "\n".join([*table("the server must see", "methods"), *rows])
+
+
 # scenarios and networks
 def scenarios() -> str:
     """A line for each scenario."""
@@ -179,6 +190,7 @@ GENERATED = {
     "options": options,
     "methods": methods,
     "what leaves a site": what_leaves,
+    "by what the server sees": by_sight,
     "scenarios": scenarios,
     "networks": networks,
 }
