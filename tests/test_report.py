@@ -488,7 +488,7 @@ def test_draw_all_draws_what_the_data_allow():
     assert draw_all([History([{"round": 0}], {"method": "m"})]) == {}
 
 
-def test_bars_show_the_means_and_the_std_over_seeds():
+def test_bars_show_the_means_and_their_intervals_over_seeds():
     histories = several(3)
     axes = figures.bars(histories).axes[0]
     heights = [
@@ -498,9 +498,11 @@ def test_bars_show_the_means_and_the_std_over_seeds():
     for drawn, method in zip(heights, found["methods"], strict=True):
         assert drawn == pytest.approx([cell["mean"] for cell in method["groups"].values()])
     whiskers = axes.collections[0].get_segments()
-    expected = [2 * cell["std"] for cell in found["methods"][0]["groups"].values()]
+    cells = found["methods"][0]["groups"].values()
+    expected = [min(100, cell["mean"] + cell["ci95"]) - max(0, cell["mean"] - cell["ci95"]) for cell in cells]
     assert [segment[1][1] - segment[0][1] for segment in whiskers] == pytest.approx(expected)
-    assert not figures.bars(several(1)).axes[0].collections
+    (lowest, *_), *_ = figures.bars(several(1)).axes[0].collections[0].get_segments()  # over the test samples
+    assert lowest[1] == pytest.approx(comparison(several(1))["methods"][0]["intervals"]["groups"][0][0])
 
 
 def test_bars_lie_when_there_are_many():

@@ -36,8 +36,9 @@ SEQUENCE: Final = (
 
 
 def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """Accuracy of the global model on every group, one bar per method; whiskers are the std (ddof 1) over seeds.
+    """Accuracy of the global model on every group, one bar per method; whiskers are 95 % intervals.
 
+    The intervals are over seeds (Student's t); of a method with one seed over the test samples, where these are known.
     The bars are horizontal if there are many, or if the names of the groups are long.
 
     Raises
@@ -51,6 +52,7 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     room = max(0.075 * (len(runs) + 2), drawing.height(names))
     figure, (axes,) = drawing.panels(1, height=room * len(groups) if horizontal else 1.9)
     width = 0.8 / len(runs)
+    ends = _whiskers(Comparison.of(histories, last), groups)
     for i, (label, seeds) in enumerate(runs.items()):
         found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
         table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
@@ -59,7 +61,7 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
             np.arange(len(groups)) + (i - (len(runs) - 1) / 2) * width,
             table.mean(axis=0),
             0.9 * width,
-            **{"xerr" if horizontal else "yerr": table.std(axis=0, ddof=1) if len(table) > 1 else None},
+            **{"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]},
             label=drawing.plain(label),
             color=drawing.color(i),
             hatch=["", "////", "...."][i // len(PALETTE) % 3],
@@ -79,6 +81,21 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     (axes.set_xlim if horizontal else axes.set_ylim)(0, 100)
     drawing.legend(figure, axes, list(runs))
     return figure
+
+
+def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector | None]:
+    """How far the 95 % interval of every group reaches below and above its mean [2, D], within [0, 100], by method."""
+    found: dict[str, Vector | None] = {}
+    for of in comparison["methods"]:
+        over_samples = dict(
+            zip(comparison.histories[0].groups, (of["intervals"] or {}).get("groups", ()), strict=False)
+        )
+        mean = np.array([of["groups"][group]["mean"] for group in groups], dtype=np.float64)
+        half = np.array([of["groups"][group]["ci95"] for group in groups], dtype=np.float64)
+        ends = np.array([over_samples.get(group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
+        ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], 0, 100))
+        found[of["method"]] = None if np.isnan(ends).all() else np.abs(ends - mean)
+    return found
 
 
 def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:

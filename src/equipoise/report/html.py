@@ -185,6 +185,16 @@ def _facts(found: Comparison) -> list[str]:
     return [plural(n, noun) for noun, n in counts.items() if n]
 
 
+def _whiskers(found: Comparison) -> str:
+    kinds = {"over seeds": "ci95", "over the test samples": "intervals"}
+    there = {
+        "ci95": any(of["ci95"] is not None for method in found["methods"] for of in method["groups"].values()),
+        "intervals": any(method["intervals"] for method in found["methods"]),
+    }
+    shown = [kind for kind, key in kinds.items() if there[key]]
+    return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(shown)}." if shown else ""
+
+
 def _parts(found: Comparison) -> dict[str, Any]:
     """Parts of the captions of figures that depend on the runs."""
     several = any(len(method["seeds"]) > 1 for method in found["methods"])
@@ -198,7 +208,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
     return {
         "averaged": found["averaged"],
         "first": found["methods"][0]["method"],
-        "whiskers": " Whiskers: standard deviation over seeds." if several else "",
+        "whiskers": _whiskers(found),
         "crosses": " Crosses: standard deviation over seeds." if several else "",
         "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",
         "bands": " Bands: standard deviation over seeds." if several else "",
