@@ -5,12 +5,15 @@ A page holds ``<!-- NAME -->`` where a key of ``GENERATED`` shall stand.
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from docstrings import Docstrings, parts
+from mkdocs.structure.files import File
 
 from equipoise.cli import description
 from equipoise.core.rule import SEES, Rule
@@ -147,10 +150,16 @@ def what_leaves() -> str:
 
 def by_sight() -> str:
     """The methods by what the server must see of single clients, from least to most."""
-    kinds = {"nothing": "nothing", "sum": "sums over the clients", "scalars+sum": "a few numbers of each client, then sums"}
+    kinds = {
+        "nothing": "nothing",
+        "sum": "sums over the clients",
+        "scalars+sum": "a few numbers of each client, then sums",
+    }
     seen_of = {name: description.describe_method(name)["sees"] for name in METHODS}
     rows = [
-        row(kinds.get(kind, "what each client sends"), ", ".join(code(n) for n, sees in seen_of.items() if sees == kind))
+        row(
+            kinds.get(kind, "what each client sends"), ", ".join(code(n) for n, sees in seen_of.items() if sees == kind)
+        )
         for kind in SEES
     ]
     return "\n".join([*table("the server must see", "methods"), *rows])
@@ -209,6 +218,32 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         if f"<!-- {name} -->" in markdown:
             markdown = markdown.replace(f"<!-- {name} -->", generate())
     return markdown
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add a page for every notebook, with the outputs that it holds."""
+    for path in sorted(Path(config.docs_dir).glob("notebooks/*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
+    return files
+
+
+def notebook(path: Path) -> str:
+    """A notebook as Markdown."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = {kind: "".join(text) for kind, text in output.get("data", {}).items()}
+            if "image/png" in data:
+                alt = html.escape(source.splitlines()[-1])
+                parts.append(f'<img alt="{alt}" src="data:image/png;base64,{"".join(data["image/png"].split())}">')
+            elif "text/html" in data:
+                parts.append(f"<div>{' '.join(data['text/html'].split(chr(10)))}</div>")
+            else:
+                text = "".join(output.get("text", data.get("text/plain", ""))).strip()
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join([*parts, f"The notebook itself: [{path.name}]({path.name})."])
 
 
 def on_post_build(config: Any) -> None:

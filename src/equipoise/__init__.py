@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from equipoise.methods import METHODS
     from equipoise.networks import NETWORKS
     from equipoise.networks import build as network
+    from equipoise.report.statistics import Comparison
+    from equipoise.runs.sweep import compare
     from equipoise.runs.tracking import Tracking, track
     from equipoise.scenarios import SCENARIOS, Images, Scenario
     from equipoise.scenarios import load as scenario
@@ -37,6 +39,7 @@ __all__ = [
     "Briefing",
     "CheckpointError",
     "Cohort",
+    "Comparison",
     "Federation",
     "Forecast",
     "ForecastError",
@@ -55,6 +58,7 @@ __all__ = [
     "Tracking",
     "Visit",
     "choice",
+    "compare",
     "forecast",
     "network",
     "number",
@@ -78,6 +82,8 @@ _HOMES = {  # the public names of each module; two have another name there
     "methods": ("METHODS",),
     "networks": ("NETWORKS", "network"),
     "runs.tracking": ("Tracking", "track"),
+    "report.statistics": ("Comparison",),
+    "runs.sweep": ("compare",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
     "system.ranges": ("choice", "number"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -67,8 +68,27 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
         out.print("\n" + escape("\n".join(documentation)), highlight=False)
 
 
-def scenarios(json_: Json = False) -> None:
-    """List the scenarios and the networks."""
+def scenarios(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One, as --scenario takes it: who has what.", autocompletion=completion.scenarios),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw who has what, into a .png, .pdf or .svg file.")
+    ] = None,
+    examples: Annotated[bool, typer.Option("--examples", help="Draw a few images of each group instead.")] = False,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", metavar="PATH", help="Your files, if it reads any.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the division of the data.")] = 0,
+    json_: Json = False,
+) -> None:
+    """List the scenarios and the networks; of one scenario, who has what."""
+    if name is not None or data is not None:
+        _show_scenario(name or "own", figure, examples, data, seed, json_)
+        return
+    if figure is not None or examples:
+        raise ValueError("--figure draws one scenario: name it, such as `equipoise scenarios digits --figure who.png`.")
     listed = {kind: catalogue()[kind] for kind in ("scenarios", "networks")}
     if json_:
         print_json(listed)
@@ -81,3 +101,35 @@ def scenarios(json_: Json = False) -> None:
             table.add_row(f"[bold]{name}[/]", summary)
         out.print(table)
         out.print()
+
+
+def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | None, seed: int, json_: bool) -> None:
+    from equipoise import scenarios
+    from equipoise.data import holdings
+    from equipoise.report import drawing
+    from equipoise.report import holdings as report
+    from equipoise.runs.configuration import called, whole
+
+    if (figure is None and examples) or (figure is not None and figure.suffix not in (".png", ".pdf", ".svg")):
+        raise ValueError(f"--figure must name a file that ends in .png, .pdf or .svg; found {figure}.")
+    name, options = called("scenarios", text, "digits(clients=8)")
+    made = scenarios.load(name, seed, data and whole(data), **options)
+    known = holdings.holdings(made.client_names, made.client_groups, made.clients, made.tests, made.n_classes)
+    known |= {"classes": made.manifest.get("classes")}
+    if figure is not None:
+        known |= {"examples": holdings.examples(made.client_groups, made.clients)} if examples else {}
+        if examples and not known["examples"]:
+            raise ValueError(f"--examples: {name} has no images [channels, height, width].")
+        drawn = report.example_images(known) if examples else report.who_has_what(known)
+        drawing.save({figure.stem: drawn}, figure.parent, (figure.suffix[1:],))
+    if json_:
+        print_json(known)
+        return
+    table = plain_table()
+    for title in ("client", "group", "samples", "of each class"):
+        table.add_column(title, justify="right" if title == "samples" else "left")
+    for one in (*known["clients"], *known["tests"]):
+        each = " ".join(map(str, one["counts"]))
+        table.add_row(escape(one["name"]), escape(one.get("group", "test set")), str(one["size"]), each)
+    out.print(table)
+    out.print(f"\n{name}: {report.sentence(known)}", highlight=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import Solver
 from equipoise.core.solver import checked as checked_solver
+from equipoise.data.holdings import examples as example_images
+from equipoise.data.holdings import holdings
 from equipoise.data.samples import Samples, Stream, Transform, check, loaded, read, tensor
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
@@ -36,7 +38,13 @@ from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, begin
 from equipoise.metrics.classification import chosen
 from equipoise.metrics.failure import diverged
+from equipoise.report.holdings import example_images as draw_examples
+from equipoise.report.holdings import sentence, who_has_what
+from equipoise.report.notebook import block
 from equipoise.system.ranges import check_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 STATE = {"trial", "progress", "records", "machines", "alone", "_solo"}  # what changes as a federation trains
@@ -158,6 +166,17 @@ class Federation:
                 f"{name} cannot be set on a federation that is made: it would train as before. Make another federation with it."
             )
         super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        tested = [", ".join(accuracies(record)) for record in self.records if record.get("groups")][-1:]
+        net = f"{type(self.model.net).__name__} with {self.model.n_params:,} parameters"
+        what = [str(self.method), net, f"{len(self.trial.data)} clients", f"{self.progress.t} rounds", *tested]
+        return f"Federation({', '.join(what)})"
+
+    def _repr_html_(self) -> str:
+        if any(record.get("groups") for record in self.records):
+            return self.history._repr_html_()
+        return block(f"{self!r}: {sentence(self.holdings)}", figure=self.show())
 
     @property
     def header(self) -> list[str]:
@@ -293,12 +312,34 @@ class Federation:
             "personal": self.personal or bool(self.method.overriding("reward")),
             "header": self.header,
             "machines": self.machines,
+            "holdings": self.holdings,
         }
         if self.alone is not None:
             meta["contribution"] = {**self.alone, "used": contributions.source(self.method, self.alone)}
         if (neurons := self.trial.neurons) is not None:
             meta["units"] = {"names": list(neurons.names), "sizes": list(neurons.sizes)}
         return History(tuple(self.records), meta)
+
+    @cached_property
+    def holdings(self) -> dict[str, Any]:
+        """Who has what, as far as it is known without reading samples: see :func:`equipoise.data.holdings.holdings`."""
+        trial = self.trial
+        return holdings(trial.names, self.tests.groups, trial.data, self.tests.sets, trial.setup.n_classes)
+
+    def show(self, *, examples: bool = False) -> Figure:
+        """Draw who has what, clients by classes, groups and sizes, or with ``examples`` a few of the clients' images.
+
+        Raises
+        ------
+        ValueError : ``examples`` of data that are no images, or not in memory.
+        """
+        if not examples:
+            return who_has_what(self.holdings)
+        if strips := example_images(self.tests.groups, self.trial.data):
+            return draw_examples({"examples": strips})
+        raise ValueError(
+            "examples=True draws images [channels, height, width] in memory or on disk; these data are none."
+        )
 
     # use
     def evaluate(self, x: Any = None, y: Any = None, *, client: int | None = None) -> dict[str, Any]:
@@ -319,6 +360,14 @@ class Federation:
         A class of -1 is none: the network's output is not finite.
         """
         return task.predictions(self.logits(x, client=client))
+
+    def predict_proba(self, x: Any, *, client: int | None = None) -> Tensor:
+        """Probabilities [n, C] of the classes of inputs ``x`` [n, *shape], softmax of :meth:`logits`; NaN where these are not finite."""
+        return self.logits(x, client=client).softmax(-1)
+
+    def score(self, x: Any, y: Any = None, *, client: int | None = None) -> float:
+        """Accuracy in [0, 1] of the global model, or of a client's, on ``(x, y)`` or a data set."""
+        return float(self.evaluate(x, y, client=client)["accuracy"])
 
     def logits(self, x: Any, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""

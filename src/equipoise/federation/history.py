@@ -56,6 +56,7 @@ _META = (
     "contents",
     "contribution",
     "units",
+    "holdings",
     "header",
     "versions",
     "machines",
@@ -105,7 +106,7 @@ class History:
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
         (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on)
-        `"contents"` (hashes of what was read from the user's
+        `"holdings"` (who has what, see `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's
         files) and `"data"` (about the samples, with their `"sha256"`) as in a manifest, `"config"`.
 
     Raises
@@ -334,6 +335,12 @@ class History:
         from equipoise.report.html import write
 
         return write([self], path, figures=figures)
+
+    def _repr_html_(self) -> str:
+        from equipoise.report.notebook import card
+        from equipoise.report.statistics import Comparison
+
+        return card(Comparison.of([self]), "convergence")
 
     def __len__(self) -> int:
         return len(self.records)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from html import escape
+from importlib import import_module
+from typing import Any
+
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
 from equipoise.federation.records import Record
 from equipoise.system.terminal import Terminal
+from equipoise.system.text import visible
 
 BAR = 20  # columns that the bar has at least
 BESIDE = 12  # columns of the time that is left, and of the gaps
 
 
 def progress_bar(wanted: bool) -> Progress:
-    """A bar on standard error, if that is a terminal; its tasks have a field ``accuracy``."""
+    """A bar on standard error, if that is a terminal, or in the output of a notebook; its tasks have a field ``accuracy``."""
     console = Terminal(stderr=True)
+    if wanted and console.is_jupyter:
+        return _InNotebook(disable=True)  # rich's own needs ipywidgets there
     return Progress(
         _Name(Column(no_wrap=True)),
         BarColumn(),
@@ -30,6 +37,28 @@ def progress_bar(wanted: bool) -> Progress:
 def accuracies(record: Record) -> list[str]:
     """The accuracy of a round on each test set."""
     return [f"{name} {100 * score['accuracy']:.0f}%" for name, score in record.get("groups", {}).items()]
+
+
+class _InNotebook(Progress):
+    """The bar as HTML, in an output that is replaced by the next."""
+
+    _output: Any = None
+
+    def update(self, *args: Any, **fields: Any) -> None:
+        """Note how far a task is, and show it."""
+        super().update(*args, **fields)
+        shown = "<br>".join(
+            f'<progress value="{task.completed:g}" max="{task.total:g}"></progress> '
+            + escape(
+                visible(f"{task.description} {task.completed:g}/{task.total:g} {' '.join(task.fields['accuracy'])}")
+            )
+            for task in self.tasks
+        )
+        display = import_module("IPython.display")
+        if self._output is None:
+            self._output = display.display(display.HTML(shown), display_id=True)
+        else:
+            self._output.update(display.HTML(shown))
 
 
 class _Name(ProgressColumn):

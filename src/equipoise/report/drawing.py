@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -134,6 +136,7 @@ def panels(
     for axes in grid.flat[n:]:
         axes.remove()
     shown = list(grid.flat[:n])
+    setattr(figure, "_repr_png_", partial(_png, figure))  # noqa: B010 (by which a notebook shows it, without pyplot)
     for axes in shown:
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
@@ -141,6 +144,11 @@ def panels(
         axes.grid(axis="y", color=FAINT, linewidth=0.5)
         axes.set_axisbelow(True)
     return figure, shown
+
+
+def _png(figure: Figure) -> bytes:
+    figure.savefig(file := io.BytesIO(), format="png", dpi=140)
+    return file.getvalue()
 
 
 def whole_numbers(axes: Axes) -> None:

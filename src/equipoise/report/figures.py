@@ -16,6 +16,7 @@ from equipoise.metrics.performance import last_rounds
 from equipoise.report import drawing
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
+from equipoise.report.holdings import example_images, who_has_what
 from equipoise.report.layout import FAILED
 from equipoise.report.statistics import Comparison, Run
 
@@ -689,6 +690,11 @@ def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]
     }
 
 
+def held(comparison: Comparison) -> Mapping[str, Any]:
+    """Who has what in the first run that knows it, see `equipoise.data.holdings`; empty if none does."""
+    return next((known for history in comparison.histories if (known := history.meta.get("holdings"))), {})
+
+
 def _has_groups(run: Run) -> bool:
     return bool(run.summary["groups"])
 
@@ -750,7 +756,20 @@ class Plot:
     caption: str
 
 
+DATA: Final = ("data", "examples")  # figures of the data, which come before the results
 PLOTS: Final = {
+    "data": Plot(
+        lambda found: who_has_what(held(found)),
+        lambda found: bool(held(found)),
+        "Clients, classes and groups",
+        "{holdings} Circles: the area is the number of samples; cells: the strength of the colour.{seed}",
+    ),
+    "examples": Plot(
+        lambda found: example_images(held(found)),
+        lambda found: bool(held(found).get("examples")),
+        "Examples",
+        "A few of the clients' images, by group.{seed}",
+    ),
     "bars": Plot(
         bars,
         _any(_has_groups),

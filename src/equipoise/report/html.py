@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.report import booktabs, drawing, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.formatting import plural
+from equipoise.report.holdings import sentence
 from equipoise.report.layout import (
     FAILED,
     Grid,
@@ -94,6 +95,16 @@ def render(histories: Sequence[History] | Comparison) -> str:
     )
     measured, of_groups, of_clients = sheets(found), over_groups(found), over_clients(found)
     tests, parts = paired_tests(found), _parts(found)
+    drawn = {
+        name: (
+            name,
+            plot.heading,
+            plot.caption.format(**parts) + parts["failed"] * (name not in drawings.DATA),
+            svg(name, figure),
+        )
+        for name, figure in drawings.draw_all(found).items()
+        for plot in (drawings.PLOTS[name],)
+    }
     return template.render(
         title=_title(found),
         facts=_facts(found),
@@ -111,11 +122,8 @@ def render(histories: Sequence[History] | Comparison) -> str:
         clients=of_clients,
         every=every_client(found),
         traffic=communication(found),
-        figures=[
-            (name, plot.heading, plot.caption.format(**parts) + parts["failed"], svg(name, figure))
-            for name, figure in drawings.draw_all(found).items()
-            for plot in (drawings.PLOTS[name],)
-        ],
+        data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
+        figures=list(drawn.values()),
         quarantined=list(provenance.quarantined(found.histories)),
         terms=_terms(found, [*measured, *of_groups, *of_clients], tests),
         notation=NOTATION,
@@ -221,6 +229,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
         if any(of["failed"] for of in found["methods"])
         else "",
         "seed": " Drawn for the lowest seed." if several else "",
+        "holdings": sentence(held) if (held := drawings.held(found)) else "",
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,8 +20,14 @@ from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
+from equipoise.report.formatting import plural
+from equipoise.system.suggestions import unknown
+from equipoise.system.terminal import Terminal
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
     from equipoise.federation.history import History
 
 Table = NDArray[np.float64]
@@ -122,6 +131,83 @@ class Comparison(Mapping[str, Any]):
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
         }
         return cls(runs, tuple(histories), last, document)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Accuracy in percent, a row per method; columns are pairs: a statistic or group, and `mean` or `std` over the seeds."""
+        import pandas as pd
+
+        rows = {
+            of["method"]: {
+                (title, key): found[key]
+                for title, found in [*((c.title, of[c.key]) for c in columns_of(self)), *of["groups"].items()]
+                for key in ("mean", "std")
+            }
+            for of in self["methods"]
+        }
+        return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("method")
+
+    @property
+    def tests(self) -> pd.DataFrame:
+        """Paired differences to the first method with their 95 % interval, p, and p corrected for the number of methods; NaN if undefined."""
+        import pandas as pd
+
+        keys, others = ["difference", "low", "high", "p"], [of for of in self["methods"] if of["versus"]]
+        rows = [
+            {"method": of["method"], "statistic": c.title, **{key: of["versus"][c.key][key] for key in keys}}
+            for c in columns_of(self)
+            if c.tested
+            for of in others
+        ]
+        frame = pd.DataFrame(rows, columns=["method", "statistic", *keys]).astype(dict.fromkeys(keys, float))
+        return frame.assign(holm=frame.groupby("statistic")["p"].transform(holm))
+
+    @property
+    def best(self) -> str | None:
+        """The method with the best mean over the groups, None if fewer than two learned; `["leaders"]` says whether it is chance."""
+        return self["leaders"].get("avg", {}).get("best")  # type: ignore[no-any-return]
+
+    @property
+    def verdict(self) -> str:
+        """What the runs show in words, with no more certainty than seeds and test samples allow."""
+        from equipoise.report.sentences import verdict
+
+        return verdict(self)
+
+    def figure(self, name: str) -> Figure:
+        """A figure of the report by name, such as `"tradeoff"`, which a notebook shows.
+
+        Raises
+        ------
+        ValueError : these runs hold no data for it.
+        """
+        from equipoise.report.figures import PLOTS
+
+        there = [key for key, plot in PLOTS.items() if plot.has(self)]
+        if name not in there:
+            raise ValueError(unknown("figure of these runs", name, there))
+        return PLOTS[name].draw(self)
+
+    def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
+        """Write the report, see `equipoise.report.html.write`; return its path."""
+        from equipoise.report.html import write
+
+        return write(self, path, figures=figures)
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.runs)}; {plural(len(self['seeds']), 'seed')}, {plural(self['rounds'], 'round')})"
+
+    def __str__(self) -> str:
+        from equipoise.report.rendering import rich_table
+
+        console = Terminal(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
+        console.print(rich_table(self, 100))
+        return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
+
+    def _repr_html_(self) -> str:
+        from equipoise.report.notebook import card
+
+        return card(self, "bars")
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]

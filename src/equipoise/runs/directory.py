@@ -19,6 +19,7 @@ from torch import nn
 from equipoise import flower, networks, scenarios
 from equipoise.core.model import Model
 from equipoise.core.settings import made
+from equipoise.data.holdings import examples
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.contribution import Alone
@@ -290,6 +291,7 @@ def _execute(
         "client_tests": fed.tests.of_clients is not None,
         "personal": fed.history.meta["personal"],
         "header": header,
+        "holdings": _holdings(config, fed, data),
         **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
     }
     if config.weights is not None:
@@ -302,6 +304,12 @@ def _execute(
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
     return history
+
+
+def _holdings(config: RunConfig, fed: Federation, data: Scenario) -> dict[str, Any]:
+    """Who has what; with example images only of data that come with Equipoise, not of the user's files."""
+    known = fed.holdings | {"classes": data.manifest.get("classes")}
+    return known | ({"examples": examples(data.client_groups, data.clients)} if config.data is None else {})
 
 
 def trained(directory: Path) -> Federation:

@@ -1,0 +1,98 @@
+"""Who has what: how many samples of which class every client and every test set has, and a few images."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.data.memory_mapped import Data, Mapped
+from equipoise.data.samples import Absent, Samples, Stream
+
+Known = Samples | Stream | Absent | Data
+SIDE, MOST = 32, 40_000  # pixels of an example, and characters that all examples of a run take together, at most
+
+
+def holdings(
+    names: Sequence[str],
+    groups: Sequence[str] | None,
+    clients: Sequence[Known],
+    tests: Mapping[str, Known],
+    classes: int,
+) -> dict[str, Any]:
+    """What clients and test sets hold: ``{"clients": [{"name", "size", "counts", "group"}], "tests": [{"name", "size", "counts"}]}``.
+
+    ``counts`` [C] are samples per class, None where that takes reading samples (:class:`equipoise.Lazy`, streams, sites).
+    """
+
+    def known(name: str, data: Known) -> dict[str, Any]:
+        y = _labels(data)
+        size = data.size if isinstance(data, Samples | Stream | Absent) else len(data[1] if y is None else y)
+        return {
+            "name": name,
+            "size": int(size),
+            "counts": None if y is None else y.bincount(minlength=classes).tolist(),
+        }
+
+    of_clients = zip(names, groups or [""] * len(names), clients, strict=True)
+    return {
+        "clients": [known(name, data) | {"group": group} for name, group, data in of_clients],
+        "tests": [known(name, data) for name, data in tests.items()],
+    }
+
+
+def examples(groups: Sequence[str] | None, clients: Sequence[Known]) -> dict[str, str]:
+    """A few images of every group (of all clients if there are none) side by side, as PNG in base64; empty if there are none at hand.
+
+    The first of each class in turn, of one client of the group after another.
+    """
+    members: dict[str, list[tuple[Tensor, Callable[[int], Tensor]]]] = {}
+    for group, data in zip(groups or [""] * len(clients), clients, strict=True):
+        if (found := _images(data)) is not None:
+            members.setdefault(group, []).append(found)
+    for n in (6, 4, 2, 1):
+        strips = {group: _strip([_example(*of[k % len(of)], k) for k in range(n)]) for group, of in members.items()}
+        if sum(map(len, strips.values())) <= MOST:
+            return strips
+    return {}
+
+
+def _labels(data: Known) -> Tensor | None:
+    if isinstance(data, Samples | Stream):
+        return None if data.known is None else data.known[1]
+    return None if isinstance(data, Absent) else data.targets if isinstance(data, Mapped) else data[1]
+
+
+def _images(data: Known) -> tuple[Tensor, Callable[[int], Tensor]] | None:
+    """Labels, and the image of a row, where these are images [C, H, W] with one or three channels."""
+    held = data.dataset if isinstance(data, Stream) else (data.x, data.y) if isinstance(data, Samples) else data
+    if isinstance(held, Mapped):
+        shape, y, image = held.shape, held.targets, lambda row: held[row][0]
+    elif isinstance(held, tuple):
+        shape, y, image = tuple(held[0].shape[1:]), held[1], lambda row: held[0][row]
+    else:
+        return None
+    return (y, image) if len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) > 4 else None
+
+
+def _example(y: Tensor, image: Callable[[int], Tensor], k: int) -> Tensor:
+    """One image, uint8 [H, W, 3]."""
+    classes = y.unique()
+    x = image(int((y == classes[k % len(classes)]).nonzero()[0])).cpu()
+    if x.dtype != torch.uint8:  # numbers on any scale: the least is black, the largest white
+        x = x.double() - x.min()
+        x = (255 * x / x.max().clamp(min=1e-12)).byte()
+    return x.permute(1, 2, 0).expand(-1, -1, 3).contiguous()
+
+
+def _strip(images: Sequence[Tensor]) -> str:
+    from PIL import Image
+
+    strip = Image.fromarray(torch.cat([*images], 1).numpy())
+    strip.thumbnail((SIDE * len(images), SIDE))
+    strip.save(file := io.BytesIO(), format="PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()

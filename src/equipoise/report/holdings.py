@@ -1,0 +1,136 @@
+"""Who has what, drawn: clients by classes, sizes and groups, and a few images; from what `equipoise.data.holdings` found."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from equipoise.report import drawing
+from equipoise.report.drawing import INK, PALETTE, SHORT
+from equipoise.report.formatting import plural
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROWS: Final = 30  # clients with names of their own; of more, cells are drawn instead of circles
+CLASSES: Final = 20  # of more, cells
+Holdings = Mapping[str, Any]
+
+
+def who_has_what(known: Holdings) -> Figure:
+    """Samples of every client by class, and in all; its colour is its group. Below, the same of the test sets.
+
+    The area of a circle, or of many clients or classes the strength of a cell's colour, is the number of samples.
+
+    Parameters
+    ----------
+    known : what `equipoise.data.holdings.holdings` found, and `classes`, names of the classes, if they have any.
+    """
+    from matplotlib.colors import to_rgba
+
+    blocks = [block for block in (known["clients"], known["tests"]) if block]
+    n_classes = max(len(one["counts"] or ()) for block in blocks for one in block)
+    groups = list(dict.fromkeys(one["group"] for one in known["clients"]))
+    groups = groups if 1 < len(groups) <= len(PALETTE) else []
+    heights = [1.0 if len(block) <= ROWS else 24 / len(block) for block in blocks]
+    total = sum(len(block) * height + 1 for block, height in zip(blocks, heights, strict=True))
+    figure, panels = drawing.panels(1 + bool(n_classes), columns=1 + bool(n_classes), height=0.145 * total + 0.2)
+    left, right = panels[0], panels[-1]
+    left.get_gridspec().set_width_ratios([3, 1][: len(panels)])  # type: ignore[union-attr]
+    ticks: list[tuple[float, str]] = []
+    top = 0.0
+    for block, height in zip(blocks, heights, strict=True):
+        few, end = len(block) <= ROWS, top + height * len(block)
+        at = np.arange(len(block)) * height + top + height / 2
+        names = [one.get("group", one["name"]) for one in block]  # of groups
+        colours = [drawing.color(groups.index(name) if name in groups else 0) for name in names]
+        if n_classes:
+            table = np.array([one["counts"] or [0] * n_classes for one in block], dtype=np.float64)
+            share = table / table.max(initial=1)
+            if few and n_classes <= CLASSES:
+                rows, columns = share.nonzero()
+                area = (72 * min(0.115, 1.5 / n_classes)) ** 2  # points
+                left.scatter(
+                    columns, at[rows], area * share[rows, columns], [colours[row] for row in rows], linewidths=0
+                )
+            else:
+                cells = np.array([[to_rgba(colour)] * n_classes for colour in colours])
+                cells[..., 3] = np.sqrt(share)
+                left.imshow(cells, aspect="auto", interpolation="none", extent=(-0.5, n_classes - 0.5, end, top))
+            for y, one in zip(at, block, strict=True):
+                if few and one["counts"] is None:
+                    left.text((n_classes - 1) / 2, y, "not known", size=6.5, color=INK, ha="center", va="center")
+        sizes = np.array([one["size"] for one in block])
+        for name in dict.fromkeys(names):
+            rows = np.flatnonzero(np.array(names) == name)
+            label = drawing.plain(name) if name in groups and not top else None
+            right.barh(
+                at[rows], sizes[rows] / sizes.max(), (0.7 if few else 1) * height, color=colours[rows[0]], label=label
+            )
+        for row in range(len(block)) if few else [int(sizes.argmax())]:
+            right.text(sizes[row] / sizes.max() + 0.05, at[row], f"{sizes[row]:,}", size=6.5, color=INK, va="center")
+        what = "client" if block is known["clients"] else "test set"
+        named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
+        ticks += named if few else [((top + end) / 2, plural(len(block), what))]
+        left.text(0, top - 0.1, f"{what}s", size=7, color=INK, va="bottom", transform=left.get_yaxis_transform())
+        top = end + 1
+    right.text(0, -0.1, "samples", size=7, color=INK, va="bottom", transform=right.get_yaxis_transform())
+    left.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
+    left.set_ylim(top - 0.9, -0.1)
+    right.set_xticks([])
+    right.set_xlim(0, 1.5)
+    for axes in panels:
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    if n_classes:
+        shown = [drawing.plain(str(name), SHORT) for name in known.get("classes") or range(n_classes)]
+        turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        if n_classes <= CLASSES:
+            left.set_xticks(range(n_classes), shown, **(turned if sum(map(len, shown)) > 28 else {}))
+        left.set_xlim(-0.6, n_classes - 0.4)
+        left.set_xlabel("class", size=8, color=INK)
+    drawing.legend(figure, right, groups)
+    return figure
+
+
+def example_images(known: Holdings) -> Figure:
+    """A few images of every group of clients, a row each.
+
+    Parameters
+    ----------
+    known : `{"examples": {group: PNG in base64}}`, see `equipoise.data.holdings.examples`.
+    """
+    from PIL import Image
+
+    strips = known["examples"]
+    figure, panels = drawing.panels(len(strips), height=0.45)
+    for axes, (group, text) in zip(panels, strips.items(), strict=True):
+        axes.imshow(np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))), interpolation="none")
+        axes.set_anchor("W")
+        axes.set_axis_off()
+        axes.set_title(drawing.plain(group), size=7, color=INK, loc="left", pad=2)
+    return figure
+
+
+def sentence(known: Holdings) -> str:
+    """What `who_has_what` shows, in words.
+
+    Parameters
+    ----------
+    known : as there.
+    """
+    clients = known["clients"]
+    text = f"{plural(len(clients), 'client')} with {_range([one['size'] for one in clients])} samples each"
+    counts = [one["counts"] for one in clients if one["counts"]]
+    held = f", of {_range([sum(n > 0 for n in of) for of in counts])} of {len(counts[0])} classes" if counts else ""
+    away = len(clients) - len(counts)
+    return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * bool(away)
+
+
+def _range(numbers: list[int]) -> str:
+    return " to ".join(f"{n:,}" for n in dict.fromkeys((min(numbers), max(numbers))))

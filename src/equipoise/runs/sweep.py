@@ -1,0 +1,182 @@
+"""Several methods with several seeds from Python, on a network and data of one's own."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from equipoise.core.draws import seeded
+from equipoise.core.rule import Rule
+from equipoise.federation import checkpoint
+from equipoise.federation.checkpoint import CheckpointError
+from equipoise.federation.directory import MANIFEST, write_manifest
+from equipoise.federation.federation import Federation
+from equipoise.federation.method import Method
+from equipoise.federation.progress_bar import accuracies, progress_bar
+from equipoise.federation.records import Record
+from equipoise.report.statistics import Comparison
+from equipoise.runs.comparison import ORDER
+from equipoise.runs.configuration import RunError
+from equipoise.runs.directory import slug
+from equipoise.system.files import locked, write_atomically
+from equipoise.system.ranges import check_whole
+from equipoise.system.seals import open_json, sealed_json
+
+Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
+Network = nn.Module | Callable[..., nn.Module]
+
+
+def compare(
+    net: Network,
+    clients: Iterable[Any],
+    methods: Methods,
+    seeds: int | Iterable[int] = 3,
+    *,
+    rounds: int,
+    directory: str | Path | None = None,
+    last: int | None = None,
+    progress: bool = True,
+    **given: Any,
+) -> Comparison:
+    """Train every method with every seed, and compare them: table, paired tests, figures, report.
+
+    Parameters
+    ----------
+    net : an ``nn.Module``, from whose values every run starts; or a function that makes one, without arguments or of the ``seed``,
+        called once per seed with torch's generator seeded by it, so that seeds differ in the first model as well.
+    clients : as for :class:`Federation`; the same for every run.
+    methods : at least one; the others are compared with the first. A dictionary gives them labels: ``{"mine": MyRule()}``.
+    seeds : how many, >= 1 (0, 1, ...), or which.
+    rounds : of each run, >= 1.
+    directory : where to keep each run, as ``METHOD-seedN``. The same call again goes on after a stop, bit for bit; finished runs are
+        taken as they are if they saw the same data and settings. More methods and seeds may be added.
+    last : rounds that are averaged, >= 1. Default: 5.
+    progress : show a progress bar.
+    given : all else that :class:`Federation` takes, such as ``tests`` and ``solver``.
+
+    Raises
+    ------
+    ValueError, TypeError : as of :class:`Federation`; no method or seed, one given twice.
+    RunError : a directory that holds something else, or in which another process is at work.
+    CheckpointError : a directory whose runs saw other data, settings, first models or rounds, naming what differs.
+    """
+    if last is not None:
+        check_whole("last", last, 1)
+    check_whole("rounds", rounds, 1)
+    if wrong := given.keys() & {"seed", "method"}:
+        raise TypeError(f"compare() takes no {min(wrong)}: give seeds=[...] and methods=[...].")
+    labelled, numbers, each = (
+        _methods(methods),
+        _seeds(seeds),
+        list(clients) if isinstance(clients, Iterator) else clients,
+    )
+    base = None if directory is None else Path(directory)
+    histories = []
+    with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
+        task = bar.add_task("", total=rounds * len(labelled) * len(numbers), accuracy="")
+        for seed in numbers:
+            start = _network(net, seed)
+            for label, method in labelled.items():
+                bar.update(task, description=f"{label}, seed {seed}")
+                fed = Federation(start, each, method, seed=seed, **given)
+                path = None if base is None else _place(base, label, seed)
+                left = rounds if path is None else _resumed(fed, path, label, rounds)
+                bar.update(task, advance=rounds - left)
+
+                def shown(record: Record) -> None:
+                    bar.update(task, advance=1, accuracy=accuracies(record))
+
+                if left:
+                    fed.fit(left, directory=path, progress=False, on_round=shown)
+                history = fed.history
+                histories.append(replace(history, meta={**history.meta, "label": label}))
+    return Comparison.of(histories, last)
+
+
+def _methods(methods: Methods) -> dict[str, Method]:
+    """The methods by their labels."""
+    if isinstance(methods, str | Rule | Method) or not isinstance(methods, Iterable):
+        raise TypeError(f"methods must be a list, such as ['fedavg', 'fedheal']; found {methods!r}.")
+    pairs = methods.items() if isinstance(methods, Mapping) else zip(methods, methods, strict=True)
+    found = {label if isinstance(label, str) else str(Method.of(of)): Method.of(of) for label, of in pairs}
+    if not 0 < len(found) == len(methods):
+        raise ValueError(f"methods must hold at least one, and each once; found {', '.join(found) or 'none'}.")
+    return found
+
+
+def _seeds(seeds: int | Iterable[int]) -> list[int]:
+    if not isinstance(seeds, Iterable):
+        check_whole("seeds", seeds, 1)
+        return [*range(seeds)]
+    found = list(seeds)
+    for seed in found:
+        check_whole("seeds", seed, 0)
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"seeds must be how many, or a list of different seeds; found {found}.")
+    return found
+
+
+def _network(net: Network, seed: int) -> nn.Module:
+    """The network a seed starts from."""
+    if isinstance(net, nn.Module) or not callable(net):
+        return net
+    takes = [p for p in inspect.signature(net).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    needed = [p.name for p in takes if p.default is p.empty or p.name == "seed"]
+    if len(needed) > 1:
+        raise TypeError(
+            f"net must be an nn.Module, or a function that makes one of the seed; this needs {', '.join(needed)}."
+        )
+    with seeded(seed):
+        return net(**dict.fromkeys(needed, seed))
+
+
+def _place(base: Path, label: str, seed: int) -> Path:
+    return base / f"{slug(label)}-seed{seed}"
+
+
+@contextmanager
+def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterator[None]:
+    """Hold a directory that is new or of a comparison, and note its runs, the reference first."""
+    order = base / ORDER
+    if base.exists() and not order.exists() and any(base.iterdir()):
+        raise RunError(f"{base} is not empty and holds no comparison. Choose another directory.")
+    paths = [_place(base, label, seed) for label in methods for seed in seeds]
+    for path in paths:
+        if (path / "config.toml").exists():
+            raise RunError(f"{path} is a run of the command line, which goes on there. Choose another directory.")
+    base.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(base / ".lock"):
+            write_atomically(order, sealed_json({"runs": [path.name for path in paths]}))
+            yield
+    except BlockingIOError as error:
+        raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
+
+
+def _resumed(fed: Federation, path: Path, label: str, rounds: int) -> int:
+    """The rounds that are left of a run after going back to its last complete one.
+
+    Its manifest has the label, and the hash of the model it started from.
+    """
+    first = hashlib.sha256(fed.model.initial.cpu().numpy().tobytes()).hexdigest()
+    if not checkpoint.exists(path / "checkpoint"):
+        (path / MANIFEST).unlink(missing_ok=True)
+        fed.prepare(rounds, progress=False)
+        meta = {**fed.history.meta, "rounds": rounds, "label": label, "first": first}
+        write_manifest(path, meta, fed.machines)
+        return rounds
+    left = fed.resume(path)
+    if fed.progress.t + left != rounds:
+        found = f"plans {fed.progress.t + left} rounds, and rounds={rounds} was given"
+    elif open_json((path / MANIFEST).read_text()).get("first") != first:
+        found = "started from a network with other values"
+    else:
+        return left
+    raise CheckpointError(f"The run in {path} {found}. Give the same, or choose another directory.")
