@@ -309,7 +309,8 @@ def nav(entry: Any) -> Iterator[str]:
 def test_every_page_is_in_the_menu() -> None:
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = list(nav(settings["nav"]))
-    assert sorted(listed) == [page.name for page in DOCS]
+    notebooks = [f"notebooks/{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")]
+    assert sorted(listed) == sorted([*(page.name for page in DOCS), *notebooks])
     assert settings["theme"]["font"] is False, "the site must not ask for web fonts"
 
 

@@ -72,11 +72,8 @@ def compare(
     check_whole("rounds", rounds, 1)
     if wrong := given.keys() & {"seed", "method"}:
         raise TypeError(f"compare() takes no {min(wrong)}: give seeds=[...] and methods=[...].")
-    labelled, numbers, each = (
-        _methods(methods),
-        _seeds(seeds),
-        list(clients) if isinstance(clients, Iterator) else clients,
-    )
+    labelled, numbers = _methods(methods), _seeds(seeds)
+    each = list(clients) if isinstance(clients, Iterator) else clients
     base = None if directory is None else Path(directory)
     histories = []
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
@@ -104,6 +101,7 @@ def _methods(methods: Methods) -> dict[str, Method]:
     """The methods by their labels."""
     if isinstance(methods, str | Rule | Method) or not isinstance(methods, Iterable):
         raise TypeError(f"methods must be a list, such as ['fedavg', 'fedheal']; found {methods!r}.")
+    methods = methods if isinstance(methods, Mapping) else list(methods)
     pairs = methods.items() if isinstance(methods, Mapping) else zip(methods, methods, strict=True)
     found = {label if isinstance(label, str) else str(Method.of(of)): Method.of(of) for label, of in pairs}
     if not 0 < len(found) == len(methods):
