@@ -493,7 +493,7 @@ def test_validation_data_are_checked_like_the_others():
     ]:
         with pytest.raises(ValueError, match=message):
             replace(scenario, validation=wrong)
-    assert replace(scenario, validation=None).validation is None
+    assert replace(scenario, server_validation=None).validation is None
     assert load("digits", train=(20, 20, 24, 20), test=(20, 20, 20, 20), clients=8).validation is None
     assert not load("digits", train=(20, 20, 24, 20), test=(20, 20, 20, 20), clients=8).collaborative
 

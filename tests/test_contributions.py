@@ -107,7 +107,7 @@ def test_nobody_trains_alone_unless_asked(counted: list[int]) -> None:
 
 
 def test_without_validation_data_or_tests() -> None:
-    alone = federation("fedavg", validation=None).standalone(1, progress=False)
+    alone = federation("fedavg", server_validation=None).standalone(1, progress=False)
     assert alone == {"standalone_test": None, "standalone_val": None, "rounds": 1}
 
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_of_other_units_or_validation_data(tmp_path: Path) -> None:
         with pytest.raises(eq.CheckpointError, match="hidden units"):
             federation("fedsac", neurons=dict(groups), **settings).resume(tmp_path)
     with pytest.raises(eq.CheckpointError, match="validation"):
-        federation("fedsac", neurons=dict([first, second]), validation=samples(20, 9), **settings).resume(tmp_path)
+        federation("fedsac", neurons=dict([first, second]), server_validation=samples(20, 9), **settings).resume(tmp_path)
     assert federation("fedsac", neurons=dict([first, second]), **settings).resume(tmp_path) == 0
 
 

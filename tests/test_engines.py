@@ -172,7 +172,7 @@ def test_sizes_of_stacks(clients: int, chunk: int | None, expected: list[int]) -
             seen.append(len(answer.rows))
             yield answer
 
-    fitted("fedavg", 1, sizes=(4,) * clients, engine=engine, participation=1.0, validation=None)
+    fitted("fedavg", 1, sizes=(4,) * clients, engine=engine, participation=1.0, server_validation=None)
     assert sorted(seen, reverse=True) == expected
 
 

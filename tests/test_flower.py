@@ -912,7 +912,7 @@ def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path
 
 
 def test_an_accuracy_that_is_none_is_told_by_its_site(tmp_path: Path) -> None:
-    fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, validation=None)
+    fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, server_validation=None)
     answered = grid_of(fed)._answered
     grid_of(fed)._answered = lambda message: instead(answered(message), Parcel({"accuracy": float("nan")}).records())
     with pytest.raises(SitesError, match=r"client-0 reaches alone is not known: .*no accuracy in \[0, 1\]"):

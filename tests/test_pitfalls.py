@@ -165,6 +165,6 @@ def test_sparse_gradients_of_an_embedding() -> None:
             head.weight.copy_(normal(3, 20, seed=1))
             head.bias.zero_()
         net = nn.Sequential(table, nn.Flatten(), head)
-        return fitted("fedavg", 2, net=net, data=words, participation=1.0, validation=None)
+        return fitted("fedavg", 2, net=net, data=words, participation=1.0, server_validation=None)
 
     assert identical(trained(False), trained(True))

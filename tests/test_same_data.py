@@ -55,7 +55,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "its name": ({"tests": {"a": samples(20, 1), "c": samples(20, 2)}, "groups": list("aaccc")}, "the test sets and the groups"),
     "no test set": ({"tests": None, "groups": None}, "the test sets and the groups of the clients"),
     "groups": ({"groups": ["a", "b", "b", "b", "b"]}, "the groups of the clients"),
-    "validation data": ({"validation": (samples(70, 2)[0] + 1e-9, samples(70, 2)[1])}, "the validation data"),
+    "validation data": ({"server_validation": (samples(70, 2)[0] + 1e-9, samples(70, 2)[1])}, "the validation data"),
 }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ class Drawn(Dataset[tuple[Tensor, int]]):
 def test_of_streamed_data_a_few_samples_are_looked_at(tmp_path: Path) -> None:
     def made(**drawn: float) -> tuple[eq.Federation, Drawn]:
         data = Drawn(**drawn)
-        return federation(data=[data, clients()[1]], memory=0, validation=None), data
+        return federation(data=[data, clients()[1]], memory=0, server_validation=None), data
 
     first, data = made()
     assert data.reads < 100

@@ -58,7 +58,7 @@ def lazy(*data: Any, sizes: tuple[int, ...] = UNEQUAL) -> list[eq.Lazy]:
 )
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_lazy_data_give_the_same_bits(method: str, engine: str) -> None:
-    settings = {"tests": TESTS, "participation": 0.5, "engine": engine, "validation": samples(70, 2)}
+    settings = {"tests": TESTS, "participation": 0.5, "engine": engine, "server_validation": samples(70, 2)}
     feds = [federation(method, data=data, **settings) for data in (clients(), counted(Counter()))]
     for fed in feds:
         fed.fit(3, progress=False)
@@ -106,7 +106,7 @@ def lazy_copies() -> list[eq.Lazy]:
 
 def test_a_lazy_data_set_and_streamed_data() -> None:
     data = [TensorDataset(*d) for d in clients()]
-    settings = {"participation": 0.5, "tests": TESTS, "validation": samples(70, 2)}
+    settings = {"participation": 0.5, "tests": TESTS, "server_validation": samples(70, 2)}
     plain = federation(data=clients(), **settings)
     whole = federation(data=lazy(*data), **settings)
     streamed = federation(data=lazy(*data), memory=1, **settings)
@@ -119,7 +119,7 @@ def test_a_lazy_data_set_and_streamed_data() -> None:
 def test_tests_and_validation_may_be_lazy() -> None:
     tests = {name: eq.Lazy(lambda d=d: d, len(d[1])) for name, d in TESTS.items()}
     a, b = (
-        federation("cffl", tests=t, validation=v, data=clients())
+        federation("cffl", tests=t, server_validation=v, data=clients())
         for t, v in ((TESTS, samples(70, 2)), (tests, eq.Lazy(lambda: samples(70, 2), 70)))
     )
     for fed in (a, b):
@@ -155,7 +155,7 @@ def test_a_client_whose_data_cannot_be_loaded_is_left_out(broken: Any, reason: s
 @pytest.mark.parametrize("method", ["ditto", "ditto-personal", "cffl", "fedpac"])
 def test_a_model_of_its_own_needs_no_data_to_be_tested(method: str) -> None:
     count = Counter[int]()
-    settings = {"tests": TESTS, "validation": samples(70, 2), "contribution": [0.5] * 5}
+    settings = {"tests": TESTS, "server_validation": samples(70, 2), "contribution": [0.5] * 5}
     fed = federation(method, data=counted(count), participation=0.4, **settings)
     fed.fit(5, progress=False)
     assert count == Counter(m for record in fed.records for m in record["ids"]) + Counter([0])
@@ -226,7 +226,7 @@ def test_a_run_on_lazy_data_resumes(tmp_path: Path) -> None:
 
 def test_everybody_alone_on_lazy_data() -> None:
     a, b = (
-        federation(data=d, tests=TESTS, participation=0.4, validation=samples(70, 2)).standalone(2, progress=False)
+        federation(data=d, tests=TESTS, participation=0.4, server_validation=samples(70, 2)).standalone(2, progress=False)
         for d in (clients(), lazy_copies())
     )
     assert a == b

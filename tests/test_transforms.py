@@ -380,7 +380,7 @@ def trained(engine: str, transform: Any = None, data: Any = None, **settings: An
         net=build("cnn", (3, 12, 12), 4, width=4, seed=2).double(),
         transform=transform or made(**EVERYTHING),
         engine=engine,
-        validation=None,
+        server_validation=None,
         participation=1.0,
         **settings,
     )
@@ -408,7 +408,7 @@ def test_sites_agree(alone: eq.Federation, tmp_path: Path) -> None:
         net=build("cnn", (3, 12, 12), 4, width=4, seed=2).double(),
         transform=made(**EVERYTHING),
         participation=1.0,
-        validation=None,
+        server_validation=None,
         states=tmp_path,
     )
     fed.fit(2, progress=False)
@@ -422,7 +422,7 @@ def test_a_stopped_run_goes_on_with_the_same_numbers(alone: eq.Federation, tmp_p
             data=photographers(),
             net=build("cnn", (3, 12, 12), 4, width=4, seed=2).double(),
             transform=made(**EVERYTHING),
-            validation=None,
+            server_validation=None,
             participation=1.0,
         )
 

@@ -74,7 +74,7 @@ def pairs(dtype: torch.dtype, move: Callable[[Any], Any]) -> tuple[list[Any], nn
     of = [tuple(map(move, (x.to(dtype), y))) for x, y in clients()]
     x, y = samples(30, 1)
     held = samples(40, 2)
-    return of, net, {"tests": {"a": (move(x.to(dtype)), y)}, "validation": (move(held[0].to(dtype)), held[1])}
+    return of, net, {"tests": {"a": (move(x.to(dtype)), y)}, "server_validation": (move(held[0].to(dtype)), held[1])}
 
 
 def run(name: str, dtype: torch.dtype, engine: Any, move: Callable[[Any], Any]) -> eq.Federation:

@@ -326,7 +326,7 @@ def test_contribution_decides_in_place_of_the_reputation() -> None:
 
 def test_it_asks_for_validation_data() -> None:
     with pytest.raises(ValueError, match="validation"):
-        fitted(CFFL(), 1, validation=None)
+        fitted(CFFL(), 1, server_validation=None)
 
 
 def test_the_contribution_is_found_out_by_itself() -> None:

@@ -268,7 +268,7 @@ def test_what_it_needs() -> None:
     assert FedAVE().needs == {"validation"}
     assert FedAVE(reputation="contribution").needs == {"contribution"}
     with pytest.raises(ValueError, match=r"validation data of the server's own, and this federation has none"):
-        federation("fedave", validation=None)
+        federation("fedave", server_validation=None)
     with pytest.raises(ValueError, match=r"needs validation data, and there is none"):
         one_round(FedAVE(), normal(2, 4), reports={"kl": tensor([0.1, 0.2])})
 

@@ -317,7 +317,7 @@ def test_a_client_predicts_with_its_submodel_of_the_last_model() -> None:
 # bad input
 def test_no_validation_data() -> None:
     with pytest.raises(ValueError, match=r"fedsac measures on validation data .* Give validation=\(x, y\)"):
-        federation("fedsac", validation=None)
+        federation("fedsac", server_validation=None)
 
 
 def test_a_network_without_hidden_units() -> None:
@@ -342,8 +342,8 @@ def test_published_contributions_need_tests() -> None:
     with pytest.raises(ValueError, match=r"fedsac.* measured on tests="):
         federation("fedsac:published")
     with pytest.raises(ValueError, match=r"cgsv.* measured on validation="):
-        federation("cgsv:contribution", validation=None)
-    assert federation("cgsv:contribution", validation=None, contribution=[0.1] * 5)
+        federation("cgsv:contribution", server_validation=None)
+    assert federation("cgsv:contribution", server_validation=None, contribution=[0.1] * 5)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ class Sigmoid(nn.Sequential):
 def test_what_a_client_does_not_hold_is_not_there_in_sums_either(name: str) -> None:
     torch.manual_seed(0)
     net = Sigmoid()
-    fed = fitted(name, 3, net=net, contribution=[0.1, 0.9, 0.5, 0.7, 0.3], participation=1.0, validation=samples(30, 2))
+    fed = fitted(name, 3, net=net, contribution=[0.1, 0.9, 0.5, 0.7, 0.3], participation=1.0, server_validation=samples(30, 2))
     held = fed.trial.neurons.held(submodels(fed.trial, fed.progress.server, range(5)))
     assert not held[0].all()
     x = samples(20, 4)[0]

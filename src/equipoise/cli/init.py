@@ -37,7 +37,7 @@ OPTIONS = {  # of the scenario `own`
     "clients": "number of clients among whom data without clients are divided",
     "alpha": "of that division, >= 0.01: the lower, the more the clients' classes differ",
     "test": "share of a client's samples that is drawn for testing if the data have no part test, in (0, 0.5]",
-    "validation": "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]",
+    "server_validation": "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]",
     "tests": "what a test set is: groups, clients or all",
     "size": "side of images in pixels, >= 8",
     "measures": "recorded beside the accuracy: balanced, auc, auc_ovr, rates",
@@ -125,7 +125,7 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
         Columns(**columns, leave_out=several(options.get("leave_out", ()))),
         download=options.get("download", False),
     )
-    given = {name: options[name] for name in ("clients", "alpha", "test", "validation") if name in options}
+    given = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
     if own.client is None:
         given.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
     parts = divided(own, 0, **given)

@@ -74,6 +74,11 @@ class Settings:
     participation: float = setting(
         number(1.0, 0, 1, above=True), "share of the clients that train in a round", SCENARIO
     )
+    validation: float = setting(
+        number(0.0, 0, 1, below=True),
+        "share of each client's own training samples that it holds out, on which models are validated; 0 for none",
+        example=0.2,
+    )
     engine: str | Engine = setting(  # noqa: RUF009
         field(default="auto"),
         "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; results differ by rounding only",
@@ -112,6 +117,7 @@ class Keywords(TypedDict, total=False):
     steps: int | None
     batch_size: int
     participation: float
+    validation: float
     engine: str | Engine
     chunk: int | None
     precision: str
@@ -144,6 +150,17 @@ class RunSettings:
         "none",
         example="mlflow:http://localhost:5000",
         free=True,
+    )
+
+    select: str = setting(
+        choice("last", "best-validation"),
+        "which model is exported: last, or best-validation, that of the round with the best accuracy on what clients hold out",
+    )
+    patience: int | None = setting(
+        number(None, 1, whole=True), "stop when validation has not improved for so many rounds", "none", example=10
+    )
+    stop_on: str = setting(
+        choice("accuracy", "loss", "worst"), "what patience looks at: validation accuracy, loss, or the worst group's accuracy"
     )
 
     def __post_init__(self) -> None:
@@ -179,6 +196,11 @@ def changed(settings: Settings | None, changes: Mapping[str, Any], others: Itera
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(f"settings must be equipoise.Settings(epochs=2, ...); found {settings!r}.")
     names = [f.name for f in fields(Settings)]
+    if not isinstance(share := changes.get("validation", 0.0), int | float):
+        raise TypeError(
+            "validation is the share of each client's own samples that it holds out, such as 0.2; found "
+            f"{type(share).__name__}. Data that the server holds are given as server_validation=(x, y)."
+        )
     for name in changes:
         if name not in names:
             raise TypeError(unknown("keyword", name, [*(others or ()), *names]))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from operator import index
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from equipoise.data.memory_mapped import Mapped
 
@@ -146,7 +148,8 @@ class Absent:
     """A client whose data are not in memory: :class:`Lazy`, as a federation knows it.
 
     ``like`` (name of the first client and shape of its samples; None: any) and ``n_classes`` (0: any) are what must be
-    found when the data are loaded.
+    found when the data are loaded. ``part`` is which part of them is meant: the share that is held out, the seed, and whether
+    it is what is held out; None for all.
     """
 
     lazy: Lazy
@@ -157,11 +160,16 @@ class Absent:
     memory: int
     like: tuple[str, torch.Size] | None = None
     n_classes: int = 0
+    part: tuple[float, int, bool] | None = None
 
     @property
     def size(self) -> int:
-        """Samples of this client."""
-        return self.lazy.size
+        """Samples of this client, or of its part."""
+        n = self.lazy.size
+        if self.part is None:
+            return n
+        held = n_held(n, self.part[0])
+        return held if self.part[2] else n - held
 
     def load(self) -> Samples | Stream:
         """The samples.
@@ -174,10 +182,50 @@ class Absent:
         if isinstance(given, Lazy):
             raise TypeError(f"{self.who}: load() gave another Lazy; it must give (x, y) or a torch Dataset.")
         data = loaded(read(given, self.who, self.dtype, self.device, self.transform, self.memory))
-        if data.size != self.size:
-            raise ValueError(f"{self.who}: Lazy promises {self.size} samples, and load() gave {data.size}.")
+        if data.size != self.lazy.size:
+            raise ValueError(f"{self.who}: Lazy promises {self.lazy.size} samples, and load() gave {data.size}.")
         check(data, self.who, self.like, self.n_classes)
-        return data
+        if self.part is None:
+            return data
+        share, seed, held = self.part
+        kept = divided(data, share, seed, self.who)[held]
+        assert isinstance(kept, Samples | Stream)
+        return kept
+
+
+def n_held(n: int, share: float) -> int:
+    """How many of a client's ``n`` samples it holds out: its share, rounded down; fewer than all for a share below 1."""
+    return min(int(share * n + 1e-9), n - 1)
+
+
+def divided(
+    data: Samples | Stream | Absent, share: float, seed: int, who: str
+) -> tuple[Samples | Stream | Absent, Samples | Stream | Absent | None]:
+    """What a client trains on, and what it holds out for validation; None if it has too few samples.
+
+    Each class is held out in proportion, by systematic sampling in random order, where labels are known without reading
+    samples. The draw depends on the seed and the client's name ``who`` only.
+    """
+    n = data.size
+    if not (k := n_held(n, share)):
+        return data, None
+    if isinstance(data, Absent):
+        return replace(data, part=(share, seed, False)), replace(data, part=(share, seed, True))
+    rng = np.random.default_rng(list(hashlib.sha256(f"{seed} {who}".encode()).digest()))
+    order = rng.permutation(n)
+    if data.known is not None:
+        order = order[np.argsort(data.known[1].cpu().numpy()[order], kind="stable")]
+    held = np.zeros(n, bool)
+    held[order[((np.arange(k) + rng.random()) * n / k).astype(np.int64)]] = True
+    return _rows(data, np.flatnonzero(~held)), _rows(data, np.flatnonzero(held))
+
+
+def _rows(data: Samples | Stream, rows: NDArray[np.int64]) -> Samples | Stream:
+    if isinstance(data, Stream):
+        of = data.dataset.take if isinstance(data.dataset, Mapped) else partial(Subset, data.dataset)
+        return replace(data, dataset=of(rows.tolist()), size=len(rows))
+    at = torch.from_numpy(rows).to(data.y.device)
+    return replace(data, x=data.x[at], y=data.y[at], sizes=torch.tensor(len(rows), device=data.y.device))
 
 
 class LoadError(RuntimeError):

@@ -42,7 +42,7 @@ def assemble(
     groups : the hidden units, ``neurons`` of :class:`equipoise.Federation`.
     away : the clients are not in this process.
     """
-    model, held_out = known.model, known.validation
+    model, held_out = known.model, known.server_validation
     if isinstance(settings.engine, str):
         call = ENGINES[engine](workers, settings.chunk)
     else:  # jobs carry the settings, also to other processes: they get the engine's name
@@ -102,7 +102,7 @@ def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
 
 def _oracle(known: Frame, solver: Solver) -> Oracle | None:
     """The server's validation data in order, in batches; None if there are none."""
-    data = known.validation
+    data = known.server_validation
     if data is None:
         return None
     drawn = torch.arange(-(-data.size // VALIDATION_BATCH) * VALIDATION_BATCH, device=data.sizes.device)

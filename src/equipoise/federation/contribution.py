@@ -33,7 +33,7 @@ def check_measurable(method: Method, *, validation: bool, tests: bool) -> None:
     ValueError : there are none.
     """
     for need, there, what in (
-        ("contribution", validation, "validation=(x, y) of the server's own"),
+        ("contribution", validation, "server_validation=(x, y)"),
         ("contribution_on_test", tests, "tests={...}"),
     ):
         if need in method.needs and not there:

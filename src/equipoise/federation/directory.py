@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
+BEST = "best"  # a folder with the state after the round with the best validation, in a checkpoint of its own named by the round
 UNKNOWN = "is of an earlier version, which kept no hash of its data: that they are the same could not be checked."
 
 
@@ -72,11 +74,41 @@ def append(directory: Path, record: Record) -> None:
         os.fsync(file.fileno())
 
 
-def save(directory: Path, ours: Mapping[str, Any], now: Progression, meta: Mapping[str, Any]) -> None:
-    """Write a checkpoint, atomically, with the run's fingerprint ``ours`` and what else it is to say."""
+def save(
+    directory: Path, ours: Mapping[str, Any], now: Progression, meta: Mapping[str, Any], best: Progression | None = None
+) -> None:
+    """Write a checkpoint, atomically, with the run's fingerprint ``ours`` and what else it is to say.
+
+    The state of the ``best`` round is written first, where no other is; those that no checkpoint names are deleted last. So
+    the checkpoint names one that is whole whenever this process is killed.
+    """
     last = last_hash(directory / METRICS)  # by which lines that are missing at the end are found
     about = {"t": now.t, "fingerprint": dict(ours), "records": last, **meta}
+    if best is not None:
+        about["best"] = best.t
+        if not checkpoint.exists(_best(directory, best.t)):
+            checkpoint.write(_best(directory, best.t), best.tensors(), {**about, "t": best.t})
     checkpoint.write(directory / CHECKPOINT, now.tensors(), about)
+    for old in (directory / BEST).glob("*"):
+        if best is None or old != _best(directory, best.t):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _best(directory: Path, t: int) -> Path:
+    return directory / BEST / f"{t:06d}"
+
+
+def restore_best(directory: Path, meta: Mapping[str, Any], now: Progression) -> Progression | None:
+    """The state of the best round that a checkpoint with ``meta`` names, in the form of ``now``; None before the first round.
+
+    Raises
+    ------
+    CheckpointError : missing or damaged, or the run was begun without keeping it.
+    """
+    t = meta.get("best")
+    if t is None and meta["t"]:
+        raise CheckpointError(f"The run in {directory} was begun with select='last', and kept no best model. Go on with that.")
+    return None if t is None else now.restored(checkpoint.read(_best(directory, t))[0], t)
 
 
 def restore(directory: Path, ours: Mapping[str, Any], now: Progression) -> tuple[Progression, dict[str, Any]]:

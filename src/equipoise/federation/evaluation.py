@@ -147,7 +147,7 @@ def compact(trial: Trial, p: Progression, client: int | None, vector: Tensor) ->
     return model.network(vector[index])
 
 
-def _deployable(trial: Trial, p: Progression, m: int) -> Tensor:
+def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
     """The model with which client ``m`` predicts; without its own training if its data cannot be loaded."""
     try:
         return deployed(trial, p, m)
@@ -303,7 +303,7 @@ class EvaluationSets:
         """Accuracy of the model with which client ``m`` predicts; None if others have a test set of their own, and it has none."""
         if self.of_clients is not None and self.of_clients[m] is None:
             return None
-        return self.accuracy(trial, _deployable(trial, p, m) if personal(trial, p) else shared, m)
+        return self.accuracy(trial, deployable(trial, p, m) if personal(trial, p) else shared, m)
 
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """Accuracy of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""

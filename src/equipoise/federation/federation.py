@@ -36,18 +36,20 @@ from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, begin
+from equipoise.federation.validation import HeldOut, selected
 from equipoise.metrics.classification import chosen
 from equipoise.metrics.failure import diverged
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
 from equipoise.report.notebook import block
-from equipoise.system.ranges import check_whole
+from equipoise.system.ranges import check_option, check_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
-STATE = {"trial", "progress", "records", "machines", "alone", "_solo"}  # what changes as a federation trains
+Stop = Callable[[Sequence[Record]], object]  # all records so far -> why to stop; empty or False to go on
+STATE = {"trial", "progress", "best", "records", "machines", "alone", "_solo"}  # what changes as a federation trains
 
 
 class Federation:
@@ -73,7 +75,7 @@ class Federation:
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
         in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five.
-    validation : ``(x, y)`` or a data set of the server's own, for methods that judge clients by it.
+    server_validation : ``(x, y)`` or a data set of the server's own, for methods that judge clients by it.
     contribution : what each client contributes, numbers in [0, 1]. Default: the accuracy it reaches alone, measured by
         training the clients on their own before the first round, if the method or ``collaborative`` asks for it.
     collaborative : record what each client reaches alone, so that rewards can be compared with contributions.
@@ -82,6 +84,9 @@ class Federation:
     workers : clients visited at a time, each on one core; the result does not depend on it. Default: as many as
         ``torch.get_num_threads()``.
     population : who reaches the clients, where that is not this process (:class:`Population`); ``engine`` asks them then.
+    select : the model that ``network``, ``predict``, ``evaluate`` and ``state_dict`` use: that of the ``"last"`` round, or
+        ``"best-validation"``, that of the round with the best accuracy on what clients hold out (of equal ones that with the
+        lower loss, then the earlier).
     changes : single settings by name, such as ``epochs=2``, which win over ``settings``.
 
     Raises
@@ -105,12 +110,13 @@ class Federation:
         head: str | None = None,
         memory: int | None = None,
         measures: Iterable[str] = ("accuracy",),
-        validation: Any = None,
+        server_validation: Any = None,
         contribution: Sequence[float] | None = None,
         collaborative: bool = False,
         neurons: Groups | None = None,
         workers: int | None = None,
         population: Population | None = None,
+        select: str = "last",
         **changes: Unpack[Keywords],
     ) -> None:
         settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
@@ -126,7 +132,7 @@ class Federation:
             names,
             tests={} if tests is None else tests,
             client_tests=client_tests,
-            validation=validation,
+            server_validation=server_validation,
             transform=transform,
             head=head,
             memory=memory,
@@ -135,9 +141,22 @@ class Federation:
         self.tests = EvaluationSets.of(known.tests, belongs, len(known.data), measured, known.client_tests)
         self.model, self.transform, self._dtype = known.model, transform, known.dtype
         known.check(self.method)
+        self.held: HeldOut | None = None
+        if population is None and settings.validation:  # sites hold out their own
+            known, held = known.divided(settings.validation, settings.seed)
+            self.held = HeldOut(held, self.tests.groups)
+        check_option("select", select, ("last", "best-validation"))
+        if select != "last" and self.held is None:
+            raise ValueError(
+                "select='best-validation' needs what clients hold out of their own samples: give validation=0.2. "
+                "Sites cannot go back to the state of an earlier round."
+                if population is not None
+                else "select='best-validation' needs what clients hold out of their own samples: give validation=0.2."
+            )
+        self.select = select
         if contribution is None:
             tested = bool(known.tests) or (population is not None and population.tested)
-            contributions.check_measurable(self.method, validation=known.validation is not None, tests=tested)
+            contributions.check_measurable(self.method, validation=known.server_validation is not None, tests=tested)
         self.workers = workers or torch.get_num_threads()
         self.population = population
         self.engine_choice = choose_engine(known, settings) if population is None else population.choice
@@ -156,6 +175,7 @@ class Federation:
         self.alone = None if contribution is None else contributions.given(contribution, len(known.data))
         self._solo: Progression | None = None  # how far the clients have trained alone
         self.progress = begin(self.trial)
+        self.best: Progression | None = None  # after the round with the best validation, if that is to be kept
         self.records: list[Record] = []
         self.machines: list[dict[str, Any]] = []  # what computed the rounds, each with the first of its own
         self._made = True
@@ -181,7 +201,8 @@ class Federation:
     @property
     def header(self) -> list[str]:
         """What a reader of the results must know about how they were made."""
-        return provenance.header(self.trial, self.engine_choice)
+        held = [] if self.held is None else self.held.header(self.trial.names, self.trial.settings.validation)
+        return [*provenance.header(self.trial, self.engine_choice), *held]
 
     @property
     def personal(self) -> bool:
@@ -195,7 +216,8 @@ class Federation:
         *,
         directory: str | Path | None = None,
         progress: bool = True,
-        on_round: Callable[[Record], None] | None = None,
+        on_round: Callable[[Record], object] | None = None,
+        stop: Stop | None = None,
         checkpoint_every: int = 1,
     ) -> History:
         """Train ``rounds`` more rounds.
@@ -209,7 +231,9 @@ class Federation:
         directory : where to append ``metrics.jsonl`` and keep a checkpoint; a run killed at any moment goes on from
             there with :meth:`resume`.
         progress : show a progress bar on a terminal.
-        on_round : called with the record of each round.
+        on_round : called with the record of each round; if it returns True, training pauses after this round.
+        stop : called with all records after each round, such as :class:`equipoise.EarlyStopping`; if it returns a reason (or
+            True), training ends, and the last record has it as ``"stopped"``. With it every round has the full evaluation.
         checkpoint_every : rounds between checkpoints.
 
         Raises
@@ -227,8 +251,9 @@ class Federation:
             self._settle(path, total)
         with progress_bar(progress) as bar:
             task = bar.add_task(str(self.method), total=total, completed=self.progress.t, accuracy="")
-            while self.progress.t < total:
-                record = self._round(total)
+            pause = bool(stop is not None and self.records and stop(self.records))
+            while self.progress.t < total and not pause:
+                record = self._round(total, stop)
                 if record.get("diverged") and not any(before.get("diverged") for before in self.records[:-1]):
                     log.warning(
                         "%s has diverged in round %d: %s. Lower the learning rate, for instance.",
@@ -238,24 +263,32 @@ class Federation:
                     )
                 if path is not None:
                     files.append(path, record)
-                    if self.progress.t % checkpoint_every == 0 or self.progress.t == total:
+                    if self.progress.t % checkpoint_every == 0 or self.progress.t == total or "stopped" in record:
                         self.save(path, total)
                 bar.update(task, advance=1, accuracy=accuracies(record))
-                if on_round is not None:
-                    on_round(record)
+                pause = (on_round is not None and on_round(record) is True) or "stopped" in record
+            if path is not None and pause:
+                self.save(path, total)
         return self.history
 
-    def _round(self, rounds: int) -> Record:
+    def _round(self, rounds: int, stop: Stop | None = None) -> Record:
         began = time.perf_counter()
         trial, now, clients = self.trial, self.progress, self.population
         following, record = one_round(trial, now, rounds) if clients is None else clients.train(trial, now, rounds)
+        last = following.t if stop is not None or self.select != "last" else rounds  # any round may be the last that counts
         if clients is not None:
-            record |= clients.test(trial, self.tests, following, rounds)
+            record |= clients.test(trial, self.tests, following, last)
         elif self.tests.sets:
-            record |= self.tests.record(trial, following, rounds)
+            record |= self.tests.record(trial, following, last)
+        if self.held is not None:
+            record |= self.held.record(trial, following, last)
         if why := diverged(record.get("groups", {}), trial.setup.n_classes):
             record["diverged"] = why
         record["seconds"] = round(time.perf_counter() - began, 4)
+        if stop is not None and (why := stop([*self.records, record])):
+            record["stopped"] = why if isinstance(why, str) else "stop returned True"
+        if self.select != "last" and selected([*self.records, record]) == record["round"]:
+            self.best = following
         self.records.append(record)
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
@@ -305,6 +338,7 @@ class Federation:
             "method": str(self.method),
             "seed": self.trial.settings.seed,
             "rounds": self.progress.t,
+            "select": self.select,
             "client_names": list(self.trial.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
@@ -342,6 +376,11 @@ class Federation:
         )
 
     # use
+    @property
+    def chosen(self) -> Progression:
+        """The state after the round that ``select`` names, whose model is used."""
+        return self.progress if self.best is None else self.best
+
     def evaluate(self, x: Any = None, y: Any = None, *, client: int | None = None) -> dict[str, Any]:
         """Accuracy, loss and the other measures of the global model (or a client's) on ``(x, y)``, or every test set."""
         vector = self._vector(client)
@@ -381,10 +420,10 @@ class Federation:
 
     def _vector(self, client: int | None) -> Tensor:
         if client is None:
-            return evaluation.published(self.trial, self.progress)
+            return evaluation.published(self.trial, self.chosen)
         check_whole("client", client, 0, len(self.trial.data) - 1)
         deployed = evaluation.deployed if self.population is None else self.population.deployed
-        return deployed(self.trial, self.progress, client)
+        return deployed(self.trial, self.chosen, client)
 
     def state_dict(self, *, client: int | None = None) -> dict[str, Tensor]:
         """State dictionary of the global model, or of a client's, for your own network's ``load_state_dict``."""
@@ -401,7 +440,7 @@ class Federation:
         """
         vector = self._vector(client)
         if compact:
-            return evaluation.compact(self.trial, self.progress, client, vector)
+            return evaluation.compact(self.trial, self.chosen, client, vector)
         return self.model.network(vector)
 
     # checkpoints
@@ -416,9 +455,10 @@ class Federation:
         trial = self.trial
         held_out = trial.oracle.source if trial.oracle is not None and trial.method.needs else None
         # clients that are away have their data where they are
+        held = () if self.held is None else self.held.sets
         own = {f"{m}, a client": d for m, d in enumerate(self.tests.of_clients or ()) if d is not None}
         return contents(
-            () if trial.away else trial.data,
+            () if trial.away else (*trial.data, *(d for d in held if d is not None)),
             {**self.tests.sets, **own},
             self.tests.groups,
             held_out if isinstance(held_out, Samples | Stream) else None,
@@ -427,7 +467,7 @@ class Federation:
     def save(self, directory: str | Path, rounds: int | None = None) -> None:
         """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` is how many are planned."""
         meta = {"rounds": rounds or self.progress.t, "alone": self.alone, "machines": self.machines}
-        files.save(Path(directory), self.fingerprint, self.progress, meta)
+        files.save(Path(directory), self.fingerprint, self.progress, meta, self.best)
         if self.population is not None:
             self.population.saved(self.progress)
 
@@ -439,7 +479,9 @@ class Federation:
         CheckpointError : missing, damaged, or of a federation with other data or settings, naming what differs.
         """
         path = Path(directory)
-        self.progress, meta = files.restore(path, self.fingerprint, self.progress)
+        begun = self.progress
+        self.progress, meta = files.restore(path, self.fingerprint, begun)
+        self.best = files.restore_best(path, meta, begun) if self.select != "last" else None
         self.alone = self.alone or meta.get("alone")
         self.records = files.trim(path / files.METRICS, self.progress.t, meta.get("records", ""))
         self.machines = list(meta.get("machines", []))

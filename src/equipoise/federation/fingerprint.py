@@ -103,11 +103,12 @@ def fingerprint(trial: Trial, data: Mapping[str, str]) -> dict[str, Any]:
     return {
         "method": str(trial.method),
         "seed": trial.settings.seed,
+        "validation": trial.settings.validation,
         "clients": len(trial.data),
         "sizes": [d.size for d in trial.data],
         "labels": trial.labels,
         **structure(trial.model, trial.neurons),
-        "validation": None if trial.oracle is None or not trial.method.needs else _validation(trial.oracle),
+        "server_validation": None if trial.oracle is None or not trial.method.needs else _validation(trial.oracle),
         "solver": repr(trial.solver),
         **trial.settings.decisive,
         "data": dict(data),
@@ -119,6 +120,8 @@ def differing(its: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
 
     A setting that is newer than a checkpoint had its default there; hashes of data that it lacks are not compared.
     """
+    if "server_validation" in ours and "server_validation" not in its:  # of a version that called it otherwise
+        its = {**its, "server_validation": its.get("validation"), "validation": 0.0}
     its = {**Settings().decisive, "data": ours.get("data"), **its}
     return next((key for key in {**ours, **its} if its.get(key) != ours.get(key)), None)
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from equipoise.core.draws import cohort_size, generator_states
 from equipoise.core.model import Bound, Model, observe
 from equipoise.core.settings import Settings
-from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, loaded, read, room
+from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
 from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
 from equipoise.submodels.hidden_units import Neurons
@@ -42,10 +42,32 @@ class Frame:
     first: Samples | Stream
     tests: dict[str, Samples | Stream]
     client_tests: tuple[Samples | Stream | None, ...] | None
-    validation: Samples | Stream | None
+    server_validation: Samples | Stream | None
     n_classes: int
     n_features: int
     dtype: torch.dtype
+
+    def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Stream | Absent | None, ...]]:
+        """The same without what every client holds out, and what that is; None for a client with too few samples.
+
+        Raises
+        ------
+        ValueError : no client has enough.
+        """
+        if not share:
+            return self, ()
+        parts = [divided(d, share, seed, name) for d, name in zip(self.data, self.names, strict=True)]
+        if not any(held for _, held in parts):
+            most = max(d.size for d in self.data)
+            raise ValueError(
+                f"validation={share:g} holds nothing out, because no client has more than {most} samples. Take a share of at least "
+                f"{1 / most:.2g}."
+                if most > 1
+                else f"validation={share:g} holds nothing out, because every client has one sample. Leave it out."
+            )
+        data = tuple(own for own, _ in parts)
+        first = self.first if parts[0][1] is None else loaded(data[0])
+        return replace(self, data=data, first=first), tuple(held for _, held in parts)
 
     def check(self, method: Method) -> None:
         """Require the validation data that a method looks at.
@@ -54,10 +76,10 @@ class Frame:
         ------
         ValueError : there are none.
         """
-        if "validation" in method.needs and self.validation is None:
+        if "validation" in method.needs and self.server_validation is None:
             raise ValueError(
                 f"{method} measures on validation data of the server's own, and this federation has none. "
-                "Give validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
+                "Give server_validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
             )
 
     def neurons(self, groups: Groups | None = None) -> Neurons:
@@ -74,7 +96,7 @@ def frame(
     *,
     tests: Mapping[str, Any],
     client_tests: Sequence[Any] | None = None,
-    validation: Any = None,
+    server_validation: Any = None,
     transform: Transform | None = None,
     head: str | None = None,
     memory: int | None = None,
@@ -132,12 +154,13 @@ def frame(
     }
     model = _observed(net, head, known[0], first)
     model.bf16 = settings.precision == "bf16"
-    held_out = None if validation is None else loaded(read(validation, "validation", dtype, where, transform))
+    given = server_validation
+    held_out = None if given is None else loaded(read(given, "server_validation", dtype, where, transform))
     if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
-        raise ValueError("validation holds numbers that are not finite. Correct or leave out these samples.")
+        raise ValueError("server_validation holds numbers that are not finite. Correct or leave out these samples.")
     every = {f"test set {n!r}": d for n, d in sets.items()}
     every |= {f"test set of {name}": d for name, d in own.items() if d is not None}
-    every |= {} if held_out is None else {"validation": held_out}
+    every |= {} if held_out is None else {"server_validation": held_out}
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, first)
     like = None if first.known is None else (known[0], first.known[0])

@@ -265,7 +265,7 @@ def in_process(
     tests: Mapping[str, Any] | None = None,
     groups: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
-    validation: Any = None,
+    server_validation: Any = None,
     transform: Transform | None = None,
     measures: Sequence[str] = ("accuracy",),
     neurons: Any = None,
@@ -287,12 +287,12 @@ def in_process(
     known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
     made, optimiser = Method.of(method), solver or SGD()
     server = Task(
-        net, None, sets or None, validation, transform=transform, head=head, neurons=neurons, measures=tuple(measures)
+        net, None, sets or None, server_validation, transform=transform, head=head, neurons=neurons, measures=tuple(measures)
     )
     tasks = {}
     for k, (name, data) in enumerate(zip(known, given, strict=True)):
         mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
-        tasks[name] = replace(server, train=data, test=mine or None, validation=None)
+        tasks[name] = replace(server, train=data, test=mine or None, server_validation=None)
     folder = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
     nodes = [{"site": name, "state-dir": str(folder), "device": settings.device} for name in known]
     client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)

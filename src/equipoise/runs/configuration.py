@@ -110,10 +110,10 @@ def configure(
         ) from None
     _check_device(config.device)
     rules.check(config.solver)
-    if rules.needs & {"validation", "contribution"} and not data.has_validation:
+    if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
         raise ValueError(
             f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
-            f"Choose one that does: {', '.join(scenarios.with_validation())}."
+            f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
         )
     return config
 

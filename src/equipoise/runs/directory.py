@@ -151,7 +151,7 @@ def federation(
         "names": data.client_names,
         "groups": data.client_groups,
         "measures": data.measures,
-        "validation": data.validation,
+        "server_validation": data.server_validation,
         "collaborative": data.collaborative,
         "workers": workers or cores(),
     }

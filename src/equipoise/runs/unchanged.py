@@ -64,7 +64,7 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
 
 def _of(data: Scenario) -> dict[str, str]:
     tests = {name: _samples(of) for name, of in data.tests.items()}
-    held = None if data.validation is None else _samples(data.validation)
+    held = None if data.server_validation is None else _samples(data.server_validation)
     return hashed([_samples(of) for of in data.clients], tests, data.client_groups, held)
 
 

@@ -86,9 +86,9 @@ def describe(name: str, data: str | Path | None = None, **options: Any) -> Descr
     return _described(name, data, options)[0]
 
 
-def with_validation() -> list[str]:
+def with_server_validation() -> list[str]:
     """The scenarios whose server holds validation data, whatever the user's files."""
-    return [name for name in SCENARIOS if name != "own" and describe(name).has_validation]
+    return [name for name in SCENARIOS if name != "own" and describe(name).has_server_validation]
 
 
 def check_data(name: str, data: str | Path | None) -> None:

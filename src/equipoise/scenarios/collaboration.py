@@ -196,7 +196,7 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
     known = digits.described(
         division.name, summary, train, test,
         transform=replace(digits.TRANSFORM, crop=0), network="mlp", network_options=NETWORK, protocol=PROTOCOL,
-        has_validation=True, collaborative=True,
+        has_server_validation=True, collaborative=True,
     )  # fmt: skip
 
     def build(seed: int) -> Scenario:

@@ -429,7 +429,7 @@ def divided(
     names = numbered(groups or ["client"] * len(parts))
     return Scenario(
         **vars(known),
-        validation=None if held is None else (x[held], y[held]),
+        server_validation=None if held is None else (x[held], y[held]),
         clients=tuple((x[part], y[part]) for part in parts),
         client_names=names,
         client_groups=None if groups is None else tuple(groups),

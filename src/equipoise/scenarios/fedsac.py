@@ -108,7 +108,7 @@ def _scenario(
     papers.require(of.reads, data)
     known = Description(
         name=name, summary=of.summary, sample=of.sample, transform=of.transform, n_classes=10,
-        network="mlp", network_options=NETWORK, protocol=of.protocol, has_validation=True, collaborative=True,
+        network="mlp", network_options=NETWORK, protocol=of.protocol, has_server_validation=True, collaborative=True,
     )  # fmt: skip
 
     def build(seed: int) -> Scenario:

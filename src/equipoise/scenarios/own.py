@@ -45,7 +45,7 @@ def scenario(
     clients: int | None = None,
     alpha: float = 0.5,
     test: float = 0.2,
-    validation: float = 0.0,
+    server_validation: float = 0.0,
     tests: str | None = None,
     size: int = SIDE,
     measures: str | Sequence[str] = (),
@@ -69,7 +69,7 @@ def scenario(
         from a Dirichlet distribution.
     alpha : >= 0.01; the lower, the more the divided clients differ.
     test : in (0, 0.5], share of a client's samples that is drawn for testing; at least one of two or more.
-    validation : in [0, 0.5], share of its training samples that is drawn for the server, for methods that need such.
+    server_validation : in [0, 0.5], share of its training samples that is drawn for the server, for methods that need such.
     tests : what a test set is: ``"groups"``, by the values of the column group; ``"clients"``; ``"all"``, one for all. By
         default groups if there is such a column, then clients, up to 20 of them.
     size : >= 8, side of images in pixels.
@@ -83,10 +83,10 @@ def scenario(
     ------
     DataError : the data are not as they should be. ValueError : an option is out of its range, or does not fit the data.
     """
-    _check(clients, test, validation, tests, size)
+    _check(clients, test, server_validation, tests, size)
     columns = Columns(label, client, group, split, image, several(leave_out))
     own = _read(str(data), columns, download)
-    share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "validation": validation}
+    share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
     if callable(own.inputs):
@@ -103,7 +103,7 @@ def scenario(
         network="cnn" if images and min(sample[1:]) >= SMALLEST else "mlp",
         protocol=PROTOCOL,
         measures=chosen([*several(measures), *([RATES] if own.group is not None else [])]),
-        has_validation=bool(parts.validation),
+        has_server_validation=bool(parts.validation),
     )
 
     def build(seed: int) -> Scenario:
@@ -120,7 +120,7 @@ def scenario(
             if beside
             else None,
             tests={name: take(samples, rows) for name, rows in sets.items()},
-            validation=take(samples, parts.validation) if parts.validation else None,
+            server_validation=take(samples, parts.validation) if parts.validation else None,
             manifest={
                 "scenario": "own",
                 "seed": seed,
@@ -153,11 +153,11 @@ def _kept(source: str, columns: Columns, download: bool, _changed: tuple[int, in
     return read_user_data(source, columns, download=download)
 
 
-def _check(clients: object, test: float, validation: float, tests: object, size: object) -> None:
+def _check(clients: object, test: float, server_validation: float, tests: object, size: object) -> None:
     if clients is not None:
         check_whole("own: clients", clients, 1)
     check_number("own: test", test, 0, 0.5, ", the share of a client's samples to test on", above=True)
-    check_number("own: validation", validation, 0, 0.5, ", the share that the server gets")
+    check_number("own: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
     if tests is not None:
         check_option("own: tests", tests, TESTS)
     check_whole("own: size", size, SMALLEST, meaning=" pixels")
@@ -192,7 +192,7 @@ def divided(
     clients: int | None = None,
     alpha: float = 0.5,
     test: float = 0.2,
-    validation: float = 0.0,
+    server_validation: float = 0.0,
 ) -> Parts:
     """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`.
 
@@ -214,9 +214,9 @@ def divided(
     train: dict[str, list[int]] = {}
     tested: dict[str, list[int]] = {}
     held = np.flatnonzero(split == "validation").tolist()
-    if held and validation:
+    if held and server_validation:
         raise DataError(
-            f"{own.source} has validation data of its own, and validation={validation} draws some. Leave it out."
+            f"{own.source} has validation data of its own, and server_validation={server_validation} draws some. Leave it out."
         )
     of: dict[str, list[int]] = {name: [] for name in ordered(word for word in whose if word)}
     for row, name in enumerate(whose):
@@ -226,8 +226,8 @@ def divided(
         mine, tests = (np.array([row for row in rows if split[row] == part], np.int64) for part in ("train", "test"))
         if draws:
             tests, mine = _drawn(mine, y, strata, test, rng)
-        if validation:
-            more, mine = _drawn(mine, y, strata, validation, rng)
+        if server_validation:
+            more, mine = _drawn(mine, y, strata, server_validation, rng)
             held += more.tolist()
         if len(mine):
             train[name] = mine.tolist()

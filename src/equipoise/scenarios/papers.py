@@ -55,7 +55,7 @@ def scenario(
         client_names=tuple(names),
         client_groups=None if groups is None else tuple(groups),
         tests=tests,
-        validation=None if held is None else held[0],
+        server_validation=None if held is None else held[0],
         manifest={
             "scenario": known.name,
             "seed": seed,

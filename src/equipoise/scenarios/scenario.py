@@ -62,7 +62,7 @@ class Description:
     network_options : options of the default network.
     protocol : recommended training.
     measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
-    has_validation : whether the server holds samples that no client trains on, for methods that judge models by them.
+    has_server_validation : whether the server holds samples that no client trains on, for methods that judge models by them.
     collaborative : whether what a client gets is to be compared with what it would reach alone.
     """
 
@@ -75,7 +75,7 @@ class Description:
     network_options: Mapping[str, Any] = field(default_factory=dict)
     protocol: Protocol
     measures: tuple[str, ...] = ("accuracy",)
-    has_validation: bool = False
+    has_server_validation: bool = False
     collaborative: bool = False
 
     @property
@@ -88,7 +88,7 @@ class Description:
 class Scenario(Description):
     """A description with its data: federated clients and named test groups.
 
-    ``sample`` and ``has_validation`` of the description follow from the data.
+    ``sample`` and ``has_server_validation`` of the description follow from the data.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Scenario(Description):
     tests : named evaluation sets in the order of reports, of the same kind.
     manifest : JSON-able record of what the data are and where each client's part came from.
     client_tests : per client its own test samples, or ``None``, where ``tests`` divide them otherwise.
-    validation : samples that the server holds; ``None`` if it holds none.
+    server_validation : samples that the server holds; ``None`` if it holds none.
 
     Raises
     ------
@@ -112,7 +112,7 @@ class Scenario(Description):
     tests: Mapping[str, Data]
     manifest: dict[str, Any]
     client_tests: tuple[Data | None, ...] | None = None
-    validation: Data | None = None
+    server_validation: Data | None = None
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
@@ -126,8 +126,8 @@ class Scenario(Description):
                 f"Scenario {self.name}: client groups must be test groups ({', '.join(self.tests)}); found {strangers}."
             )
         named = [*zip(self.client_names, self.clients, strict=True), *self.tests.items()]
-        if self.validation is not None:
-            named.append(("validation", self.validation))
+        if self.server_validation is not None:
+            named.append(("server_validation", self.server_validation))
         for who, data in named:
             y = labels(data)
             if not isinstance(data, Mapped):
@@ -143,7 +143,7 @@ class Scenario(Description):
                     f"Scenario {self.name}: '{who}' must have at least one label, all in 0..{self.n_classes - 1}."
                 )
         object.__setattr__(self, "sample", shape(self.clients[0]))
-        object.__setattr__(self, "has_validation", self.validation is not None)
+        object.__setattr__(self, "has_server_validation", self.server_validation is not None)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ def federation(
         method,
         solver,
         tests=own,
-        validation=task.validation,
+        server_validation=task.server_validation,
         transform=task.transform,
         head=task.head,
         neurons=task.neurons,

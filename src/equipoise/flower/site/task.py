@@ -25,7 +25,7 @@ class Task:
     train : a site's training data, ``(x, y)``, a ``torch.utils.data.Dataset`` or :class:`equipoise.Lazy`; None on the server.
     test : test data ``(x, y)`` or a data set, or several by name. A site's are named after it where they have no name. They
         never leave it. The server needs none; where it has those that the sites name, it tests the global model itself.
-    validation : the server's validation data, for methods that judge clients by them.
+    server_validation : the server's validation data, for methods that judge clients by them.
     transform, head, neurons : as for :class:`equipoise.Federation`.
     measures : what is recorded beside accuracy and loss, names of ``metrics.MEASURES``.
     """
@@ -33,7 +33,7 @@ class Task:
     net: nn.Module
     train: Any = None
     test: Any = None
-    validation: Any = None
+    server_validation: Any = None
     transform: Transform | None = None
     head: str | None = None
     neurons: Groups | None = None
