@@ -119,7 +119,13 @@ def consortium(
     method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
 ) -> eq.Federation:
     """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
-    given = {"epochs": 2, "batch_size": 8, "participation": 0.7, "seed": 3, "server_validation": samples(70, 2)} | settings
+    given = {
+        "epochs": 2,
+        "batch_size": 8,
+        "participation": 0.7,
+        "seed": 3,
+        "server_validation": samples(70, 2),
+    } | settings
     data = given.pop("data", None) or clients(sizes)
     return in_process(given.pop("net", None) or network(kind), data, method, eq.SGD(0.05, 0.9, 1e-4), **given)
 

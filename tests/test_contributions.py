@@ -170,7 +170,9 @@ def test_a_checkpoint_of_other_units_or_validation_data(tmp_path: Path) -> None:
         with pytest.raises(eq.CheckpointError, match="hidden units"):
             federation("fedsac", neurons=dict(groups), **settings).resume(tmp_path)
     with pytest.raises(eq.CheckpointError, match="validation"):
-        federation("fedsac", neurons=dict([first, second]), server_validation=samples(20, 9), **settings).resume(tmp_path)
+        federation("fedsac", neurons=dict([first, second]), server_validation=samples(20, 9), **settings).resume(
+            tmp_path
+        )
     assert federation("fedsac", neurons=dict([first, second]), **settings).resume(tmp_path) == 0
 
 

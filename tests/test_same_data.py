@@ -62,7 +62,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_data_are_refused_by_name(tmp_path: Path, change: str) -> None:
     changes, what = CHANGES[change]
-    method = "fedave" if "validation" in changes else "fedavg"
+    method = "fedave" if "server_validation" in changes else "fedavg"
     small(method=method, data=clients()).fit(1, directory=tmp_path, progress=False)
     assert small(method=method, data=clients()).resume(tmp_path) == 0
     with pytest.raises(eq.CheckpointError) as error:

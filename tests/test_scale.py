@@ -226,7 +226,9 @@ def test_a_run_on_lazy_data_resumes(tmp_path: Path) -> None:
 
 def test_everybody_alone_on_lazy_data() -> None:
     a, b = (
-        federation(data=d, tests=TESTS, participation=0.4, server_validation=samples(70, 2)).standalone(2, progress=False)
+        federation(data=d, tests=TESTS, participation=0.4, server_validation=samples(70, 2)).standalone(
+            2, progress=False
+        )
         for d in (clients(), lazy_copies())
     )
     assert a == b

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from equipoise.federation.guard import QuorumError
     from equipoise.federation.history import History
     from equipoise.federation.method import Method, MethodError, parse
+    from equipoise.federation.stopping import EarlyStopping
     from equipoise.methods import METHODS
     from equipoise.networks import NETWORKS
     from equipoise.networks import build as network
@@ -40,6 +41,7 @@ __all__ = [
     "CheckpointError",
     "Cohort",
     "Comparison",
+    "EarlyStopping",
     "Federation",
     "Forecast",
     "ForecastError",
@@ -79,6 +81,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "federation.guard": ("QuorumError",),
     "federation.history": ("History",),
     "federation.method": ("Method", "MethodError", "parse"),
+    "federation.stopping": ("EarlyStopping",),
     "methods": ("METHODS",),
     "networks": ("NETWORKS", "network"),
     "runs.tracking": ("Tracking", "track"),

@@ -376,7 +376,9 @@ class Sigmoid(nn.Sequential):
 def test_what_a_client_does_not_hold_is_not_there_in_sums_either(name: str) -> None:
     torch.manual_seed(0)
     net = Sigmoid()
-    fed = fitted(name, 3, net=net, contribution=[0.1, 0.9, 0.5, 0.7, 0.3], participation=1.0, server_validation=samples(30, 2))
+    fed = fitted(
+        name, 3, net=net, contribution=[0.1, 0.9, 0.5, 0.7, 0.3], participation=1.0, server_validation=samples(30, 2)
+    )
     held = fed.trial.neurons.held(submodels(fed.trial, fed.progress.server, range(5)))
     assert not held[0].all()
     x = samples(20, 4)[0]

@@ -160,7 +160,8 @@ class RunSettings:
         number(None, 1, whole=True), "stop when validation has not improved for so many rounds", "none", example=10
     )
     stop_on: str = setting(
-        choice("accuracy", "loss", "worst"), "what patience looks at: validation accuracy, loss, or the worst group's accuracy"
+        choice("accuracy", "loss", "worst"),
+        "what patience looks at: validation accuracy, loss, or the worst group's accuracy",
     )
 
     def __post_init__(self) -> None:

@@ -107,7 +107,9 @@ def restore_best(directory: Path, meta: Mapping[str, Any], now: Progression) -> 
     """
     t = meta.get("best")
     if t is None and meta["t"]:
-        raise CheckpointError(f"The run in {directory} was begun with select='last', and kept no best model. Go on with that.")
+        raise CheckpointError(
+            f"The run in {directory} was begun with select='last', and kept no best model. Go on with that."
+        )
     return None if t is None else now.restored(checkpoint.read(_best(directory, t))[0], t)
 
 

@@ -35,8 +35,9 @@ from equipoise.federation.population import Population
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
 from equipoise.federation.round import one_round
+from equipoise.federation.stopping import BEST, NONE, EarlyStopping, selected
 from equipoise.federation.trial import Progression, begin
-from equipoise.federation.validation import HeldOut, selected
+from equipoise.federation.validation import HeldOut
 from equipoise.metrics.classification import chosen
 from equipoise.metrics.failure import diverged
 from equipoise.report.holdings import example_images as draw_examples
@@ -145,14 +146,11 @@ class Federation:
         if population is None and settings.validation:  # sites hold out their own
             known, held = known.divided(settings.validation, settings.seed)
             self.held = HeldOut(held, self.tests.groups)
-        check_option("select", select, ("last", "best-validation"))
+        check_option("select", select, ("last", BEST))
+        if select != "last" and population is not None:
+            raise ValueError(f"select={select!r}: sites keep no state of an earlier round. Leave it out.")
         if select != "last" and self.held is None:
-            raise ValueError(
-                "select='best-validation' needs what clients hold out of their own samples: give validation=0.2. "
-                "Sites cannot go back to the state of an earlier round."
-                if population is not None
-                else "select='best-validation' needs what clients hold out of their own samples: give validation=0.2."
-            )
+            raise ValueError(f"select={select!r} {NONE}: give validation=0.2.")
         self.select = select
         if contribution is None:
             tested = bool(known.tests) or (population is not None and population.tested)
@@ -243,6 +241,8 @@ class Federation:
         """
         check_whole("rounds", rounds, 1)
         check_whole("checkpoint_every", checkpoint_every, 1)
+        if isinstance(stop, EarlyStopping) and not self.trial.settings.validation:
+            raise ValueError(f"EarlyStopping {NONE}: give validation=0.2.")
         total = self.progress.t + rounds
         path = Path(directory) if directory is not None else None
         self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
@@ -275,7 +275,9 @@ class Federation:
         began = time.perf_counter()
         trial, now, clients = self.trial, self.progress, self.population
         following, record = one_round(trial, now, rounds) if clients is None else clients.train(trial, now, rounds)
-        last = following.t if stop is not None or self.select != "last" else rounds  # any round may be the last that counts
+        last = (
+            following.t if stop is not None or self.select != "last" else rounds
+        )  # any round may be the last that counts
         if clients is not None:
             record |= clients.test(trial, self.tests, following, last)
         elif self.tests.sets:
@@ -285,8 +287,9 @@ class Federation:
         if why := diverged(record.get("groups", {}), trial.setup.n_classes):
             record["diverged"] = why
         record["seconds"] = round(time.perf_counter() - began, 4)
-        if stop is not None and (why := stop([*self.records, record])):
-            record["stopped"] = why if isinstance(why, str) else "stop returned True"
+        said = None if stop is None else stop([*self.records, record])
+        if said:
+            record["stopped"] = said if isinstance(said, str) else "stop returned True"
         if self.select != "last" and selected([*self.records, record]) == record["round"]:
             self.best = following
         self.records.append(record)

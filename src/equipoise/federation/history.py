@@ -4,7 +4,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,7 @@ from equipoise.federation.records import (
     parse,
     shorten,
 )
+from equipoise.federation.stopping import BEST, selected, value
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.system.files import write_atomically
@@ -48,6 +49,7 @@ _META = (
     "scenario",
     "seed",
     "rounds",
+    "select",
     "client_names",
     "client_groups",
     "measures",
@@ -88,6 +90,9 @@ class History:
         - `"diverged"`: why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
         - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with, on its own test set or that of its group; null
           for one that was not tested.
+        - `"validation"`: `{"accuracy", "loss", "n", "groups": {group: {"accuracy", "loss", "n"}}, "clients": {"accuracy": [N],
+          "loss": [N]}}`, the model each client predicts with, on what the clients hold out of their own samples; in total, by the
+          clients of a group, and by client. `"stopped"`, in the last round: why training ended before its planned rounds.
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
         - `"losses"`: the mean cross-entropy of each of these clients in training; not of sites, which keep it.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
@@ -100,7 +105,8 @@ class History:
           rounds in which they changed `"bits"`: per client the hexadecimal digits of `numpy.packbits` over all units.
     meta
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
-        `"rounds"` (how many were planned), `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
+        `"rounds"` (how many were planned), `"select"` (which round's model is exported, `"last"` or `"best-validation"`),
+        `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
         recorded), `"client_tests"` (whether clients have test sets of their own), `"personal"` (whether they predict with
         models of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
@@ -229,6 +235,22 @@ class History:
         return f"the global model is no better than guessing: {why}" if why else ""
 
     @property
+    def selected_round(self) -> int | None:
+        """The round whose model is exported, where that is the best by validation; None where it is the last one."""
+        return selected(self.records) if self.meta.get("select") == BEST else None
+
+    @property
+    def exported(self) -> "History":
+        """The same up to the round whose model is exported."""
+        t = self.selected_round
+        return self if t is None else replace(self, records=tuple(r for r in self.records if r["round"] <= t))
+
+    @property
+    def stopped(self) -> str:
+        """Why training ended before its planned rounds, where validation did not improve; else empty."""
+        return str(self.records[-1].get("stopped", "")) if self.records else ""
+
+    @property
     def group_counts(self) -> tuple[int, ...] | None:
         """Clients of each group of `groups`; None if the group of some client is unknown."""
         of = self.client_groups
@@ -279,6 +301,13 @@ class History:
     def clients(self) -> "pd.DataFrame":
         """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
         return _clients_frame(self)
+
+    def validation(self) -> "pd.DataFrame":
+        """On what clients hold out of their own samples: one row per round, columns `round, accuracy, loss, worst`.
+
+        All samples count the same; `worst` is the accuracy of the worst group.
+        """
+        return _validation_frame(self)
 
     def weights(self) -> "pd.DataFrame":
         """The weight of every client in every round, `[rounds, N]`, NaN where it did not take part.
@@ -380,6 +409,17 @@ def _clients_frame(history: History) -> "pd.DataFrame":
         )
     ]
     return pd.DataFrame(rows, columns=["round", "client", "name", "group", "accuracy"])
+
+
+def _validation_frame(history: History) -> "pd.DataFrame":
+    import pandas as pd
+
+    rows = [
+        (record["round"], number(found["accuracy"]), number(found["loss"]), value(record, "worst"))
+        for record in history.records
+        if (found := record.get("validation"))
+    ]
+    return pd.DataFrame(rows, columns=["round", "accuracy", "loss", "worst"])
 
 
 def _weights_frame(history: History) -> "pd.DataFrame":

@@ -175,6 +175,11 @@ def _check(record: Any) -> None:
     clients = record.get("clients", {"accuracy": []})
     if not isinstance(clients, dict) or not isinstance(clients.get("accuracy"), Sequence):
         raise ValueError(f'{where}: expected clients as {{"accuracy": [one per client]}}, found {shorten(clients)}.')
+    validation = record.get("validation", {"groups": {}, "accuracy": 0.0, "loss": 0.0})
+    if not isinstance(validation, dict) or not {"groups", "accuracy", "loss"} <= validation.keys():
+        raise ValueError(
+            f'{where}: expected validation as {{"accuracy": a, "loss": l, "groups": {{...}}}}, found {shorten(validation)}.'
+        )
     ids, weights = record.get("ids", []), record.get("weights", [])
     if "weights" in record and len(ids) != len(weights):
         raise ValueError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.federation.records import Record
+from equipoise.federation.records import Record, number
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import (
     bounded_fairness,
@@ -44,7 +44,10 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     `failure` (training diverged, or the model is no better than guessing; None if neither), `groups` (`{group: value}`), `clients` (see
     `equipoise.metrics.spread`, of the accuracy; empty for another measure, when no client was evaluated, and where one model
     was tested on one test set for all), `rounds` (how many were run), `averaged` (the rounds the groups were
-    averaged over), `collaboration` (what clients get for what they contribute; None for another measure, and unless
+    averaged over), `validation` (`{"round", "accuracy", "loss", "worst"}` of the exported model on what clients hold out, the
+    loss in nats; None if they hold nothing out), `selected_round` (the round whose model is exported, where that is the best by
+    validation; else None), `stopped_round` and `stopped` (the last round and why training ended there, where validation did
+    not improve; else None), `collaboration` (what clients get for what they contribute; None for another measure, and unless
     contributions are known and clients were evaluated), `group_fairness` (see there; None for another measure).
 
     `collaboration` is of the last `round` the clients were evaluated in: `fairness` and `spearman` (100 x), `max`,
@@ -76,11 +79,30 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
         "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
         "rounds": len(history.records),
         "averaged": rounds[-last:],
+        "validation": validation(history.exported.records),
+        "selected_round": history.selected_round,
+        "stopped_round": history.records[-1]["round"] if history.stopped else None,
+        "stopped": history.stopped or None,
         "collaboration": _collaboration(history, last) if measure == "accuracy" else None,
         "group_fairness": group_fairness(history.records, last)
         if measure == "accuracy" and RATES in (history.meta.get("measures") or (RATES,))
         else None,
     }
+
+
+def validation(records: Sequence[Record]) -> dict[str, Any] | None:
+    """The last results on what clients hold out: their round, accuracy and that of the worst group in percent, loss in nats."""
+    for record in reversed(records):
+        if found := record.get("validation"):
+            groups = [number(of["accuracy"]) for of in found["groups"].values()]
+            loss = number(found["loss"])
+            return {
+                "round": record["round"],
+                "accuracy": 100 * number(found["accuracy"]),
+                "loss": loss if math.isfinite(loss) else None,
+                "worst": 100 * min(groups),
+            }
+    return None
 
 
 def group_fairness(records: Sequence[Record], last: int = 5, positive: int | None = None) -> dict[str, Any] | None:

@@ -1,12 +1,8 @@
-"""What clients hold out of their own training samples: how the models do on it, which model is best, and when to stop.
-
-No function here is given test data.
-"""
+"""How models do on what clients hold out of their own training samples."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +14,8 @@ from torch import Tensor
 from equipoise.core import task
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
-from equipoise.federation.records import Record, number
+from equipoise.federation.records import Record
 from equipoise.federation.trial import Progression, Trial
-from equipoise.system.ranges import check_fields, choice
-from equipoise.system.ranges import number as number_field
 
 log = logging.getLogger(__name__)
 
@@ -125,81 +119,3 @@ def _mean(found: Iterable[Found]) -> dict[str, Any] | None:
         return None
     loss = sum(loss * size for _, loss, size in known) / n
     return {"accuracy": sum(right for right, _, _ in known) / n, "loss": loss, "n": n}
-
-
-def value(record: Record, measure: str) -> float | None:
-    """A measure of a round on what clients hold out, the higher the better; None where it was not measured."""
-    if not (found := record.get("validation")):
-        return None
-    if measure == "worst":
-        return min(number(of["accuracy"]) for of in found["groups"].values())
-    of = number(found[measure])
-    of = -of if measure == "loss" else of
-    return of if math.isfinite(of) else -math.inf
-
-
-def selected(records: Iterable[Record]) -> int | None:
-    """The round with the best accuracy on what clients hold out; of equal ones the lower loss, then the earlier round."""
-    best: tuple[float, float] | None = None
-    found = None
-    for record in records:
-        accuracy, loss = value(record, "accuracy"), value(record, "loss")
-        if accuracy is not None and loss is not None and (best is None or (accuracy, loss) > best):
-            best, found = (accuracy, loss), int(record["round"])
-    return found
-
-
-@dataclass(frozen=True)
-class EarlyStopping:
-    """Stop where validation has not improved for ``patience`` rounds: ``fit(100, stop=EarlyStopping(10))``.
-
-    A pure function of the records, so that a resumed run stops in the same round. Prechelt: Early Stopping - But When?, 1998.
-
-    Parameters
-    ----------
-    patience : rounds without an improvement, >= 1.
-    measure : "accuracy" or "loss", over all samples that clients hold out, or "worst", the accuracy of the worst group (of all
-        clients together where they belong to no groups).
-    on : "validation"; results on test data would no longer hold for new data if training had looked at them.
-    min_delta : what counts as an improvement, >= 0: accuracies in [0, 1], losses in nats.
-
-    Raises
-    ------
-    ValueError : naming the parameter, what was expected and what was found.
-    """
-
-    patience: int = number_field(10, 1)
-    measure: str = choice("accuracy", "loss", "worst")
-    on: str = "validation"
-    min_delta: float = number_field(0.0, 0, below=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "EarlyStopping: ")
-        if self.on != "validation":
-            why = "a model that is chosen by test data looks better on them than on new data" if self.on == "test" else ""
-            raise ValueError(
-                f"EarlyStopping: on must be 'validation', what clients hold out of their own samples; found {self.on!r}"
-                f"{why and ': '}{why}."
-            )
-
-    def __call__(self, records: Sequence[Record]) -> str:
-        """Why to stop after these rounds; empty to go on.
-
-        Raises
-        ------
-        ValueError : nothing was held out.
-        """
-        best, at = -math.inf, None
-        for record in records:
-            of = value(record, self.measure)
-            if of is not None and (at is None or of > best + self.min_delta):
-                best, at = of, int(record["round"])
-        if at is None:
-            if records:
-                raise ValueError("EarlyStopping needs validation, and no client holds samples out. Give validation=0.2.")
-            return ""
-        if int(records[-1]["round"]) - at < self.patience:
-            return ""
-        what = {"accuracy": "accuracy", "loss": "loss", "worst": "accuracy of the worst group"}[self.measure]
-        better = f" by more than {self.min_delta:g}" if self.min_delta else ""
-        return f"the validation {what} has not improved{better} for {self.patience} round{'s' * (self.patience > 1)}"

@@ -287,7 +287,14 @@ def in_process(
     known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
     made, optimiser = Method.of(method), solver or SGD()
     server = Task(
-        net, None, sets or None, server_validation, transform=transform, head=head, neurons=neurons, measures=tuple(measures)
+        net,
+        None,
+        sets or None,
+        server_validation,
+        transform=transform,
+        head=head,
+        neurons=neurons,
+        measures=tuple(measures),
     )
     tasks = {}
     for k, (name, data) in enumerate(zip(known, given, strict=True)):

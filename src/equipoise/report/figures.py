@@ -185,7 +185,7 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
         for i, (label, seeds) in enumerate(runs.items()):
             curves = [
                 dict(zip(rounds, 100 * reduce(table, axis=1), strict=True))
-                for rounds, table in (run.groups["accuracy"] for run in seeds)
+                for rounds, table in (run.history.group_table() for run in seeds)
             ]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]

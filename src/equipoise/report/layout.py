@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 Numbers = Mapping[str, Any]
 
+VALIDATION: Final = tuple(
+    Column(key, title, float, digits=digits)
+    for key, title, digits in (
+        ("round", "round", 0),
+        ("accuracy", "validation", 2),
+        ("worst", "its worst", 2),
+        ("loss", "its loss", 4),
+        ("test", "test AVG", 2),
+        ("test_worst", "test worst", 2),
+    )
+)
 MANY: Final = 100  # clients: more are in the figure only
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 
@@ -162,6 +173,13 @@ def sheets(comparison: Numbers) -> list[Sheet]:
                 narrow=True,
             )
         )
+    if found := comparison["validation"]:
+        text = (
+            f"The model of {comparison['exported']}, which is exported: accuracy in percent and loss in nats on the samples that "
+            "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
+            "worst: the clients of the worst group. Beside it the accuracy of the global model on the test sets."
+        )
+        shown.append(_block("validation", "Validation", lay_out(found["methods"], VALIDATION), text))
     return shown
 
 
@@ -173,10 +191,10 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     exported = found["averaged"] == 1
     heading = "The exported model" if exported else "Mean over the last rounds"
     text = (
-        "The model of the last round, which is exported; the other tables show the mean over several rounds."
+        f"The model of {comparison['exported']}, which is exported; the other tables show the mean over several rounds."
         if exported
-        else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of the "
-        "last round, which is exported."
+        else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
+        f"{comparison['exported']}, which is exported."
     )
     columns = [column for column in columns_of(comparison) if column.key != "client_std"] + parity
     grid = lay_out(found["methods"], columns, list(found["methods"][0]["groups"]))

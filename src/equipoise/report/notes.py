@@ -37,8 +37,12 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
 
 def warnings(run: History, rounds: int) -> Iterator[str]:
     """Warnings about one run; ``rounds`` are those of the longest run, or the planned ones."""
-    if len(run) < rounds:
-        yield f"{run.label}, seed {run.seed}, stopped after {len(run)} of {rounds} rounds."
+    if run.stopped or len(run) < rounds:
+        of = f" of {rounds}" if len(run) < rounds else ""
+        why = f": {run.stopped}" if run.stopped else ""
+        yield f"{run.label}, seed {run.seed}, stopped after {len(run)}{of} rounds{why}."
+    if (best := run.selected_round) is not None:
+        yield f"{run.label}, seed {run.seed}: the exported model is that of round {best}, which has the best validation accuracy."
 
 
 def mixed_machines(histories: Iterable[History]) -> Iterator[str]:

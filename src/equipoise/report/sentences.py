@@ -22,7 +22,7 @@ Numbers = Mapping[str, Any]
 def caption(comparison: Numbers) -> str:
     """What the numbers of a comparison are, in one sentence."""
     n = comparison["averaged"]
-    last = f"mean over the last {n} evaluated rounds" if n > 1 else "after the last round"
+    last = f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['exported']}"
     return f"{comparison['title']} of the global model{_on(comparison)} in percent, {last}."
 
 
@@ -40,7 +40,12 @@ def legend(comparison: Numbers) -> list[str]:
 
 def collaboration_caption(comparison: Numbers) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
-    return f"Collaborative fairness{_on(comparison['collaboration'])}: what every client gets for what it contributes, after the last round."
+    return f"Collaborative fairness{_on(comparison['collaboration'])}: what every client gets for what it contributes, after {_last(comparison)}."
+
+
+def _last(comparison: Numbers) -> str:
+    """The round after which clients' own models are shown."""
+    return "the last round" if comparison["averaged"] > 1 else str(comparison["exported"])
 
 
 def collaboration_legend(comparison: Numbers) -> list[str]:
@@ -60,7 +65,7 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
 
 def parity_caption(comparison: Numbers) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
-    last = "over the last rounds" if comparison["averaged"] > 1 else "after the last round"
+    last = "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
     return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, {last}."
 
 
@@ -329,7 +334,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
 
 
 def _rises(runs: Sequence[Run]) -> bool:
-    accuracies = [run.groups["accuracy"][1] for run in runs]
+    accuracies = [run.history.group_table()[1] for run in runs]
     if any(len(rounds) < 10 for rounds in accuracies):
         return False
     return float(np.mean([100 * (a[-5:].mean() - a[-10:-5].mean()) for a in accuracies])) > 1

@@ -43,6 +43,7 @@ class Run:
     Parameters
     ----------
     history : its records.
+    shown : those that its numbers are of: up to the round of the exported model where only that is shown, else all.
     groups : by measure: the evaluated rounds, and the values of the groups in them, see `History.group_table`.
     clients : the rounds in which clients were evaluated, and their accuracies, see `History.client_table`; empty where
         they cannot differ.
@@ -51,6 +52,7 @@ class Run:
     """
 
     history: History
+    shown: History
     groups: Mapping[str, tuple[list[int], Table]]
     clients: tuple[list[int], Table]
     summaries: Mapping[str, Numbers]
@@ -75,7 +77,7 @@ class Run:
     @property
     def reward(self) -> Table:
         """Accuracy of each client's own model in the last round with an evaluation of clients; shape [N]."""
-        table = self.history.client_table()[1]
+        table = self.shown.client_table()[1]
         return table[-1] if table.size else np.empty(0)
 
 
@@ -129,6 +131,8 @@ class Comparison(Mapping[str, Any]):
             "collaboration": _collaboration(grouped, runs),
             "group_fairness": _parity(grouped, runs),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
+            "exported": _exported([history.selected_round is not None for history in histories]),
+            "validation": _validation(runs),
         }
         return cls(runs, tuple(histories), last, document)
 
@@ -267,8 +271,11 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     `equal_opportunity`, `equalised_odds` and `demographic_parity`, see `History.group_fairness`; `versus` of all four.
 
     and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
-    `method`, `failed`, `groups` and the statistics over them of so many last rounds: the model that is exported is that of
-    the last round. Null where there was only one.
+    `method`, `failed`, `groups` and the statistics over them of so many last rounds, or of the exported model. Null where there was only one.
+
+    and `exported`: which round's model is exported, in words; `validation`: of these models `methods` with `method`, `failed`, and
+    over seeds `round`, `accuracy`, `worst` and `loss` on what clients hold out of their own samples, and `test` and `test_worst`, AVG
+    and the worst group on the test sets. Null where nothing was held out.
 
     Numbers that are not defined are null.
 
@@ -337,14 +344,21 @@ def over_seeds(values: Sequence[float | None]) -> OverSeeds:
     return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}
 
 
+def _shown(history: History, last: int) -> History:
+    """The records whose last rounds are averaged; of one round alone, that of the exported model is the last."""
+    return history.exported if last == 1 else history
+
+
 def _run(history: History, last: int, measures: Sequence[str]) -> Run:
-    groups = {name: history.group_table(name) for name in measures}
+    shown = _shown(history, last)
+    groups = {name: shown.group_table(name) for name in measures}
     return Run(
         history,
+        shown,
         groups,
-        history.client_table() if history.spreads else ([], np.empty((0, 0))),
-        {name: summary_of(history, last, name) for name in measures},
-        _tested(history, last_rounds(groups["accuracy"][1], last), last),
+        shown.client_table() if history.spreads else ([], np.empty((0, 0))),
+        {name: summary_of(shown, last, name) for name in measures},
+        _tested(shown, last_rounds(groups["accuracy"][1], last), last),
     )
 
 
@@ -570,13 +584,16 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
 
 def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers | None:
     """The accuracy of the exported model where tables average rounds; where they show it, the mean over rounds."""
-    if max(len(run.groups["accuracy"][0]) for seeds in runs.values() for run in seeds.values()) < 2:
+    if max(len(run.history.group_table()[0]) for seeds in runs.values() for run in seeds.values()) < 2:
         return None
     methods = []
     for label, seeds in runs.items():
-        values = [last_rounds(run.groups["accuracy"][1], last) for run in seeds.values()]
+        values = [last_rounds(_shown(run.history, last).group_table()[1], last) for run in seeds.values()]
         groups = [run.history.groups for run in seeds.values()]
-        parity = [run.history.group_fairness(last) if run.summary["group_fairness"] else None for run in seeds.values()]
+        parity = [
+            _shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None
+            for run in seeds.values()
+        ]
         of_groups = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
         methods.append(
             {
@@ -592,6 +609,37 @@ def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers |
             }
         )
     return {"averaged": last, "methods": methods}
+
+
+def _exported(selects: Sequence[bool]) -> str:
+    """The round whose model is exported, in words."""
+    best = "the round with the best validation accuracy"
+    return (
+        best
+        if all(selects)
+        else f"the last round, or {best} where that was selected"
+        if any(selects)
+        else "the last round"
+    )
+
+
+def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
+    """The exported models on what clients hold out of their own samples, beside their accuracy on the test sets."""
+    methods = []
+    for label, seeds in runs.items():
+        found = [s for run in seeds.values() if (s := run.history.exported.summary(1))["validation"]]
+        if found:
+            of = [summary["validation"] for summary in found]
+            methods.append(
+                {
+                    "method": label,
+                    "failed": any(run.failure for run in seeds.values()),
+                    **{key: over_seeds([one[key] for one in of]) for key in ("round", "accuracy", "worst", "loss")},
+                    "test": over_seeds([summary["avg"] for summary in found]),
+                    "test_worst": over_seeds([summary["worst"] for summary in found]),
+                }
+            )
+    return {"methods": methods} if methods else None
 
 
 def _scenario(grouped: Mapping[str, Mapping[int, History]]) -> str:

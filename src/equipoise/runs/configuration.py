@@ -14,6 +14,7 @@ from equipoise import networks, scenarios
 from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse, read_value
+from equipoise.federation.stopping import NONE
 from equipoise.system.errors import ExpectedError
 from equipoise.system.ranges import number, text
 
@@ -109,6 +110,18 @@ def configure(
             f"network {config.network} cannot be made with {options}: {str(error).splitlines()[0]}."
         ) from None
     _check_device(config.device)
+    for option, given in (
+        (f"--select {config.select}", config.select != "last"),
+        (f"--patience {config.patience}", config.patience),
+    ):
+        if given and not config.validation:
+            raise ValueError(f"{option} {NONE}. Add --validation 0.2, for example.")
+    if config.select != "last" and config.engine == FLOWER:
+        raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
+    if "stop_on" in chosen and not config.patience:
+        raise ValueError(
+            f"--stop-on {config.stop_on} says what --patience looks at. Add --patience 10, or leave it out."
+        )
     rules.check(config.solver)
     if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
         raise ValueError(

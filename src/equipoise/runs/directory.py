@@ -27,6 +27,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.federation.records import Record
+from equipoise.federation.stopping import EarlyStopping
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError
 from equipoise.scenarios import Scenario
@@ -45,6 +46,9 @@ OWN = (
     "checkpoint_every",
     "engine",
     "track",
+    "select",
+    "patience",
+    "stop_on",
 )  # settings that do not matter alone
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
@@ -164,7 +168,7 @@ def federation(
         return fed, data
     if config.engine == FLOWER:  # to look at: it asks one client after the other, too
         settings = replace(settings, engine="sequential")
-    same["client_tests"] = data.client_tests
+    same |= {"client_tests": data.client_tests, "select": config.select}
     return Federation(net, data.clients, config.method, config.solver, settings=settings, **same), data
 
 
@@ -299,7 +303,12 @@ def _execute(
     write_atomically(directory / "manifest.json", sealed_json(manifest))
     if rest > 0:
         fed.fit(
-            rest, directory=directory, progress=progress, on_round=on_round, checkpoint_every=config.checkpoint_every
+            rest,
+            directory=directory,
+            progress=progress,
+            on_round=on_round,
+            stop=EarlyStopping.of(config),
+            checkpoint_every=config.checkpoint_every,
         )
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))

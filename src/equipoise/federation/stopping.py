@@ -1,0 +1,103 @@
+"""Which round is the best, and when to stop, by what clients hold out of their own samples: functions of the records alone.
+
+No function here looks at results on test data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from equipoise.core.settings import RunSettings
+from equipoise.federation.records import Record, number
+from equipoise.system.ranges import check_fields, choice
+from equipoise.system.ranges import number as number_field
+
+BEST = "best-validation"  # as a setting names the choice of the best round
+MEASURES = {"accuracy": "accuracy", "loss": "loss", "worst": "accuracy of the worst group"}  # in words
+NONE = "needs what clients hold out of their own samples"
+
+
+def value(record: Record, measure: str) -> float | None:
+    """A measure of a round on what clients hold out, the higher the better; None where it was not measured."""
+    if not (found := record.get("validation")):
+        return None
+    if measure == "worst":
+        return min(number(of["accuracy"]) for of in found["groups"].values())
+    of = number(found[measure])
+    of = -of if measure == "loss" else of
+    return of if math.isfinite(of) else -math.inf
+
+
+def selected(records: Iterable[Record]) -> int | None:
+    """The round with the best accuracy on what clients hold out; of equal ones the lower loss, then the earlier round."""
+    best: tuple[float, float] | None = None
+    found = None
+    for record in records:
+        accuracy, loss = value(record, "accuracy"), value(record, "loss")
+        if accuracy is not None and loss is not None and (best is None or (accuracy, loss) > best):
+            best, found = (accuracy, loss), int(record["round"])
+    return found
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop where validation has not improved for ``patience`` rounds: ``fit(100, stop=EarlyStopping(10))``.
+
+    A pure function of the records, so that a resumed run stops in the same round. Prechelt: Early Stopping - But When?, 1998.
+
+    Parameters
+    ----------
+    patience : rounds without an improvement, >= 1.
+    measure : "accuracy" or "loss", over all samples that clients hold out, or "worst", the accuracy of the worst group (of all
+        clients together where they belong to no groups).
+    on : "validation"; results on test data would no longer hold for new data if training had looked at them.
+    min_delta : what counts as an improvement, >= 0: accuracies in [0, 1], losses in nats.
+
+    Raises
+    ------
+    ValueError : naming the parameter, what was expected and what was found.
+    """
+
+    patience: int = number_field(10, 1)
+    measure: str = choice(*MEASURES)
+    on: str = "validation"
+    min_delta: float = number_field(0.0, 0, below=True)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "EarlyStopping: ")
+        if self.on != "validation":
+            why = (
+                "a model that is chosen by test data looks better on them than on new data" if self.on == "test" else ""
+            )
+            raise ValueError(
+                f"EarlyStopping: on must be 'validation', what clients hold out of their own samples; found {self.on!r}"
+                f"{why and ': '}{why}."
+            )
+
+    @staticmethod
+    def of(settings: RunSettings) -> EarlyStopping | None:
+        """What the settings of a run ask for; None where it goes to its last round."""
+        return None if settings.patience is None else EarlyStopping(settings.patience, settings.stop_on)
+
+    def __call__(self, records: Sequence[Record]) -> str:
+        """Why to stop after these rounds; empty to go on.
+
+        Raises
+        ------
+        ValueError : nothing was held out.
+        """
+        best, at = -math.inf, None
+        for record in records:
+            of = value(record, self.measure)
+            if of is not None and (at is None or of > best + self.min_delta):
+                best, at = of, int(record["round"])
+        if at is None:
+            if records:
+                raise ValueError(f"EarlyStopping {NONE}: give validation=0.2.")
+            return ""
+        if int(records[-1]["round"]) - at < self.patience:
+            return ""
+        better = f" by more than {self.min_delta:g}" if self.min_delta else ""
+        return f"the validation {MEASURES[self.measure]} has not improved{better} for {self.patience} round{'s' * (self.patience > 1)}"
