@@ -177,7 +177,8 @@ def test_summary_says_none_where_nothing_is_defined(history):
     empty = History([], {"method": "m"}).summary()
     numbers = ("avg", "std", "worst", "worst_group", "gap", "client_std", "last", "best", "failure")
     expected = {**dict.fromkeys(numbers), "groups": {}, "clients": {}}
-    assert empty == {**expected, "rounds": 0, "averaged": [], "collaboration": None, "group_fairness": None}
+    nothing = ("collaboration", "group_fairness", "validation", "selected_round", "stopped_round", "stopped")
+    assert empty == {**expected, "rounds": 0, "averaged": [], **dict.fromkeys(nothing)}
     json.dumps([found, one, empty], allow_nan=False)
 
 

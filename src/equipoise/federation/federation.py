@@ -146,6 +146,12 @@ class Federation:
         if population is None and settings.validation:  # sites hold out their own
             known, held = known.divided(settings.validation, settings.seed)
             self.held = HeldOut(held, self.tests.groups)
+            if not any(held):
+                most = max(d.size for d in known.data)
+                raise ValueError(
+                    f"validation={settings.validation:g} holds nothing out, because no client has more than {most} samples. "
+                    f"{'Leave it out.' if most == 1 else f'Take a share of at least {1 / most:.2g}.'}"
+                )
         check_option("select", select, ("last", BEST))
         if select != "last" and population is not None:
             raise ValueError(f"select={select!r}: sites keep no state of an earlier round. Leave it out.")
@@ -279,6 +285,7 @@ class Federation:
             following.t if stop is not None or self.select != "last" else rounds
         )  # any round may be the last that counts
         if clients is not None:
+            record |= clients.validate(trial, self.tests, following, last) if trial.settings.validation else {}
             record |= clients.test(trial, self.tests, following, last)
         elif self.tests.sets:
             record |= self.tests.record(trial, following, last)

@@ -48,23 +48,10 @@ class Frame:
     dtype: torch.dtype
 
     def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Stream | Absent | None, ...]]:
-        """The same without what every client holds out, and what that is; None for a client with too few samples.
-
-        Raises
-        ------
-        ValueError : no client has enough.
-        """
+        """The same without what every client holds out, and what that is; None for a client with too few samples."""
         if not share:
-            return self, ()
+            return self, (None,) * len(self.data)
         parts = [divided(d, share, seed, name) for d, name in zip(self.data, self.names, strict=True)]
-        if not any(held for _, held in parts):
-            most = max(d.size for d in self.data)
-            raise ValueError(
-                f"validation={share:g} holds nothing out, because no client has more than {most} samples. Take a share of at least "
-                f"{1 / most:.2g}."
-                if most > 1
-                else f"validation={share:g} holds nothing out, because every client has one sample. Leave it out."
-            )
         data = tuple(own for own, _ in parts)
         first = self.first if parts[0][1] is None else loaded(data[0])
         return replace(self, data=data, first=first), tuple(held for _, held in parts)

@@ -29,6 +29,9 @@ class Population(Protocol):
     def test(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """Scores of the models after a round; ``tests`` are the server's own test sets."""
 
+    def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
+        """As :meth:`equipoise.federation.validation.HeldOut.record`, on what the clients hold out; ``tests`` know their groups."""
+
     def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> dict[str, Any]:
         """The accuracy of each client that trains alone, as :meth:`equipoise.Federation.standalone` gives it."""
 

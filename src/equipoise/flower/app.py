@@ -31,6 +31,7 @@ from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
+from equipoise.federation.stopping import EarlyStopping
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
@@ -183,7 +184,9 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
     write_atomically(
         directory / "sites.json", sealed_json({"experiment": name, "sites": [asdict(s) for s in sites.known]})
     )
-    fed = federation(task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings)
+    fed = federation(
+        task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings, select=settings.select
+    )
     rest = settings.rounds
     if checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory)
@@ -193,7 +196,13 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
     meta = {**environment(), **fed.history.meta, "rounds": settings.rounds}
     write_atomically(directory / "manifest.json", sealed_json(meta))
     if rest > 0:
-        fed.fit(rest, directory=directory, progress=False, on_round=lambda record: log.info("%s", log_line(record)))
+        fed.fit(
+            rest,
+            directory=directory,
+            progress=False,
+            on_round=lambda record: log.info("%s", log_line(record)),
+            stop=EarlyStopping.of(settings),
+        )
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
     history.report(directory / "report.html")

@@ -131,7 +131,6 @@ class Comparison(Mapping[str, Any]):
             "collaboration": _collaboration(grouped, runs),
             "group_fairness": _parity(grouped, runs),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
-            "exported": _exported([history.selected_round is not None for history in histories]),
             "validation": _validation(runs),
         }
         return cls(runs, tuple(histories), last, document)
@@ -413,6 +412,7 @@ def _of_measure(
         "title": MEASURES[measure],
         "rounds": max(len(history) for history in histories),
         "averaged": min(last, max(len(run.groups[measure][0]) for run in every) or last),
+        "exported": _exported([history.selected_round is not None for history in histories]),
         "seeds": sorted({history.seed for history in histories}),
         "notes": [
             *(notes.of_runs(grouped) if measure == "accuracy" else ()),

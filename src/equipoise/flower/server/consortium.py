@@ -20,10 +20,12 @@ from equipoise.federation.method import Method
 from equipoise.federation.records import Record
 from equipoise.federation.round import looking, one_round
 from equipoise.federation.trial import Progression, Trial
+from equipoise.federation.validation import Found
+from equipoise.federation.validation import pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError
-from equipoise.flower.server.scores import Tested, fraction, pooled
+from equipoise.flower.server.scores import Tested, counts, fraction, pooled
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
@@ -198,6 +200,37 @@ class Consortium:
             accuracy = [results[m].accuracy if m in results else None for m in range(len(sites.known))]
             record["clients"] = {"accuracy": accuracy}
         return {**record, **_sent(sites)}
+
+    def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
+        """How the model with which each site predicts does on what it holds out, measured by the sites."""
+        sites, own = self.sites, personal(trial, now)
+        if own and not costly(now.t, rounds):
+            return {}
+        vector = published(trial, now)
+
+        def make(m: int) -> Parcel:
+            fields: dict[str, Any] = {"own": own}
+            if not own:
+                tensors = sites.model(m, vector, None, None, None, fields)
+                return Parcel(fields, tensors)
+            handed_out, tensors = _handed(sites, trial, now, m)
+            return Parcel(fields | handed_out, tensors)
+
+        found: list[Found] = [None] * len(sites.known)
+        lost = False
+        for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.known)), make):
+            counted = answer if isinstance(answer, str) else counts(answer.fields)
+            if isinstance(counted, str):
+                log.warning("%s is not validated after round %d: it %s", sites.known[m].name, now.t, counted)
+                lost = True
+            else:
+                found[m] = counted
+        if not any(found) and not lost:
+            share = trial.settings.validation
+            raise SitesError(
+                f"validation={share:g} is less than one sample of every site, so no site holds any out. Raise it."
+            )
+        return pooled_validation(found, tests.groups)
 
     def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Alone:
         """The accuracy of each site that trains on its own data alone, measured by the site.

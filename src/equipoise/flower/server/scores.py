@@ -37,6 +37,20 @@ class Tested:
             return "sent scores that cannot be used"
 
 
+def counts(fields: Mapping[str, Any]) -> tuple[int, float, int] | str | None:
+    """Right predictions, mean loss and samples that a site holds out, None if it holds out none; or why they cannot be used."""
+    try:
+        if not fields["found"]:
+            return None
+        right, loss, n = fields["found"]
+        right, loss, n = int(right), float(loss), int(n)
+        if not 0 <= right <= n or not 0 < n < 2**53:
+            raise ValueError("counts")
+    except UNFIT:
+        return "sent scores that cannot be used"
+    return right, loss, n
+
+
 def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -> dict[str, Any]:
     """A site's scores on one of its test sets; a measure other than accuracy may be NaN, if it is not defined."""
     score: dict[str, Any] = {"accuracy": fraction(fields["accuracy"]), "loss": float(fields["loss"])}

@@ -16,7 +16,7 @@ from equipoise.core.rule import State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tree import tree_map
-from equipoise.data.samples import LoadError, Samples, loaded
+from equipoise.data.samples import Absent, LoadError, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import guard
@@ -27,6 +27,7 @@ from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.round import plain
 from equipoise.federation.trial import Trial
+from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
@@ -47,6 +48,7 @@ class Site:
     trial: Trial
     tests: EvaluationSets
     store: Store
+    held: Samples | Stream | Absent | None = None
     simulated: bool = False
 
     def answer(self, kind: str, asked: Parcel) -> Parcel:
@@ -226,6 +228,7 @@ def open_site(
         transform=task.transform,
         head=task.head,
     )
+    known, (held,) = known.divided(settings.validation, settings.seed)
     trial = assemble(
         known,
         method,
@@ -237,7 +240,7 @@ def open_site(
         workers=1,
         away=False,
     )
-    return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, simulated)
+    return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, held, simulated)
 
 
 # answers
@@ -324,6 +327,13 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     )
 
 
+def _validate(site: Site, asked: Parcel) -> Parcel:
+    """How the model this site predicts with does on what it holds out: right predictions, mean loss, samples."""
+    vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
+    found = None if site.held is None else measured(site.trial, vector, site.held, "this site")
+    return Parcel({"found": list(found or ())})
+
+
 def _finish(site: Site, asked: Parcel) -> Parcel:
     """Store the model that this site predicts with."""
     site.store.keep_model(site.trial.model.state_dict(site._used(asked)))
@@ -350,6 +360,7 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
     "train": _train,
     "train.alone": _alone,
     "evaluate": _evaluate,
+    "evaluate.validation": _validate,
     "query.finish": _finish,
 }
 
