@@ -86,7 +86,8 @@ def save(
     about = {"t": now.t, "fingerprint": dict(ours), "records": last, **meta}
     if best is not None:
         about["best"] = best.t
-        if not checkpoint.exists(_best(directory, best.t)):
+        before = directory / CHECKPOINT
+        if not (checkpoint.exists(before) and checkpoint.about(before).get("best") == best.t):
             checkpoint.write(_best(directory, best.t), best.tensors(), {**about, "t": best.t})
     checkpoint.write(directory / CHECKPOINT, now.tensors(), about)
     for old in (directory / BEST).glob("*"):
