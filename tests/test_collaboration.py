@@ -329,7 +329,7 @@ def test_everybody_is_tested_alike_and_the_server_holds_a_tenth(name):
     assert (scenario.transform.crop, scenario.network, scenario.network_options) == (0, "mlp", {"hidden": [200, 200]})
     protocol = scenario.protocol
     assert (protocol.steps, protocol.batch_size, protocol.momentum, protocol.weight_decay) == (15, 32, 0, 0)
-    held = scenario.validation[1]
+    held = scenario.server_validation[1]
     assert len(held) == round(0.1 * sum(scenario.manifest["train"]))
     assert held.bincount(minlength=10).min() > 0
 
@@ -346,7 +346,7 @@ def test_the_manifest_says_where_all_came_from(name):
     assert told["sha256"] == cache.digest(data)
     images, labels = digits.joined(data, "train")
     held = told["validation"]
-    for part, (x, y) in zip((*told["clients"].values(), held), (*first.clients, first.validation), strict=True):
+    for part, (x, y) in zip((*told["clients"].values(), held), (*first.clients, first.server_validation), strict=True):
         assert torch.equal(images[part], x)
         assert torch.equal(labels[part], y)
         assert part is held or not set(held) & set(part)
@@ -416,10 +416,10 @@ def test_labels_of_dir_grow_even_with_alpha():
 @each
 def test_the_holdout_may_be_random(name):
     even, random = (load(name, seed=1, holdout=holdout) for holdout in ("stratified", "random"))
-    labels = [s.validation[1].bincount(minlength=10) / len(s.validation[1]) for s in (even, random)]
+    labels = [s.server_validation[1].bincount(minlength=10) / len(s.server_validation[1]) for s in (even, random)]
     train = digits.joined(digits.recall(1, even.manifest["train"], even.manifest["test"]), "train")[1]
     shares = train.bincount(minlength=10) / len(train)
-    off = [(share - shares).abs().max() * len(even.validation[1]) for share in labels]
+    off = [(share - shares).abs().max() * len(even.server_validation[1]) for share in labels]
     assert off[0] < 1 < off[1]
 
 
@@ -484,7 +484,7 @@ def test_an_unknown_option_is_named():
 
 def test_validation_data_are_checked_like_the_others():
     scenario = load("digits-pow", **SMALL)
-    x, y = scenario.validation
+    x, y = scenario.server_validation
     for wrong, message in [
         ((x.int(), y), "'validation' must have uint8 images"),
         ((x, y[:-1]), "'validation' must have uint8 images"),
@@ -492,9 +492,9 @@ def test_validation_data_are_checked_like_the_others():
         ((x, y + 1), r"'validation' must have at least one label, all in 0\.\.9"),
     ]:
         with pytest.raises(ValueError, match=message):
-            replace(scenario, validation=wrong)
-    assert replace(scenario, server_validation=None).validation is None
-    assert load("digits", train=(20, 20, 24, 20), test=(20, 20, 20, 20), clients=8).validation is None
+            replace(scenario, server_validation=wrong)
+    assert replace(scenario, server_validation=None).server_validation is None
+    assert load("digits", train=(20, 20, 24, 20), test=(20, 20, 20, 20), clients=8).server_validation is None
     assert not load("digits", train=(20, 20, 24, 20), test=(20, 20, 20, 20), clients=8).collaborative
 
 

@@ -151,9 +151,9 @@ class Noisy(torch.utils.data.Dataset[Any]):
 @pytest.mark.parametrize("method", ["fedsac", "cffl", "fedave"])
 def test_random_validation_data_follow_the_seed(method: str) -> None:
     torch.manual_seed(1)
-    a = fitted(method, 3, validation=Noisy())
+    a = fitted(method, 3, server_validation=Noisy())
     torch.manual_seed(2)
-    b = fitted(method, 3, validation=Noisy())
+    b = fitted(method, 3, server_validation=Noisy())
     assert identical(a, b)
     assert a.alone == b.alone
 

@@ -204,7 +204,7 @@ def test_a_round_stays_on_its_device(pretend, method, engine, tmp_path):
         seed=1,
         participation=0.8,
         tests={"a": test, "b": held_out},
-        validation=held_out,
+        server_validation=held_out,
         contribution=[0.5, 0.6, 0.7, 0.8, 0.9],
         measures=("accuracy", "balanced"),
     )

@@ -169,8 +169,8 @@ def test_given_parts_are_kept(tmp_path: Path) -> None:
     assert all(
         read.names[row].startswith(f"train/{name}/") for name, rows in made.manifest["clients"].items() for row in rows
     )
-    assert made.validation is not None
-    assert len(labels(made.validation)) == 8
+    assert made.server_validation is not None
+    assert len(labels(made.server_validation)) == 8
 
 
 def test_common_test_set(tmp_path: Path) -> None:
@@ -684,21 +684,21 @@ def test_drawn_tests_are_as_even_as_can_be() -> None:
 
 def test_validation_is_drawn_or_given_not_both() -> None:
     data = own([0, 1] * 20, ["a", "b", "c", "d"] * 10)
-    parts = divided(data, 0, validation=0.25)
+    parts = divided(data, 0, server_validation=0.25)
     assert len(parts.validation) == 8  # a quarter of the eight that each trains on
     assert rows_of([*parts.train.values(), *parts.test.values(), parts.validation]) == list(range(40))
     given_ = own([0, 1] * 20, ["a", "b", "c", "d"] * 10, split=("train",) * 36 + ("validation",) * 4)
     assert divided(given_, 0).validation == [36, 37, 38, 39]
     assert "as no part is called test" in divided(given_, 0).notes[0]
-    with pytest.raises(DataError, match=r"has validation data of its own, and validation=0\.2 draws some"):
-        divided(given_, 0, validation=0.2)
+    with pytest.raises(DataError, match=r"has validation data of its own, and server_validation=0\.2 draws some"):
+        divided(given_, 0, server_validation=0.2)
 
 
 def test_given_test_data_stay_test_data() -> None:
     """Even where the server draws the only training sample of a class: it gets that one back."""
     data = own([0, 1, 0, 1], ["a"] * 4, split=("train", "train", "test", "test"))
     for seed in range(5):
-        parts = divided(data, seed, validation=0.5)
+        parts = divided(data, seed, server_validation=0.5)
         assert parts.test == {"a": [2, 3]}
         assert sorted(parts.train["a"]) == [0, 1]
 
@@ -752,7 +752,7 @@ def test_measures_may_be_asked_for(tmp_path: Path) -> None:
     [
         ({"test": 0.6}, r"test must be in \(0, 0\.5\].*found 0\.6"),
         ({"test": 0}, r"test must be in \(0, 0\.5\]"),
-        ({"validation": -0.1}, r"validation must be in \[0, 0\.5\]"),
+        ({"server_validation": -0.1}, r"server_validation must be in \[0, 0\.5\]"),
         ({"size": 4}, "size must be a whole number >= 8 pixels; found 4"),
         ({"tests": "people"}, "tests must be one of groups, clients, all; found 'people'"),
         ({"clients": 0}, "clients must be a whole number >= 1"),

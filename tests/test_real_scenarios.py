@@ -602,7 +602,7 @@ def test_sizes_grow_as_in_the_paper(reads: Reads, tmp_path: Path) -> None:
     scenario = load("fedsac-cifar10", 0, tmp_path)
     assert sizes(scenario) == GOLDEN["partition.pow.sizes.case1"]["expected"]["sizes_released"]
     held = scenario.manifest["validation"]
-    assert torch.equal(labels(scenario.validation).bincount(), torch.full((10,), 500))
+    assert torch.equal(labels(scenario.server_validation).bincount(), torch.full((10,), 500))
     taken = joined(parts(scenario))
     assert len(set(taken)) == len(taken) == 20_000
     assert not set(taken) & set(held)

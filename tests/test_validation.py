@@ -20,6 +20,7 @@ from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Samples, Stream, divided, read
 from equipoise.federation import checkpoint
 from equipoise.federation.stopping import selected, value
+from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.scores import counts
 from equipoise.flower.settings import AppSettings
 from equipoise.report.html import write
@@ -114,7 +115,9 @@ def test_all_kinds_of_data_are_divided_alike(tmp_path: Path) -> None:
     assert (own.size, held.size) == (21, 9)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked", "workers", "processes"])
+@pytest.mark.parametrize(
+    "engine", ["sequential", "stacked", "workers", pytest.param("processes", marks=pytest.mark.slow)]
+)
 def test_the_division_does_not_depend_on_the_engine(engine: str) -> None:
     fed = federation(validation=0.3, engine=engine, tests=SETS, groups=GROUPS)
     assert fed.held is not None
@@ -205,7 +208,7 @@ def test_sites_hold_out_the_same_samples(tmp_path: Path) -> None:
         for one, other in zip(ours, theirs, strict=True):
             assert one["validation"]["clients"]["accuracy"] == other["validation"]["clients"]["accuracy"]
             assert one["validation"]["loss"] == pytest.approx(other["validation"]["loss"])
-    with pytest.raises(eq.QuorumError if False else Exception, match="no site holds any out"):
+    with pytest.raises(SitesError, match="no site holds any out"):
         consortium(validation=0.01).fit(1, progress=False)
     with pytest.raises(ValueError, match="sites keep no state of an earlier round"):
         configure("fedavg", engine="flower-inproc", validation=0.2, select="best-validation")
@@ -241,7 +244,9 @@ def test_early_stopping_is_a_function_of_the_records() -> None:
     assert "by more than 0.1 " in eq.EarlyStopping(2, min_delta=0.1)(rounds_of(0.5, 0.51, 0.52))
     assert eq.EarlyStopping(2, "loss")(rounds_of(0.1, 0.2, 0.3, losses=(1, 2, math.inf)))
     assert not eq.EarlyStopping(2, "loss")(rounds_of(0.3, 0.2, 0.1, losses=(3, 2, 1)))
-    worst = [{"round": t, "validation": {"accuracy": a, "loss": 1.0, "groups": {"a": {"accuracy": 0.9}, "b": {"accuracy": b}}}} for t, (a, b) in enumerate([(0.5, 0.3), (0.6, 0.2), (0.7, 0.1)])]  # fmt: skip
+    worst = rounds_of(0.5, 0.6, 0.7)
+    for record, accuracy in zip(worst, (0.3, 0.2, 0.1), strict=True):
+        record["validation"]["groups"]["b"] = {"accuracy": accuracy}
     assert value(worst[0], "worst") == 0.3
     assert eq.EarlyStopping(2, "worst")(worst)
     assert not stop(worst)
@@ -297,24 +302,24 @@ def test_the_model_of_the_best_round_is_used(tmp_path: Path) -> None:
     def made(**more: Any) -> eq.Federation:
         return federation("ditto", validation=0.3, select="best-validation", tests=SETS, groups=GROUPS, **more)
 
-    fed = made(solver=eq.SGD(0.5))
+    fed = made(solver=eq.SGD(1.0))
     fed.fit(8, directory=tmp_path, progress=False)
     best = fed.history.selected_round
     assert best == selected(fed.records) != 7
     assert fed.chosen.t == best + 1
-    known = federation("ditto", validation=0.3, solver=eq.SGD(0.5))
+    known = federation("ditto", validation=0.3, solver=eq.SGD(1.0))
     assert bits(fed.state_dict()) == bits(rounds_until(known, best + 1))
     assert bits(fed.state_dict(client=1)) == bits(known.state_dict(client=1))
     known.fit(7 - best, progress=False)
     assert bits(fed.state_dict()) != bits(known.state_dict())
-    again = made(solver=eq.SGD(0.5))
+    again = made(solver=eq.SGD(1.0))
     again.resume(tmp_path)
     assert bits(again.state_dict(client=1)) == bits(fed.state_dict(client=1))
     assert [p.name for p in (tmp_path / "best").iterdir()] == [f"{best + 1:06d}"]
     assert fed.evaluate()["a"]["accuracy"] == fed.records[best]["groups"]["a"]["accuracy"]
     for other, what in (({"validation": 0.4}, "its validation is 0.3, here it is 0.4"), ({"validation": 0.0}, "its validation is 0.3, here it is 0.0")):  # fmt: skip
         with pytest.raises(eq.CheckpointError, match=what):
-            federation("ditto", solver=eq.SGD(0.5), tests=SETS, groups=GROUPS, **other).resume(tmp_path)
+            federation("ditto", solver=eq.SGD(1.0), tests=SETS, groups=GROUPS, **other).resume(tmp_path)
 
 
 def test_a_run_begun_without_the_best_model_is_refused(tmp_path: Path) -> None:
@@ -343,14 +348,15 @@ def test_no_test_data_are_read_to_validate_stop_and_select() -> None:
 
 # runs
 def settings(**changes: Any) -> Any:
-    return config("ditto+afl", **{"rounds": 12, "validation": 0.3, "patience": 2, "select": "best-validation", **changes})  # fmt: skip
+    return config("ditto+afl", **{"rounds": 6, "validation": 0.3, "patience": 4, "select": "best-validation", **changes})  # fmt: skip
 
 
-def test_death_at_any_moment_keeps_the_best_model(zygote: Zygote, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [67, pytest.param(7, marks=pytest.mark.slow)])
+def test_death_at_any_moment_keeps_the_best_model(zygote: Zygote, tmp_path: Path, step: int) -> None:
     whole = executed(tmp_path / "whole", settings())
     best = [p.name for p in (whole / "best").iterdir()]
     n = 0
-    for at in range(3, 1000, 13):
+    for at in range(35, 1000, step):
         directory = started(tmp_path / str(at), settings())
         if zygote.die(directory, at) == 0:
             break
@@ -363,7 +369,7 @@ def test_death_at_any_moment_keeps_the_best_model(zygote: Zygote, tmp_path: Path
         files = [(d / "best" / best[0] / f"state-{best[0]}.safetensors").read_bytes() for d in (whole, directory)]
         assert files[0] == files[1]
         n += 1
-    assert n > 3
+    assert n > 0
 
 
 def test_the_command_line_validates_stops_and_exports_the_best(equipoise: Call, tmp_path: Path) -> None:
@@ -392,7 +398,7 @@ def test_the_command_line_validates_stops_and_exports_the_best(equipoise: Call, 
     assert f"the exported model is that of round {found['selected_round']}, which has the best validation" in text
     assert "which is exported: accuracy in percent and loss in nats" in text  # the table
     again = equipoise("resume", run, "--no-report")
-    assert "is finished; its results" in again.out
+    assert "is finished; its results" in " ".join(again.out.split())
     assert len(records(run)) == n
     assert equipoise("export", run).status == 0
     fed = runs.trained(run)

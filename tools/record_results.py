@@ -54,10 +54,10 @@ def recorded(method: str, scenario: str, engine: str) -> dict[str, str]:
     net = eq.network("mlp", s.shape, s.n_classes, seed=0, hidden=(16,))
     clients = [(x[:SAMPLES], y[:SAMPLES]) for x, y in s.clients]
     tests = {name: (x[:SAMPLES], y[:SAMPLES]) for name, (x, y) in s.tests.items()}
-    held = s.validation if s.validation is not None else next(iter(s.tests.values()))
+    held = s.server_validation if s.server_validation is not None else next(iter(s.tests.values()))
     fed = eq.Federation(
         net, clients, method, eq.SGD(0.05, 0.9), tests=tests, transform=s.transform, groups=s.client_groups, names=s.client_names,
-        validation=(held[0][:SAMPLES], held[1][:SAMPLES]), participation=0.8, batch_size=16, seed=1, engine=engine, workers=2,
+        server_validation=(held[0][:SAMPLES], held[1][:SAMPLES]), participation=0.8, batch_size=16, seed=1, engine=engine, workers=2,
     )  # fmt: skip
     fed.fit(ROUNDS, progress=False)
     records = [{key: value for key, value in record.items() if key != "seconds"} for record in fed.history.records]

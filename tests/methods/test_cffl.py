@@ -173,7 +173,7 @@ def test_rounds_typed_out(options: dict[str, Any]) -> None:
 
 
 def test_a_client_predicts_with_all_of_its_own_work() -> None:
-    fed = fitted(CFFL(theta_u=0.3), 2, participation=1.0, validation=VALIDATION)
+    fed = fitted(CFFL(theta_u=0.3), 2, participation=1.0, server_validation=VALIDATION)
     x, _ = samples(9, 1)
     own = fed.progress.given[1] + fed.progress.clients[0]["residual"][1]
     assert float(fed.progress.clients[0]["residual"][1].abs().max()) > 1e-3
@@ -330,7 +330,7 @@ def test_it_asks_for_validation_data() -> None:
 
 
 def test_the_contribution_is_found_out_by_itself() -> None:
-    fed = fitted("cffl:contribution", 2, participation=1.0, validation=VALIDATION)
+    fed = fitted("cffl:contribution", 2, participation=1.0, server_validation=VALIDATION)
     c = tensor(fed.records[0]["reputation"])
     assert float(c.sum()) == pytest.approx(1)
     assert fed.progress.server[0]["share"].tolist() == pytest.approx(
@@ -369,7 +369,7 @@ def test_batch_norm_statistics_stay_the_clients_own() -> None:
 
 
 def test_downloads_and_uploads_are_paid_for_what_they_hold() -> None:
-    fed = fitted("cffl(theta_u=0.1, clip=100)", 2, participation=1.0, validation=VALIDATION)
+    fed = fitted("cffl(theta_u=0.1, clip=100)", 2, participation=1.0, server_validation=VALIDATION)
     record = fed.records[-1]["bytes"]
     assert all(up < record["full"] / 4 for up in record["up"])
     shares = fed.progress.server[0]["share"]

@@ -106,7 +106,7 @@ def test_rounds_typed_out(rule: FedAVE, participation: float, engine: str) -> No
     """Networks that train; losses and accuracies by hand, at the model each client holds."""
     seen: list[tuple[Job, Answer]] = []
     fed = federation(
-        rule, validation=VALIDATION, participation=participation, engine=watched(seen, ENGINES[engine](1, None))
+        rule, server_validation=VALIDATION, participation=participation, engine=watched(seen, ENGINES[engine](1, None))
     )
     naive = Naive(rule, fed)
     for t in range(4):
@@ -199,7 +199,7 @@ def test_a_network_is_asked_batch_by_batch() -> None:
 # the round
 def test_the_first_round_only_measures() -> None:
     """Nobody gets anything, the work of the clients is lost, and reputations are the values."""
-    fed = fitted("fedave", 1, validation=VALIDATION, participation=1.0)
+    fed = fitted("fedave", 1, server_validation=VALIDATION, participation=1.0)
     start, rep = fed.model.initial, fed.progress.server[0]["rep"]
     assert torch.equal(fed.progress.vector, start)
     assert torch.equal(fed.progress.given, start.expand(5, -1))
@@ -226,7 +226,7 @@ def test_the_likeness_counts_in_the_value_and_in_the_share() -> None:
 
 
 def test_running_statistics_are_given_whole() -> None:
-    fed = fitted("fedave", 3, kind="batchnorm", validation=VALIDATION, participation=1.0)
+    fed = fitted("fedave", 3, kind="batchnorm", server_validation=VALIDATION, participation=1.0)
     P = fed.model.n_params
     assert torch.equal(fed.progress.given[:, P:], fed.progress.vector[P:].expand(5, -1))
     assert not torch.equal(fed.progress.given[0, :P], fed.progress.given[1, :P])
@@ -247,7 +247,7 @@ def test_rewards_by_contribution_ask_for_nothing_else() -> None:
         expected = fed.model.initial + tensor(top(step.tolist(), q, fed.model.layout, "exact_layer"))
         assert torch.allclose(fed.progress.given[m], expected, rtol=0, atol=1e-15)
     assert all(job.messages == [{}] and answer.reports == [{}] for job, answer in seen)
-    with_data = fitted(rule, 2, validation=VALIDATION, **settings)
+    with_data = fitted(rule, 2, server_validation=VALIDATION, **settings)
     assert torch.equal(fed.progress.given, with_data.progress.given)
     assert with_data.progress.server[0]["losses"].shape == (5, 0)
 

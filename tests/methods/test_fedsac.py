@@ -316,7 +316,7 @@ def test_a_client_predicts_with_its_submodel_of_the_last_model() -> None:
 
 # bad input
 def test_no_validation_data() -> None:
-    with pytest.raises(ValueError, match=r"fedsac measures on validation data .* Give validation=\(x, y\)"):
+    with pytest.raises(ValueError, match=r"fedsac measures on validation data .* Give server_validation=\(x, y\)"):
         federation("fedsac", server_validation=None)
 
 
@@ -341,7 +341,7 @@ def test_bad_contributions(contribution: list[float], said: str) -> None:
 def test_published_contributions_need_tests() -> None:
     with pytest.raises(ValueError, match=r"fedsac.* measured on tests="):
         federation("fedsac:published")
-    with pytest.raises(ValueError, match=r"cgsv.* measured on validation="):
+    with pytest.raises(ValueError, match=r"cgsv.* measured on server_validation="):
         federation("cgsv:contribution", server_validation=None)
     assert federation("cgsv:contribution", server_validation=None, contribution=[0.1] * 5)
 
@@ -415,7 +415,7 @@ def test_contributions_that_are_no_numbers(bad: object) -> None:
 def test_validation_data_that_are_not_finite() -> None:
     x, y = samples(20, 1)
     with pytest.raises(ValueError, match="validation holds numbers that are not finite"):
-        federation("fedsac", validation=(x.index_fill(0, torch.tensor(3), float("nan")), y))
+        federation("fedsac", server_validation=(x.index_fill(0, torch.tensor(3), float("nan")), y))
 
 
 def test_hidden_units_by_hand_are_a_mapping() -> None:
