@@ -154,7 +154,7 @@ def test_rounds_typed_out(options: dict[str, Any]) -> None:
         yield from sequential(job)
 
     rule = CFFL(**options)
-    settings = {"participation": 1.0, "validation": VALIDATION, "solver": eq.SGD(0.1)}
+    settings = {"participation": 1.0, "server_validation": VALIDATION, "solver": eq.SGD(0.1)}
     fed = federation(rule, engine=engine, **settings)
     naive = Naive(rule, fed)
 
@@ -340,14 +340,14 @@ def test_the_contribution_is_found_out_by_itself() -> None:
 
 @pytest.mark.parametrize("name", ["cffl", "cffl(theta_u=0.4)", "cffl:group-port", "cffl:cla", "cffl:mnist"])
 def test_engines_agree_on_every_form(name: str) -> None:
-    settings = {"validation": VALIDATION, "participation": 0.7}
+    settings = {"server_validation": VALIDATION, "participation": 0.7}
     assert difference(*(fitted(name, 3, engine=e, **settings) for e in ("sequential", "stacked"))) < 1e-10
 
 
 def test_isolated_clients_keep_their_own_work_and_get_nothing() -> None:
     """A client that falls out of R trains on alone: as standalone, for updates that the clip does not touch."""
     name = "cffl(coef=0.95, clip=100)"
-    settings = {"participation": 1.0, "validation": VALIDATION}
+    settings = {"participation": 1.0, "server_validation": VALIDATION}
     fed = fitted(name, 1, **settings)
     away = (~fed.progress.server[0]["reputable"]).nonzero().flatten().tolist()
     assert 0 < len(away) < N
@@ -360,7 +360,7 @@ def test_isolated_clients_keep_their_own_work_and_get_nothing() -> None:
 
 
 def test_batch_norm_statistics_stay_the_clients_own() -> None:
-    settings = {"kind": "batchnorm", "sizes": (9, 13, 9), "participation": 1.0, "validation": VALIDATION}
+    settings = {"kind": "batchnorm", "sizes": (9, 13, 9), "participation": 1.0, "server_validation": VALIDATION}
     fed = fitted("cffl", 1, **settings)
     alone = fitted("standalone", 1, kind="batchnorm", sizes=(9, 13, 9), participation=1.0)
     P = fed.model.n_params

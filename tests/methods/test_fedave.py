@@ -175,7 +175,7 @@ def test_likeness_is_one_for_the_most_alike() -> None:
 
 def test_a_client_of_one_batch_takes_it_all_unless_it_is_stable() -> None:
     """What the published rule makes of a list that says nothing."""
-    settings = {"validation": VALIDATION, "sizes": (7, 40, 40), "participation": 1.0}
+    settings = {"server_validation": VALIDATION, "sizes": (7, 40, 40), "participation": 1.0}
     alike = [fitted(f"fedave{preset}", 2, **settings).records[1]["likeness"] for preset in ("", ":stable")]
     assert alike[0][0] == alike[1][0] == 1
     assert max(alike[0][1:]) < 1e-6

@@ -54,7 +54,7 @@ def test_every_client_is_scored_with_its_own_model() -> None:
 def test_it_is_what_the_library_takes_for_the_contribution() -> None:
     """The accuracies found out before a run that needs them are those of a standalone run of the same length."""
     tests, validation = {"a": samples(40, 1)}, samples(50, 2)
-    settings = {"participation": 1.0, "tests": tests, "validation": validation}
+    settings = {"participation": 1.0, "tests": tests, "server_validation": validation}
     fed = federation("cffl:contribution", **settings)
     fed.fit(3, progress=False)
     alone = fitted("standalone", 3, **settings)
