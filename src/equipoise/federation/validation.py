@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from equipoise.core import task
-from equipoise.data.samples import Absent, Samples, Stream, loaded
+from equipoise.data.samples import Absent, Samples, Stream, loaded, stack
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
 from equipoise.federation.records import Record
 from equipoise.federation.trial import Progression, Trial
@@ -34,13 +33,13 @@ class HeldOut:
 
     @cached_property
     def _together(self) -> tuple[list[int], Samples | None]:
-        """The clients whose samples are in memory, and all of these as one data set."""
+        """The clients whose samples are in memory and of one kind, and all of these as one data set."""
         here = {m: d for m, d in enumerate(self.sets) if isinstance(d, Samples)}
+        here = {m: d for m, d in here.items() if d.kind == next(iter(here.values())).kind}
         if not here:
             return [], None
-        first = next(iter(here.values()))
-        x, y = torch.cat([d.x for d in here.values()]), torch.cat([d.y for d in here.values()])
-        return list(here), Samples(x, y, torch.tensor(len(y), device=y.device), first.dtype, first.transform)
+        whole = stack(list(here.values()))
+        return list(here), replace(whole, sizes=whole.sizes.sum(), first=None)
 
     def header(self, names: Sequence[str], share: float) -> list[str]:
         """A line about what is held out, and who holds out nothing."""
@@ -58,7 +57,13 @@ class HeldOut:
             return pooled(self._shared(trial, published(trial, p)), self.groups)
         if not costly(p.t, rounds):
             return {}
-        return pooled([self._personal(trial, p, m) for m in range(len(self.sets))], self.groups)
+        return pooled(
+            [
+                None if d is None else measured(trial, deployable(trial, p, m), d, trial.names[m])
+                for m, d in enumerate(self.sets)
+            ],
+            self.groups,
+        )
 
     def _shared(self, trial: Trial, vector: Tensor) -> list[Found]:
         """Of one model [G], for all clients: those in memory in one pass, the others one after another."""
@@ -70,13 +75,9 @@ class HeldOut:
             for m, of, labels in zip(here, logits.split(sizes), y.split(sizes), strict=True):
                 found[m] = _counted(of, labels)
         for m, d in enumerate(self.sets):
-            if d is not None and not isinstance(d, Samples):
+            if d is not None and m not in here:
                 found[m] = measured(trial, vector, d, trial.names[m])
         return found
-
-    def _personal(self, trial: Trial, p: Progression, m: int) -> Found:
-        data = self.sets[m]
-        return None if data is None else measured(trial, deployable(trial, p, m), data, trial.names[m])
 
 
 def measured(trial: Trial, vector: Tensor, data: Samples | Stream | Absent, who: str) -> Found:

@@ -774,14 +774,14 @@ PLOTS: Final = {
         bars,
         _any(_has_groups),
         "Accuracy by group",
-        "Accuracy on every group, mean over the last {averaged} evaluated rounds.{whiskers}",
+        "Accuracy on every group, {when}.{whiskers}",
     ),
     "tradeoff": Plot(
         tradeoff,
         lambda found: len(found.runs) > 1 and _any(_has_several_groups)(found),
         "Accuracy and fairness",
-        "Average accuracy against its standard deviation over the groups, mean over the last {averaged} evaluated "
-        "rounds: up and to the left is better.{crosses}",
+        "Average accuracy against its standard deviation over the groups, {when}: "
+        "up and to the left is better.{crosses}",
     ),
     "differences": Plot(
         differences,

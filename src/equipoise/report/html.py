@@ -31,7 +31,7 @@ from equipoise.report.layout import (
     sheets,
 )
 from equipoise.report.notes import listed
-from equipoise.report.sentences import limits, verdict
+from equipoise.report.sentences import limits, verdict, when
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
 from equipoise.system.files import write_atomically
@@ -214,7 +214,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
         if (shares := [r["kept"] for run in seeds.values() for r in run.history.records if r.get("kept") is not None])
     ]
     return {
-        "averaged": found["averaged"],
+        "when": when(found),
         "first": found["methods"][0]["method"],
         "whiskers": _whiskers(found),
         "crosses": " Crosses: standard deviation over seeds." if several else "",

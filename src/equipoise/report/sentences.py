@@ -21,9 +21,13 @@ Numbers = Mapping[str, Any]
 
 def caption(comparison: Numbers) -> str:
     """What the numbers of a comparison are, in one sentence."""
+    return f"{comparison['title']} of the global model{_on(comparison)} in percent, {when(comparison)}."
+
+
+def when(comparison: Numbers) -> str:
+    """The rounds that tables and figures are of."""
     n = comparison["averaged"]
-    last = f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['exported']}"
-    return f"{comparison['title']} of the global model{_on(comparison)} in percent, {last}."
+    return f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['exported']}"
 
 
 def legend(comparison: Numbers) -> list[str]:

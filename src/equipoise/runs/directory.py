@@ -311,7 +311,8 @@ def _execute(
             checkpoint_every=config.checkpoint_every,
         )
     history = History.from_run(directory)
-    write_atomically(directory / "summary.json", sealed_json(history.summary()))
+    if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it
+        write_atomically(directory / "summary.json", sealed_json(history.summary()))
     return history
 
 

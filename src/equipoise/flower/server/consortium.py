@@ -180,12 +180,8 @@ class Consortium:
 
         def make(m: int) -> Parcel:
             fields: dict[str, Any] = {"measures": measures, "own": own}
-            if not own:
-                tensors = sites.model(m, vector, None, None, None, fields)
-                return Parcel(fields, tensors)
-            handed_out, tensors = _handed(sites, trial, now, m)
-            both = not here and not hides
-            return Parcel(fields | handed_out, tensors | ({"global": vector} if both else {}))
+            fields, tensors = _model(sites, trial, now, m, None if own else vector, fields)
+            return Parcel(fields, tensors | ({"global": vector} if own and not here and not hides else {}))
 
         results: dict[int, Tested] = {}
         for m, answer in sites.ask("evaluate", now.t, testing, make):
@@ -209,12 +205,7 @@ class Consortium:
         vector = published(trial, now)
 
         def make(m: int) -> Parcel:
-            fields: dict[str, Any] = {"own": own}
-            if not own:
-                tensors = sites.model(m, vector, None, None, None, fields)
-                return Parcel(fields, tensors)
-            handed_out, tensors = _handed(sites, trial, now, m)
-            return Parcel(fields | handed_out, tensors)
+            return Parcel(*_model(sites, trial, now, m, None if own else vector, {"own": own}))
 
         found: list[Found] = [None] * len(sites.known)
         lost = False
@@ -304,6 +295,16 @@ def _sent(sites: Sites) -> Record:
     }
     sites.traffic.clear()
     return {"sent": sent}
+
+
+def _model(
+    sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, fields: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` predicts with."""
+    if vector is not None:
+        return fields, sites.model(m, vector, None, None, None, fields)
+    handed_out, tensors = _handed(sites, trial, now, m)
+    return fields | handed_out, tensors
 
 
 def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
