@@ -190,6 +190,18 @@ def test_an_app_writes_the_run_that_the_simulator_writes(tmp_path: Path, simulat
     assert "north" in page
 
 
+def test_sites_validate_and_the_server_stops_early(tmp_path: Path) -> None:
+    config = {"rounds": 40, "validation": 0.3, "patience": 2, "stop-on": "loss", "lr": 0.9}
+    history = Machines(tmp_path, config=config).serve()
+    assert history.stopped == "the validation loss has not improved for 2 rounds"
+    assert len(history) < 40
+    assert History.from_run(tmp_path / "run").summary()["stopped_round"] == len(history) - 1
+    assert set(history.records[-1]["validation"]) == {"accuracy", "loss", "n", "groups", "clients"}
+    assert len(Machines(tmp_path, config=config).serve()) == len(history)  # again: it stays stopped
+    with pytest.raises(ValueError, match="sites keep no state of an earlier round"):
+        Machines(tmp_path / "other", validation=0.3, select="best-validation").serve()
+
+
 def test_every_site_is_left_with_its_model(tmp_path: Path) -> None:
     machines = Machines(tmp_path, method="ditto-personal")
     machines.serve()
