@@ -196,8 +196,10 @@ def schema(text: str, method: str, rounds: int) -> None:
     assert found.pop("collaboration") is None  # nobody was asked what clients reach alone
     assert found.pop("other_rounds")["averaged"] == 1  # the exported model
     assert found.pop("group_fairness") is None  # nobody asked for the gaps between groups
+    assert found.pop("validation") is None  # nobody held samples out
     assert found.keys() == {
         "scenario",
+        "exported",
         "measure",
         "title",
         "rounds",

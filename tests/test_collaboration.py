@@ -486,10 +486,10 @@ def test_validation_data_are_checked_like_the_others():
     scenario = load("digits-pow", **SMALL)
     x, y = scenario.server_validation
     for wrong, message in [
-        ((x.int(), y), "'validation' must have uint8 images"),
-        ((x, y[:-1]), "'validation' must have uint8 images"),
-        ((x[:0], y[:0]), "'validation' must have at least one label"),
-        ((x, y + 1), r"'validation' must have at least one label, all in 0\.\.9"),
+        ((x.int(), y), "'server_validation' must have uint8 images"),
+        ((x, y[:-1]), "'server_validation' must have uint8 images"),
+        ((x[:0], y[:0]), "'server_validation' must have at least one label"),
+        ((x, y + 1), r"'server_validation' must have at least one label, all in 0\.\.9"),
     ]:
         with pytest.raises(ValueError, match=message):
             replace(scenario, server_validation=wrong)
