@@ -410,6 +410,15 @@ NEUTRAL: dict[str, Neutral] = {
     "feddyn": Neutral(
         "feddyn(alpha=1e-14, server=false)", "fedavg:uniform", why="alpha > 0, and the server's h does not depend on it"
     ),
+    "fednova": Neutral("fednova", "fedavg", why="no neutral value: clients of one size take as many steps"),
+    "fedavgm": Neutral("fedavgm(beta=0)", "fedavg"),
+    "fedadam": Neutral(
+        "fedadam(beta1=0, beta2=0, tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"
+    ),
+    "fedyogi": Neutral(
+        "fedyogi(beta1=0, beta2=0, tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"
+    ),
+    "fedadagrad": Neutral("fedadagrad(tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"),
     "fedproc": Neutral("fedproc", "fedavg", 1, why=FIRST),
     "fedproto": Neutral("fedproto(lam=0)", "fedavg"),
     "ditto": Neutral(
@@ -491,7 +500,7 @@ def vectors(method: str, rounds: int, kind: str, sizes: tuple[int, ...], **setti
 
 
 def neutral_gap(case: Neutral, kind: str) -> float:
-    sizes = (16, 16, 16) if case.text == "fedavg:uniform" else UNEQUAL
+    sizes = (16, 16, 16) if case.text in ("fedavg:uniform", "fednova") else UNEQUAL
     a, b = (vectors(text, case.rounds, kind, sizes, engine="stacked") for text in (case.text, case.reference))
     return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
 

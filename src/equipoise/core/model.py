@@ -40,7 +40,7 @@ class Model:
     norm : [G], true on the scales, shifts and statistics of normalisation layers.
     head : [G], true on the classifier.
     random : whether the network, or the transform of its inputs, draws random numbers in training (dropout).
-    batch_norm : whether it normalises over the batch.
+    batch_norm : whether it normalises over the batch in training; BatchNorm whose parameters are frozen does not.
     channels_last : whether images have their channels innermost in memory; see :meth:`try_channels_last`.
     bf16 : whether matrix products and convolutions round their inputs to bfloat16 (autocast); parameters, gradients and
         the loss keep their dtype.
@@ -85,11 +85,20 @@ class Model:
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
         self.head = self._within([] if self.head_name is None else [self.head_name])
         modules = list(self.net.modules())
+        norms = [(n, m) for n, m in self.net.named_modules() if isinstance(m, _BatchNorm)]
+        own = {n: [*m.parameters()] for n, m in norms}
+        self.frozen_norms = tuple(n for n, ps in own.items() if ps and not any(p.requires_grad for p in ps))
         self.random = random or any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
-        self.batch_norm = any(isinstance(m, _BatchNorm) for m in modules)
+        self.batch_norm = len(norms) > len(self.frozen_norms)
         self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.channels_last = False
         self.bf16 = False
+
+    def train(self, net: nn.Module, mode: bool) -> None:
+        """Set a copy of the network to training or evaluation; BatchNorm whose parameters are frozen stays as it is."""
+        net.train(mode)
+        for name in self.frozen_norms:
+            net.get_submodule(name).eval()
 
     def inside(self, *kinds: type[nn.Module]) -> Tensor:
         """Mark the coordinates [G] of the tensors that belong to modules of some kinds, such as ``nn.GroupNorm``."""
@@ -309,7 +318,8 @@ class _View:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.net = copy.deepcopy(model.net).train()
+        self.net = copy.deepcopy(model.net)
+        model.train(self.net, True)
         self.features = _Features(self.net, model.head_name)
         named = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         self.parameters = [named[n] for n in model.names]
@@ -324,7 +334,7 @@ class _View:
             for b, part in zip(self.buffers, buffers.split(self.model.buffer_layout), strict=True):
                 b.data = part.view(b.shape)
         if self.net.training != train:
-            self.net.train(train)
+            self.model.train(self.net, train)
         if self.model.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return self.model.seen(self.net, x, self.features)
@@ -366,7 +376,7 @@ class Stacked:
         self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradients [m, P]. The result is overwritten by the next call."""
-        self.net.train(train)
+        self.model.train(self.net, train)
         parts = self.model.parts(aligned(theta.detach()), buffers)
         leaves = [parts[n].requires_grad_() for n in self.model.names]
         loss = objective(*self._call(parts, buffers, x)).sum()

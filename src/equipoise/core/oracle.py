@@ -163,7 +163,7 @@ class Oracle:
 
     @property
     def travel(self) -> Tensor:
-        """Distance that these steps move the parameters along a constant unit gradient [..., 1]."""
+        """Distance that these steps move the parameters along a constant unit gradient [..., 1], or each of them [..., P]."""
         return self.solver.travel(self.steps.double())
 
     def solve(

@@ -152,7 +152,7 @@ class Visit:
 
     @property
     def travel(self) -> Tensor:
-        """How far this round's steps along a constant unit gradient move the parameters [..., 1]."""
+        """How far this round's steps along a constant unit gradient move the parameters [..., 1], or each of them [..., P]."""
         return self.oracle.travel.to(self.received.dtype)
 
 
@@ -162,7 +162,7 @@ class Briefing:
 
     ``vector`` [G] is the global model, ``received`` [M, G] what each of the clients ``ids`` [M] holds, ``sizes`` [N] the
     training samples of all. ``oracle`` computes on the server's own validation data, in batches of
-    ``VALIDATION_BATCH`` samples, ``contribution`` [N] is what each client reaches alone (accuracy in [0, 1], float64) and
+    ``VALIDATION_BATCH`` samples, ``solver`` is the clients' in this round, ``contribution`` [N] is what each client reaches alone (accuracy in [0, 1], float64) and
     ``neurons`` are the network's hidden units: each is None unless a rule :attr:`Rule.needs` it.
     """
 
@@ -177,6 +177,7 @@ class Briefing:
     oracle: Oracle | None = None
     contribution: Tensor | None = None
     neurons: Neurons | None = None
+    solver: Solver | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ class Cohort:
     ``theta`` [P] is the broadcast model, ``updates`` [M, P] and ``buffer_updates`` [M, G - P] are trained minus
     received. ``weights`` [M] (convex) say how much each client counts; they average the buffers and, unless
     ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. A
-    mask is a boolean tensor or :class:`equipoise.core.maths.Bits`, whose ``dense()`` is one. ``scale`` is eta, ``shift`` [P] is s.
+    mask is a boolean tensor or :class:`equipoise.core.maths.Bits`, whose ``dense()`` is one. ``scale`` is eta, ``shift`` [P] is s;
+    ``moved`` [P] takes the place of the whole step, where an optimiser of the server makes one of it.
     ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
     ``notes`` are numbers to record with the round; they have no influence.
 
@@ -214,6 +216,7 @@ class Cohort:
     buffer_mask: maths.Mask | None = None
     scale: float = 1.0
     shift: Tensor | None = None
+    moved: Tensor | None = None
     reports: State = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
     received: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -230,6 +233,8 @@ class Cohort:
 
     def step(self) -> Tensor:
         """What this round adds to ``theta``: [P]."""
+        if self.moved is not None:
+            return self.moved
         weights = self.weights if self.coefficients is None else self.coefficients
         if weights.dim() == 2:
             parts = zip(self.updates.split(self.layout, 1), weights.unbind(1), strict=True)
@@ -280,7 +285,8 @@ class Rule:
 
     ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"mask"``, ``"weights"``
     (of the clients), ``"direction"`` (the coefficients of the updates), ``"submodel"``, ``"upload"``, ``"reward"`` (what each
-    client gets). ``needs`` names what the federation must have: ``"validation"`` (the server's own data), ``"contribution"``
+    client gets), ``"step"`` (what an optimiser of the server makes of it).
+    ``needs`` names what the federation must have: ``"validation"`` (the server's own data), ``"contribution"``
     (accuracy of each client trained alone; measured before the first round), ``"neurons"`` (known hidden units).
     A rule is final: vary it by composing, not by subclassing.
     """

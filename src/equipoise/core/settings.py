@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from equipoise.system.ranges import Range, check_fields, choice, describe, number, text
+from equipoise.system.ranges import Range, Rates, check_fields, choice, describe, number, rates, text
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -135,7 +135,13 @@ class RunSettings:
     )
     rounds: int = setting(number(20, 1), "communication rounds", SCENARIO)
     optimizer: str = setting(choice("sgd", "adam", "adamw"), "local optimiser: sgd, adam or adamw", SCENARIO)
-    lr: float = setting(number(0.01, 0, above=True, below=True), "local learning rate", SCENARIO)
+    lr: float | str = setting(
+        rates(0.01),
+        "local learning rate: a number, cosine(0.1, warmup=5), step(0.1, every=10, gamma=0.5), exponential(0.1, gamma=0.95), or by "
+        "layers, layers(0.01, head=0.1, features=0)",
+        SCENARIO,
+        example="cosine(0.1, warmup=5)",
+    )
     momentum: float = setting(number(0.0, 0, 1, below=True), "momentum of sgd", SCENARIO)
     weight_decay: float = setting(number(0.0, 0, below=True), "how strongly weights are pulled to zero", SCENARIO)
     clip: float | None = setting(
@@ -184,6 +190,8 @@ def check_settings(holder: Any) -> None:
         allowed, value = f.metadata.get("allowed"), getattr(holder, f.name)
         if isinstance(allowed, Range) and not allowed.whole and value is not None:
             object.__setattr__(holder, f.name, float(value))
+        if isinstance(allowed, Rates):
+            object.__setattr__(holder, f.name, allowed.plain(value))
 
 
 def changed(settings: Settings | None, changes: Mapping[str, Any], others: Iterable[str] | None = None) -> Settings:

@@ -7,13 +7,16 @@ A vector comes in parts [..., p]: the tensors of the network as autograd gives t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
+from equipoise.core import rates
+from equipoise.core.model import Model
+from equipoise.core.rates import LayerRates, Layers, RateLike
 from equipoise.system.ranges import check_fields, check_number, number
 
 Parts = Sequence[Tensor]
@@ -24,8 +27,8 @@ class Solver(Protocol):
     """The local optimiser of one visit; it keeps no state between visits."""
 
     @property
-    def lr(self) -> float:
-        """Learning rate, > 0."""
+    def lr(self) -> RateLike:
+        """Learning rate, > 0; a number, or :class:`LayerRates`, when a visit begins."""
         ...
 
     def init(self, theta: Parts) -> Slots:
@@ -39,6 +42,48 @@ class Solver(Protocol):
     def travel(self, steps: Tensor) -> Tensor:
         """Distance that ``steps`` steps move the parameters along a constant unit gradient."""
         ...
+
+
+Of = TypeVar("Of", bound=Solver)
+
+
+def at(solver: Of, t: int, rounds: int, model: Model) -> Of:
+    """The solver of round ``t`` of ``rounds``, whose rate is a number, or one for each tensor of a model.
+
+    Raises
+    ------
+    ValueError : it has no rate there.
+    """
+    if isinstance(solver.lr, float | int | LayerRates):
+        return solver
+    now = rates.at(rates.rate(solver.lr), t, rounds)
+    found = now.of(model.names, model.head_name) if isinstance(now, Layers) else [now]
+    lr = LayerRates(tuple(found), model.layout) if len(set(found)) > 1 else found[0]
+    return replace(solver, lr=lr)  # type: ignore[type-var]  # those with a schedule are frozen dataclasses
+
+
+def proportional(solver: Solver) -> None:
+    """Require steps in proportion to the gradient.
+
+    Raises
+    ------
+    TypeError : those of Adam are not.
+    """
+    known = isinstance(solver.lr, float | int)
+    (solver if known else replace(solver, lr=1.0)).travel(torch.ones(1))  # type: ignore[type-var]
+
+
+def _each(lr: RateLike, parts: Parts) -> list[Any]:
+    """The rate of every part: a number, or a vector [p] if it holds tensors with several rates."""
+    if not isinstance(lr, LayerRates):
+        return [lr] * len(parts)
+    if len(parts) == len(lr.rates):
+        return list(lr.rates)
+    return [_vector(lr).to(parts[0])]
+
+
+def _vector(lr: LayerRates) -> Tensor:
+    return torch.tensor(lr.rates, dtype=torch.float64).repeat_interleave(torch.tensor(lr.sizes))
 
 
 def checked(solver: Any) -> Solver:
@@ -78,32 +123,41 @@ class SGD:
 
     Parameters
     ----------
-    lr : learning rate eta, > 0.
+    lr : learning rate eta, > 0: a number, a schedule such as :class:`Cosine`, a function of the round, or a table by
+        layers, ``{"": 0.01, "head": 0.1}``, see :class:`Layers`; also as text, ``"cosine(0.1, warmup=5)"``.
     momentum : rho, in [0, 1).
     weight_decay : lambda, >= 0.
     clip : largest norm of the gradient, > 0, or None.
     """
 
-    lr: float = number(0.01, 0, above=True, below=True)
+    lr: RateLike = 0.01
     momentum: float = number(0.0, 0, 1, below=True)
     weight_decay: float = number(0.0, 0, below=True)
     clip: float | None = number(None, 0, above=True)
 
     def __post_init__(self) -> None:
         check_fields(self, "SGD: ")
+        object.__setattr__(self, "lr", rates.rate(self.lr, "SGD: lr"))
 
     def init(self, theta: Parts) -> Slots:
         """No slot without momentum."""
         return {"momentum": [torch.zeros_like(part) for part in theta]} if self.momentum else {}
 
     def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
-        """Step in place, in one pass over the vectors."""
+        """Step in place; with one rate in one pass over the vectors."""
+        if isinstance(self.lr, LayerRates):
+            gradient = _clipped(gradient, self.clip)
+            for k, (part, g, lr) in enumerate(zip(theta, gradient, _each(self.lr, theta), strict=True)):
+                g = g.add(part, alpha=self.weight_decay)
+                g = slots["momentum"][k].mul_(self.momentum).add_(g) if slots else g
+                part.sub_(lr * g)
+            return
         sgd(
             list(theta),
             _clipped(gradient, self.clip),
             [*slots["momentum"]] if slots else [None] * len(theta),
             fused=True,
-            lr=self.lr,
+            lr=cast(float, self.lr),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             dampening=0,
@@ -113,8 +167,9 @@ class SGD:
 
     def travel(self, steps: Tensor) -> Tensor:
         r"""Distance along a constant unit gradient: :math:`\eta [K - \rho (1 - \rho^K)/(1 - \rho)] / (1 - \rho)`."""
-        rho = self.momentum
-        return self.lr / (1 - rho) * (steps - rho * (1 - rho**steps) / (1 - rho))
+        rho, (lr,) = self.momentum, _each(self.lr, [steps])
+        distance: Tensor = lr / (1 - rho) * (steps - rho * (1 - rho**steps) / (1 - rho))
+        return distance
 
 
 @dataclass(frozen=True)
@@ -123,7 +178,7 @@ class Adam:
 
     Parameters
     ----------
-    lr : learning rate, > 0.
+    lr : learning rate, > 0, as of :class:`SGD`.
     betas : decay of the first and second moment, each in [0, 1).
     eps : added to the root of the second moment, >= 0.
     weight_decay : >= 0; part of the gradient, or of the step if ``decoupled``.
@@ -131,7 +186,7 @@ class Adam:
     clip : largest norm of the gradient, > 0, or None.
     """
 
-    lr: float = number(0.001, 0, above=True, below=True)
+    lr: RateLike = 0.001
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = number(1e-8, 0, below=True)
     weight_decay: float = number(0.0, 0, below=True)
@@ -140,6 +195,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         check_fields(self, "Adam: ")
+        object.__setattr__(self, "lr", rates.rate(self.lr, "Adam: lr"))
         given: Any = self.betas
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise ValueError(f"Adam: betas must be two numbers, (beta1, beta2); found {self.betas!r}.")
@@ -155,20 +211,22 @@ class Adam:
         """Step in place."""
         b1, b2 = self.betas
         gradient = _clipped(gradient, self.clip)
-        parts = zip(theta, gradient, slots["first"], slots["second"], slots["count"], strict=True)
-        for part, g, first, second, count in parts:
+        parts = zip(
+            theta, gradient, slots["first"], slots["second"], slots["count"], _each(self.lr, theta), strict=True
+        )
+        for part, g, first, second, count, lr in parts:
             if self.weight_decay and self.decoupled:
-                part.mul_(1 - self.lr * self.weight_decay)
+                part.mul_(1 - lr * self.weight_decay)
             elif self.weight_decay:
                 g = g.add(part, alpha=self.weight_decay)
             count.add_(1)
             first.lerp_(g, 1 - b1)
             second.mul_(b2).addcmul_(g, g, value=1 - b2)
-            rate = self.lr * (1 - b2**count).sqrt() / (1 - b1**count)
+            rate = lr * (1 - b2**count).sqrt() / (1 - b1**count)
             part.sub_(rate * first / (second.sqrt() + self.eps * (1 - b2**count).sqrt()))
 
     def travel(self, steps: Tensor) -> Tensor:
         """Raise ``TypeError``: Adam's steps are not proportional to the gradient."""
         raise TypeError(
-            "SCAFFOLD needs a solver whose steps are proportional to the gradient; Adam's are not. Use SGD."
+            "The method needs a solver whose steps are proportional to the gradient; Adam's are not. Use SGD."
         )

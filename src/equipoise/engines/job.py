@@ -14,7 +14,7 @@ from equipoise.core.draws import Schedule, key, schedule
 from equipoise.core.model import Model
 from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
-from equipoise.core.solver import Solver
+from equipoise.core.solver import Solver, at
 from equipoise.core.tree import span, tree_map
 from equipoise.data.samples import Samples, Stream
 
@@ -52,6 +52,11 @@ class Job:
     held: Tensor | None = None
     neurons: Neurons | None = None
     secret: bytes | None = None
+
+    @property
+    def local(self) -> Solver:
+        """The local optimiser with the learning rate of this round."""
+        return at(self.solver, self.t, self.rounds, self.model)
 
     def schedule(self, rows: Sequence[int]) -> Schedule:
         """The batches of the clients at ``rows``."""

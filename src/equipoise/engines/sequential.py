@@ -43,7 +43,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
         units = job.units[row]
         if not units.all() and job.neurons.fits(units):
             return _small(job, job.neurons, units, row)
-    oracle = Oracle(bound, job.data[row], job.solver, job.schedules.of(row), job.model.n_params)
+    oracle = Oracle(bound, job.data[row], job.local, job.schedules.of(row), job.model.n_params)
     random = job.model.random or isinstance(job.data[row], Stream)
     with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
         trained, reports, states, loss = visit_client(

@@ -91,7 +91,7 @@ def _alike(job: Job, small: Samples | Stream, large: Samples | Stream) -> bool:
 def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
     index = span(rows)
     data = stack([d for r in rows if isinstance(d := job.data[r], Samples)])
-    oracle = Oracle(together, data, job.solver, job.schedule(rows), job.model.n_params)
+    oracle = Oracle(together, data, job.local, job.schedule(rows), job.model.n_params)
     trained, reports, states, losses = visit_client(
         job.rules,
         oracle,

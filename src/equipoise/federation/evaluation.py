@@ -18,6 +18,7 @@ from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
+from equipoise.core.solver import at
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.records import Record
 from equipoise.federation.round import submodels
@@ -169,7 +170,8 @@ def _oracle(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> O
         chances=trial.chances,
         drop_single=trial.model.batch_norm,
     )  # the batches of the next round's first epoch
-    return Oracle(trial.bound, data, trial.solver, drawn.to(trial.setup.initial.device).of(0), trial.model.n_params)
+    solver = at(trial.solver, max(t - 1, 0), max(trial.rounds, t, 1), trial.model)  # of the last round
+    return Oracle(trial.bound, data, solver, drawn.to(trial.setup.initial.device).of(0), trial.model.n_params)
 
 
 def costly(t: int, rounds: int) -> bool:

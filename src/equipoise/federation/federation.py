@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.core import task
+from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import Solver
@@ -131,6 +132,7 @@ class Federation:
             clients,
             settings,
             names,
+            lr=self.solver.lr,
             tests={} if tests is None else tests,
             client_tests=client_tests,
             server_validation=server_validation,
@@ -308,6 +310,8 @@ class Federation:
 
         ``fit`` calls it. What was found for as many rounds, or was given, is kept.
         """
+        check_rounds(rate(self.solver.lr), rounds)
+        self.trial = replace(self.trial, rounds=rounds)
         known = self.alone is not None and self.alone.get("rounds") in (None, rounds)
         if self.collaborative and not known:
             self.alone = self.standalone(rounds, progress=progress)
@@ -495,6 +499,7 @@ class Federation:
         self.alone = self.alone or meta.get("alone")
         self.records = files.trim(path / files.METRICS, self.progress.t, meta.get("records", ""))
         self.machines = list(meta.get("machines", []))
+        self.trial = replace(self.trial, rounds=int(meta["rounds"]))
         if self.population is not None:
             self.population.saved(self.progress)
         return int(meta["rounds"]) - self.progress.t

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from equipoise.core.draws import cohort_size, generator_states
 from equipoise.core.model import Bound, Model, observe
+from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
 from equipoise.federation.method import Method
@@ -81,6 +82,7 @@ def frame(
     settings: Settings,
     names: Sequence[str] | None = None,
     *,
+    lr: RateLike = 0.01,
     tests: Mapping[str, Any],
     client_tests: Sequence[Any] | None = None,
     server_validation: Any = None,
@@ -140,6 +142,13 @@ def frame(
         for name in (known[m] if m < len(known) else f"client-{m}",)
     }
     model = _observed(net, head, known[0], first)
+    if isinstance(lr, Layers):
+        lr.check([n for n, _ in net.named_parameters()], model.head_name)
+        named_rates = zip(model.names, lr.of(model.names, model.head_name), strict=True)
+        frozen = {n for n, rate in named_rates if rate == 0}
+        for n, parameter in net.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and n not in frozen)
+        model = Model(net, model.head_name, model.random)
     model.bf16 = settings.precision == "bf16"
     given = server_validation
     held_out = None if given is None else loaded(read(given, "server_validation", dtype, where, transform))

@@ -22,7 +22,14 @@ class MethodError(ValueError):
     """A method does not exist, or its rules cannot be combined."""
 
 
-ORDER = ("start", "mask", "weights", "direction", "use")  # of rules by what they own; those that own nothing come first
+ORDER = (
+    "start",
+    "mask",
+    "weights",
+    "direction",
+    "step",
+    "use",
+)  # of rules by what they own; those that own nothing come first
 
 
 @dataclass(frozen=True)
@@ -30,8 +37,8 @@ class Method:
     """An ordered tuple of rules.
 
     Rules that own nothing come first, then those that set the mask, then those that set the weights (which read the
-    mask), then those that set the direction (which read the weights). Rules of one kind stay in the given order, so only
-    for them ``a + b`` and ``b + a`` may differ.
+    mask), then those that set the direction (which read the weights), then an optimiser of the server.
+    Rules of one kind stay in the given order, so only for them ``a + b`` and ``b + a`` may differ.
 
     Parameters
     ----------
@@ -70,6 +77,7 @@ class Method:
                         "mask": "which parameters count",
                         "start": "where training starts",
                         "direction": "the direction of the step",
+                        "step": "the step of the server",
                         "gradient": "where the gradient is taken",
                         "submodel": "which part of the network a client gets",
                         "upload": "what a client sends",

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from equipoise.core import draws, wire
 from equipoise.core.maths import put
+from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides
+from equipoise.core.solver import at
 from equipoise.core.tree import flatten, span, tree_map
 from equipoise.data.samples import Samples, Stream, loaded
 from equipoise.engines.job import Answer, Job
@@ -62,7 +64,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
     following = Progression(now.t + 1, vector, states, server, given, own, sent)
     record = _record(cohort, answers, trial.names)
-    return following, {**record, **traffic, **_who_holds_what(trial, before, now)}
+    return following, {**record, **_rate(trial, job), **traffic, **_who_holds_what(trial, before, now)}
 
 
 def _prepared(trial: Trial, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Progression:
@@ -81,6 +83,7 @@ def _prepared(trial: Trial, now: Progression, asked: Tensor, received: Tensor, r
         oracle=trial.oracle,
         contribution=trial.contribution,
         neurons=trial.neurons,
+        solver=at(trial.solver, now.t, rounds, trial.model),
     )
     with looking(trial, now.t):
         server = [rule.prepare(state, briefing) for rule, state in zip(trial.method.rules, now.server, strict=True)]
@@ -413,6 +416,14 @@ def _reward(
     sent = (first if now.sent is None else now.sent).index_copy(0, cohort.ids, new)
     held = trial.setup.per_client(now.vector) if now.given is None else now.given  # who is absent keeps what it has
     return after, held.index_copy(0, cohort.ids, given), sent
+
+
+def _rate(trial: Trial, job: Job) -> Record:
+    """The learning rate of the round, where it changes over the rounds: a number, or by the network's tensors."""
+    lr = job.local.lr
+    if lr is trial.solver.lr:
+        return {}
+    return {"lr": dict(zip(trial.model.names, lr.rates, strict=True)) if isinstance(lr, LayerRates) else lr}
 
 
 def _record(cohort: Cohort, answers: _Answers, names: Sequence[str]) -> Record:

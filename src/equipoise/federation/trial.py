@@ -36,7 +36,7 @@ class Trial:
 
     ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches
     alone, ``neurons`` are the network's hidden units; each is None where no rule needs it. ``workers`` is how many cores
-    evaluation may use. Clients that are ``away`` keep their state and their private coordinates where they are.
+    evaluation may use, ``rounds`` how many are planned, as far as known. Clients that are ``away`` keep their state and their private coordinates where they are.
     """
 
     model: Model
@@ -55,6 +55,7 @@ class Trial:
     neurons: Neurons | None = None
     workers: int = 1
     away: bool = False
+    rounds: int = 0
 
     @cached_property
     def labels(self) -> str:

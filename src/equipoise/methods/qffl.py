@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex, square_norms
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rates import Layers
+from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit
+from equipoise.core.solver import Solver
 from equipoise.system.ranges import choice, number
 
 
@@ -58,9 +60,17 @@ class QFFL(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
+    def check(self, solver: Solver) -> None:
+        if self.form == "full" and self.lipschitz is None and isinstance(solver.lr, Layers):
+            raise TypeError("qffl takes 1 / (learning rate) for L, and the layers have several. Set qffl.lipschitz.")
+
     def server_state(self, setup: Setup) -> State:
-        rate = 1.0 if setup.solver is None else setup.solver.lr
-        return {"L": torch.full_like(setup.sizes[0], self.lipschitz or 1 / rate)}
+        return {"L": torch.full_like(setup.sizes[0], self.lipschitz or 1.0)}
+
+    def prepare(self, state: State, briefing: Briefing) -> State:
+        if self.form != "full" or self.lipschitz is not None or briefing.solver is None:
+            return state
+        return {"L": torch.full_like(state["L"], 1 / cast(float, briefing.solver.lr))}
 
     def terms(self, loss: Tensor, updates: Tensor, L: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """The factor of each update in the sum of -delta, and h: both [M]."""

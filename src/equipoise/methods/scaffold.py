@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
-from equipoise.core.solver import Solver
+from equipoise.core.solver import Solver, proportional
 from equipoise.system.ranges import choice, number
 
 
@@ -48,7 +48,7 @@ class Scaffold(Rule):
     absent: bool = True
 
     def check(self, solver: Solver) -> None:
-        solver.travel(torch.ones(1))
+        proportional(solver)
 
     def client_state(self, setup: Setup) -> State:
         return {"c_i": torch.zeros_like(setup.theta)}

@@ -147,5 +147,5 @@ def _settings(planned: ReproductionPlan, part: str) -> str:
     options = f"({', '.join(f'{k}={v}' for k, v in c.network_options.items())})" if c.network_options else ""
     return (
         f"{c.scenario}, {c.network}{options}: {c.rounds} rounds, {work} of batch {c.batch_size}, {c.optimizer} with learning rate "
-        f"{c.lr:g}{momentum}, weight decay {c.weight_decay:g}"
+        f"{c.lr}{momentum}, weight decay {c.weight_decay:g}"
     )

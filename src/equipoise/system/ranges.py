@@ -62,7 +62,27 @@ class Text:
         return "text"
 
 
-def check(name: str, value: object, allowed: Range | Options | Text, meaning: str = "") -> None:
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates: numbers above 0, and text, which :func:`equipoise.core.rates.read` reads."""
+
+    def __contains__(self, value: object) -> bool:
+        plain = self.plain(value)
+        return isinstance(plain, str) or plain in Range(0, above=True, below=True)
+
+    def __str__(self) -> str:
+        return "> 0 and finite, or a schedule such as cosine(0.1, warmup=5)"
+
+    @staticmethod
+    def plain(value: object) -> object:
+        """A number where text is one."""
+        try:
+            return value if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return value
+
+
+def check(name: str, value: object, allowed: Range | Options | Text | Rates, meaning: str = "") -> None:
     """Compare a value with what is allowed.
 
     Parameters
@@ -122,6 +142,11 @@ def number(
     """
     whole = whole or isinstance(default, int)
     return field(default=default, metadata={"allowed": Range(low, high, above, below, whole)})
+
+
+def rates(default: float) -> Any:
+    """A field that holds a learning rate: a number, or a schedule as text."""
+    return field(default=default, metadata={"allowed": Rates()})
 
 
 def choice(*options: object) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equipoise.core.rates import RateLike, rate, text
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines.choose import EngineChoice
@@ -51,10 +52,14 @@ def description(
     return {
         "name": name,
         "method": str(method),
-        "solver": {"kind": type(solver).__name__, **asdict(solver)},
+        "solver": {"kind": type(solver).__name__, **asdict(solver), "lr": _plain(solver.lr)},
         **settings.decisive,
         "measures": list(measures),
     }
+
+
+def _plain(lr: RateLike) -> float | str:
+    return lr if isinstance(lr, float) else text(rate(lr))
 
 
 def federation(

@@ -224,6 +224,7 @@ def open_site(
         [task.train],
         settings,
         [name],
+        lr=_solver(fields["solver"]).lr,
         tests=task.tests(name),
         transform=task.transform,
         head=task.head,
