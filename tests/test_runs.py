@@ -107,6 +107,7 @@ def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, t
         "chunk",
         "data",
         "track",
+        "patience",
     }  # None, which TOML cannot say
     (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
     runs.execute(tmp_path, progress=False)
@@ -171,7 +172,7 @@ def test_choices_and_overrides_count() -> None:
         ("speed = 3", "Unknown setting 'speed'."),
         ("rounds = 0", "rounds must be a whole number >= 1; found 0"),
         ('rounds = "many"', "rounds must be a whole number >= 1; found 'many'"),
-        ("lr = nan", "lr must be > 0 and finite; found nan"),
+        ("lr = nan", "lr must be > 0 and finite, or a schedule such as cosine(0.1, warmup=5); found nan"),
         ("participation = 1.5", "participation must be in (0, 1]; found 1.5"),
     ],
 )

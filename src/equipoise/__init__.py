@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
+    from equipoise.core.rates import Cosine, Exponential, Step
     from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, Visit
     from equipoise.core.settings import Settings
     from equipoise.core.solver import SGD, Adam
@@ -41,7 +42,9 @@ __all__ = [
     "CheckpointError",
     "Cohort",
     "Comparison",
+    "Cosine",
     "EarlyStopping",
+    "Exponential",
     "Federation",
     "Forecast",
     "ForecastError",
@@ -57,6 +60,7 @@ __all__ = [
     "Scenario",
     "Settings",
     "Setup",
+    "Step",
     "Tracking",
     "Visit",
     "choice",
@@ -71,6 +75,7 @@ __all__ = [
 
 _HOMES = {  # the public names of each module; two have another name there
     "core.model": ("Model",),
+    "core.rates": ("Cosine", "Exponential", "Step"),
     "core.rule": ("Briefing", "Cohort", "Out", "Rule", "Setup", "Visit"),
     "core.settings": ("Settings",),
     "core.solver": ("SGD", "Adam"),

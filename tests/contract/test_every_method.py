@@ -416,9 +416,9 @@ NEUTRAL: dict[str, Neutral] = {
         "fedadam(beta1=0, beta2=0, tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"
     ),
     "fedyogi": Neutral(
-        "fedyogi(beta1=0, beta2=0, tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"
+        "fedyogi(beta1=0, beta2=0, tau=1e9, eta=2e9)", "fedavg", within=1e-8, why="tau far above every update"
     ),
-    "fedadagrad": Neutral("fedadagrad(tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"),
+    "fedadagrad": Neutral("fedadagrad(tau=1e9, eta=2e9)", "fedavg", within=1e-8, why="tau far above every update"),
     "fedproc": Neutral("fedproc", "fedavg", 1, why=FIRST),
     "fedproto": Neutral("fedproto(lam=0)", "fedavg"),
     "ditto": Neutral(

@@ -147,7 +147,7 @@ class Layers:
         longest = sorted(rates, key=len, reverse=True)
         return [next(rates[p] for p in longest if not p or n == p or n.startswith(f"{p}.")) for n in names]
 
-    def check(self, names: Sequence[str], head: str | None) -> None:
+    def check(self, names: Sequence[str]) -> None:
         """Require that every prefix is one of some parameter.
 
         Raises

@@ -143,7 +143,7 @@ def frame(
     }
     model = _observed(net, head, known[0], first)
     if isinstance(lr, Layers):
-        lr.check([n for n, _ in net.named_parameters()], model.head_name)
+        lr.check([n for n, _ in net.named_parameters()])
         named_rates = zip(model.names, lr.of(model.names, model.head_name), strict=True)
         frozen = {n for n, rate in named_rates if rate == 0}
         for n, parameter in net.named_parameters():

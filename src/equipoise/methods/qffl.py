@@ -65,7 +65,8 @@ class QFFL(Rule):
             raise TypeError("qffl takes 1 / (learning rate) for L, and the layers have several. Set qffl.lipschitz.")
 
     def server_state(self, setup: Setup) -> State:
-        return {"L": torch.full_like(setup.sizes[0], self.lipschitz or 1.0)}
+        lr = 1.0 if setup.solver is None or not isinstance(setup.solver.lr, float) else setup.solver.lr
+        return {"L": torch.full_like(setup.sizes[0], self.lipschitz or 1 / lr)}
 
     def prepare(self, state: State, briefing: Briefing) -> State:
         if self.form != "full" or self.lipschitz is not None or briefing.solver is None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from equipoise import networks, scenarios
+from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse, read_value
@@ -101,7 +102,7 @@ def configure(
     named = {"method": str(rules), "label": label, "scenario": scenario}
     config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
-        networks.build(
+        net = networks.build(
             config.network, data.shape, data.n_classes, **config.network_options
         )  # or a wrong name or option
     except TypeError as error:
@@ -122,6 +123,10 @@ def configure(
         raise ValueError(
             f"--stop-on {config.stop_on} says what --patience looks at. Add --patience 10, or leave it out."
         )
+    lr = rate(config.solver.lr)
+    check_rounds(lr, config.rounds)
+    if isinstance(lr, Layers):
+        lr.check([name for name, _ in net.named_parameters()])
     rules.check(config.solver)
     if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
         raise ValueError(
