@@ -316,7 +316,7 @@ def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[
     """What client ``m`` needs for the model that it predicts with."""
     given = handed(trial, now, m)
     receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
-    fields: dict[str, Any] = {"client": m, "t": now.t, "receipt": receipt.fields}
+    fields: dict[str, Any] = {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
     messages, fields["cut"] = packed("messages", given.messages, hiding(trial.private, trial.model.n_params))
     fields["deploys"] = bool(given.messages)
     held = None if given.units is None or trial.neurons is None else trial.neurons.held(given.units)

@@ -65,7 +65,8 @@ class Site:
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
-        trial, fields = self.trial, asked.fields
+        fields = asked.fields
+        trial = replace(self.trial, rounds=fields["rounds"])
         vector, units = self._received(asked)
         states, own = self._remembered(asked, vector)
         messages = unpacked(asked, "messages", len(trial.method.rules), self._hide) if fields["deploys"] else []
