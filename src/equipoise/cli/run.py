@@ -95,6 +95,12 @@ def compare(
         typer.Argument(help="The methods; the others are tested against the first.", autocompletion=completion.methods),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
+    bounds: Annotated[
+        bool,
+        typer.Option(
+            "--bounds", help="Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place."
+        ),
+    ] = False,
     given: Values = {},  # noqa: B006 (never changed)
     jobs: Jobs = None,
     name: Name = None,
@@ -113,6 +119,7 @@ def compare(
     from equipoise.runs.tracking import Tracking
 
     chosen = read(given)
+    methods = [*methods, *(name for name in ("standalone", "centralised") if bounds and name not in methods)]
     configs, used, called = [], set[str](), dict[str, str]()
     for method in methods:
         overrides = for_parts({**chosen.of_file, **chosen.of_command}, method)

@@ -323,6 +323,11 @@ class Rule:
         return False
 
     @property
+    def bound(self) -> str:
+        """``"lower"`` if clients share nothing, ``"upper"`` if their data are put together; empty for a method of federated learning."""
+        return ""
+
+    @property
     def power(self) -> Power | None:
         """How the weights follow from sums, if the report has no other use; None if they do not."""
         return None

@@ -212,12 +212,13 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
 
 @dataclass(frozen=True)
 class EvaluationSets:
-    """Named evaluation sets, and for each client the one it belongs to (None: all of them), or a test set of its own."""
+    """Named evaluation sets, and for each of ``n`` clients the one it belongs to (None: all of them), or a test set of its own."""
 
     sets: Mapping[str, Samples | Stream]
     groups: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)
     of_clients: tuple[Samples | Stream | None, ...] | None = None
+    n: int = 0
 
     @staticmethod
     def of(
@@ -237,13 +238,13 @@ class EvaluationSets:
             found = f"{len(of_clients)} entries" if sets else "no tests beside which they could stand"
             raise ValueError(f"client_tests must have a test set, or None, for each of the {n} clients; found {found}.")
         if groups is None:
-            return EvaluationSets(sets, None, measures, of_clients)
+            return EvaluationSets(sets, None, measures, of_clients, n)
         strange = sorted(set(groups) - set(sets))
         if len(groups) != n or strange:
             found = f"unknown {', '.join(strange)}" if strange else f"{len(groups)} entries"
             expected = f"{n} clients; test sets: {', '.join(sets) or 'none'}"
             raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
-        return EvaluationSets(sets, tuple(groups), measures, of_clients)
+        return EvaluationSets(sets, tuple(groups), measures, of_clients, n)
 
     def score(
         self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
@@ -287,10 +288,10 @@ class EvaluationSets:
         if self.of_clients is not None or personal(trial, p):
             if not costly(p.t, rounds):
                 return record
-            clients = [self._of_client(trial, p, m, vector) for m in range(len(trial.data))]
+            clients = [self._of_client(trial, p, m, vector) for m in range(self.n)]
         else:
-            same = {own: self.average(scores, own) for own in set(map(self._own, range(len(trial.data))))}
-            clients = [same[self._own(m)] for m in range(len(trial.data))]
+            same = {own: self.average(scores, own) for own in set(map(self._own, range(self.n)))}
+            clients = [same[self._own(m)] for m in range(self.n)]
         return {**record, "clients": {"accuracy": clients}}
 
     def measured(self, t: int, rounds: int) -> tuple[str, ...]:

@@ -154,6 +154,13 @@ class Federation:
                     f"validation={settings.validation:g} holds nothing out, because no client has more than {most} samples. "
                     f"{'Leave it out.' if most == 1 else f'Take a share of at least {1 / most:.2g}.'}"
                 )
+        self.names, self._data = known.names, known.data
+        if self.method.bound == "upper":
+            if population is not None:
+                raise ValueError(
+                    f"{self.method} needs the data of all clients in one place, and sites keep theirs. Leave it out."
+                )
+            known, settings = known.pooled(settings)
         check_option("select", select, ("last", BEST))
         if select != "last" and population is not None:
             raise ValueError(f"select={select!r}: sites keep no state of an earlier round. Leave it out.")
@@ -177,8 +184,10 @@ class Federation:
             workers=self.workers,
             away=population is not None,
         )
-        self.collaborative = collaborative or bool(self.method.needs & contributions.NEEDS)
-        self.alone = None if contribution is None else contributions.given(contribution, len(known.data))
+        self.collaborative = self.method.bound != "upper" and (
+            collaborative or bool(self.method.needs & contributions.NEEDS)
+        )
+        self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
         self._solo: Progression | None = None  # how far the clients have trained alone
         self.progress = begin(self.trial)
         self.best: Progression | None = None  # after the round with the best validation, if that is to be kept
@@ -196,7 +205,7 @@ class Federation:
     def __repr__(self) -> str:
         tested = [", ".join(accuracies(record)) for record in self.records if record.get("groups")][-1:]
         net = f"{type(self.model.net).__name__} with {self.model.n_params:,} parameters"
-        what = [str(self.method), net, f"{len(self.trial.data)} clients", f"{self.progress.t} rounds", *tested]
+        what = [str(self.method), net, f"{len(self.names)} clients", f"{self.progress.t} rounds", *tested]
         return f"Federation({', '.join(what)})"
 
     def _repr_html_(self) -> str:
@@ -207,7 +216,7 @@ class Federation:
     @property
     def header(self) -> list[str]:
         """What a reader of the results must know about how they were made."""
-        held = [] if self.held is None else self.held.header(self.trial.names, self.trial.settings.validation)
+        held = [] if self.held is None else self.held.header(self.names, self.trial.settings.validation)
         return [*provenance.header(self.trial, self.engine_choice), *held]
 
     @property
@@ -286,6 +295,8 @@ class Federation:
         last = (
             following.t if stop is not None or self.select != "last" else rounds
         )  # any round may be the last that counts
+        if self.method.bound == "upper":  # it has no clients that could weigh, send or lose anything
+            record = {key: value for key, value in record.items() if key not in ("ids", "weights", "losses", "bytes")}
         if clients is not None:
             record |= clients.validate(trial, self.tests, following, last) if trial.settings.validation else {}
             record |= clients.test(trial, self.tests, following, last)
@@ -293,7 +304,8 @@ class Federation:
             record |= self.tests.record(trial, following, last)
         if self.held is not None:
             record |= self.held.record(trial, following, last)
-        if why := diverged(record.get("groups", {}), trial.setup.n_classes):
+        why = diverged(record.get("groups", {}), trial.setup.n_classes)
+        if why and self.method.bound != "lower":
             record["diverged"] = why
         record["seconds"] = round(time.perf_counter() - began, 4)
         said = None if stop is None else stop([*self.records, record])
@@ -353,10 +365,11 @@ class Federation:
             "seed": self.trial.settings.seed,
             "rounds": self.progress.t,
             "select": self.select,
-            "client_names": list(self.trial.names),
+            "client_names": list(self.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
             "client_tests": self.tests.of_clients is not None,
+            "bound": self.method.bound,
             "personal": self.personal or bool(self.method.overriding("reward")),
             "header": self.header,
             "machines": self.machines,
@@ -372,7 +385,7 @@ class Federation:
     def holdings(self) -> dict[str, Any]:
         """Who has what, as far as it is known without reading samples: see :func:`equipoise.data.holdings.holdings`."""
         trial = self.trial
-        return holdings(trial.names, self.tests.groups, trial.data, self.tests.sets, trial.setup.n_classes)
+        return holdings(self.names, self.tests.groups, self._data, self.tests.sets, trial.setup.n_classes)
 
     def show(self, *, examples: bool = False) -> Figure:
         """Draw who has what, clients by classes, groups and sizes, or with ``examples`` a few of the clients' images.
@@ -383,7 +396,7 @@ class Federation:
         """
         if not examples:
             return who_has_what(self.holdings)
-        if strips := example_images(self.tests.groups, self.trial.data):
+        if strips := example_images(self.tests.groups, self._data):
             return draw_examples({"examples": strips})
         raise ValueError(
             "examples=True draws images [channels, height, width] in memory or on disk; these data are none."
@@ -435,7 +448,9 @@ class Federation:
     def _vector(self, client: int | None) -> Tensor:
         if client is None:
             return evaluation.published(self.trial, self.chosen)
-        check_whole("client", client, 0, len(self.trial.data) - 1)
+        check_whole("client", client, 0, len(self.names) - 1)
+        if self.method.bound == "upper":
+            return evaluation.published(self.trial, self.chosen)
         deployed = evaluation.deployed if self.population is None else self.population.deployed
         return deployed(self.trial, self.chosen, client)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset
 
 from equipoise.core.draws import cohort_size, generator_states
 from equipoise.core.model import Bound, Model, observe
@@ -69,6 +69,30 @@ class Frame:
                 f"{method} measures on validation data of the server's own, and this federation has none. "
                 "Give server_validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
             )
+
+    def pooled(self, settings: Settings) -> tuple[Frame, Settings]:
+        """The same with one client that has the samples of all, and settings that let it train as much as they do in a round.
+
+        Raises
+        ------
+        ValueError : the samples of some client are not here, or of different kinds.
+        """
+        first = self.data[0]
+        if isinstance(first, Samples) and all(isinstance(d, Samples) and d.kind == first.kind for d in self.data):
+            every = [d for d in self.data if isinstance(d, Samples)]
+            x, y = torch.cat([d.x for d in every]), torch.cat([d.y for d in every])
+            whole: Samples | Stream = replace(first, x=x, y=y, sizes=torch.tensor(len(y), device=y.device))
+        elif isinstance(first, Stream) and all(isinstance(d, Stream) for d in self.data):
+            sets: ConcatDataset[Any] = ConcatDataset([d.dataset for d in self.data if isinstance(d, Stream)])
+            whole = replace(first, dataset=sets, size=sum(d.size for d in self.data))
+        else:
+            raise ValueError(
+                "centralised needs the data of all clients together: all in memory and of one shape, or all data sets; found clients "
+                "with data that are loaded when needed, or of several kinds. Leave it out."
+            )
+        asked = cohort_size(len(self.data), settings.participation)
+        steps = None if settings.steps is None else settings.steps * asked
+        return replace(self, data=(whole,), names=("all clients",)), replace(settings, steps=steps, participation=1.0)
 
     def neurons(self, groups: Groups | None = None) -> Neurons:
         """The network's hidden units, checked on a few samples of a client."""

@@ -125,6 +125,11 @@ class Method:
         """What the server must see of single clients: the most that any rule needs."""
         return max((rule.sees for rule in self.rules), key=SEES.index, default="sum")
 
+    @property
+    def bound(self) -> str:
+        """Whether it is a bound and no method of federated learning, see :attr:`equipoise.Rule.bound`."""
+        return next((rule.bound for rule in self.rules if rule.bound), "")
+
     def check(self, solver: Solver) -> None:
         """Refuse a solver that lacks what a rule needs.
 

@@ -59,11 +59,15 @@ class HeldOut:
             return {}
         return pooled(
             [
-                None if d is None else measured(trial, deployable(trial, p, m), d, trial.names[m])
+                None if d is None else measured(trial, deployable(trial, p, m), d, self._name(trial, m))
                 for m, d in enumerate(self.sets)
             ],
             self.groups,
         )
+
+    @staticmethod
+    def _name(trial: Trial, m: int) -> str:
+        return trial.names[m] if m < len(trial.names) else f"client {m}"
 
     def _shared(self, trial: Trial, vector: Tensor) -> list[Found]:
         """Of one model [G], for all clients: those in memory in one pass, the others one after another."""
@@ -76,7 +80,7 @@ class HeldOut:
                 found[m] = _counted(of, labels)
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
-                found[m] = measured(trial, vector, d, trial.names[m])
+                found[m] = measured(trial, vector, d, self._name(trial, m))
         return found
 
 

@@ -45,6 +45,7 @@ MODULES = (
     "fedave",
     "cffl",
     "standalone",
+    "centralised",
     "finetune",
     "dp",
 )

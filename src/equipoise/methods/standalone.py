@@ -33,6 +33,7 @@ class Standalone(Rule):
     """
 
     sees = "nothing"
+    bound = "lower"
 
     def private(self, model: Model) -> Tensor:
         return torch.ones(model.size, dtype=torch.bool)

@@ -684,7 +684,7 @@ def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]
         method["method"] + FAILED * bool(method["failed"]): {
             key: (test["difference"], test["ci95"])
             for key in TESTED
-            if (test := method["versus"][key])["ci95"] is not None
+            if method["versus"] and (test := method["versus"][key])["ci95"] is not None
         }
         for method in comparison["methods"][1:]
     }

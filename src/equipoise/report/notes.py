@@ -17,6 +17,11 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
 }
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
 
+BOUNDS = {
+    "lower": "a lower bound, what each client reaches alone (a group's number is the mean over its clients, each with its own model)",
+    "upper": "an upper bound, one model trained on all data in one place",
+}
+
 
 def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
@@ -28,6 +33,9 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
+    bounds = dict.fromkeys((label, run.bound) for label, seeds in runs.items() for run in seeds.values() if run.bound)
+    for label, bound in bounds:
+        yield f"{label} is {BOUNDS[bound]}: no method of federated learning, so in no verdict and no test."
     groups = {frozenset(run.groups) for run in histories}
     if len(groups) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."

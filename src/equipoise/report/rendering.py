@@ -36,7 +36,7 @@ def rich_table(comparison: Numbers, width: int = 1000, details: bool = True) -> 
     kept = others if details else [sheet for sheet in others if sheet.name == purpose(comparison)]
     left = [plural(len(others) - len(kept), "further table")] if len(kept) < len(others) else []
     first, *rest = comparison["methods"]
-    several = any(method["versus"]["seeds"] > 1 for method in rest)
+    several = any(method["versus"] and method["versus"]["seeds"] > 1 for method in rest)
     if not details:
         left += [f"the tests against {first['method']}"] if several else []
         where = "over the seeds" if several else "over the test samples of this one seed"

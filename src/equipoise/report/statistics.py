@@ -363,6 +363,8 @@ def _run(history: History, last: int, measures: Sequence[str]) -> Run:
 
 def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ...] | None:
     """How the models of the last rounds did on every sample of each test set, as far as recorded."""
+    if history.bound == "lower":
+        return None
     scores = [record["groups"] for record in history.records if record.get("groups")][-last:]
     found = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
@@ -386,7 +388,9 @@ def _of_measure(
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     summaries = {label: {seed: run.summaries[measure] for seed, run in seeds.items()} for label, seeds in runs.items()}
     first = next(iter(runs))
-    draws = _draws(runs) if measure == "accuracy" else {}
+    bounds = [label for label, seeds in runs.items() if any(run.history.bound for run in seeds.values())]
+    racing = {label: seeds for label, seeds in runs.items() if label not in bounds}
+    draws = _draws(racing) if measure == "accuracy" and racing else {}
     failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
     methods = []
     for label, seeds in summaries.items():
@@ -402,7 +406,9 @@ def _of_measure(
                 "clients": {name: over_seeds([s["clients"].get(name) for s in found]) for name in indices},
                 "failed": {str(seed): why for seed, why in failed[label].items()},
                 "intervals": _intervals(draws[label]) if label in draws else None,
-                "versus": None if label == first else _versus(first, label, seeds, summaries[first], GROUPS, draws),
+                "versus": None
+                if label in (first, *bounds)
+                else _versus(first, label, seeds, summaries[first], GROUPS, draws if first in draws else {}),
                 "pooled": _pooled(together, groups, last),
             }
         )
@@ -422,7 +428,11 @@ def _of_measure(
         "leaders": {
             column.key: leader
             for column in GROUPS
-            if (leader := _leader(column, summaries, [label for label in runs if failed[label]], draws))
+            if (
+                leader := _leader(
+                    column, summaries, [label for label in runs if failed[label] or label in bounds], draws
+                )
+            )
         },
     }
 

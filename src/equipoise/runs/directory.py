@@ -294,6 +294,7 @@ def _execute(
         "measures": list(fed.tests.measures),
         "client_tests": fed.tests.of_clients is not None,
         "personal": fed.history.meta["personal"],
+        "bound": fed.method.bound,
         "header": header,
         "holdings": _holdings(config, fed, data),
         **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
