@@ -98,7 +98,8 @@ def compare(
     bounds: Annotated[
         bool,
         typer.Option(
-            "--bounds", help="Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place."
+            "--bounds",
+            help="Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place.",
         ),
     ] = False,
     given: Values = {},  # noqa: B006 (never changed)

@@ -637,7 +637,8 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
     """The exported models on what clients hold out of their own samples, beside their accuracy on the test sets."""
     methods = []
     for label, seeds in runs.items():
-        found = [s for run in seeds.values() if (s := run.history.exported.summary(1))["validation"]]
+        validated = [run.history for run in seeds.values() if any("validation" in r for r in run.history.records)]
+        found = [summary for of in validated if (summary := of.exported.summary(1))["validation"]]
         if found:
             of = [summary["validation"] for summary in found]
             methods.append(
