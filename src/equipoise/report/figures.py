@@ -181,12 +181,10 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
     if not any(_has_several_groups(run) for seeds in runs.values() for run in seeds):
         reductions = [(np.mean, "accuracy (%)")]
     figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
+    tables = {label: [run.accuracies(2) for run in seeds] for label, seeds in runs.items()}
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
-        for i, (label, seeds) in enumerate(runs.items()):
-            curves = [
-                dict(zip(rounds, 100 * reduce(table, axis=1), strict=True))
-                for rounds, table in (run.history.group_table() for run in seeds)
-            ]
+        for i, (label, of_seeds) in enumerate(tables.items()):
+            curves = [dict(zip(rounds, 100 * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
             mean = values.mean(axis=0)

@@ -338,7 +338,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
 
 
 def _rises(runs: Sequence[Run]) -> bool:
-    accuracies = [run.history.group_table()[1] for run in runs]
+    accuracies = [run.accuracies(5)[1] for run in runs]
     if any(len(rounds) < 10 for rounds in accuracies):
         return False
     return float(np.mean([100 * (a[-5:].mean() - a[-10:-5].mean()) for a in accuracies])) > 1

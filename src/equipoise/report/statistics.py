@@ -63,6 +63,11 @@ class Run:
         """`History.summary` of the accuracy."""
         return self.summaries["accuracy"]
 
+    def accuracies(self, last: int) -> tuple[list[int], Table]:
+        """The rounds of which the last are averaged, and the accuracies of the groups in them, shape [R, D]."""
+        shown = _shown(self.history, last)
+        return self.groups["accuracy"] if shown is self.shown else shown.group_table()
+
     @property
     def failure(self) -> str:
         """Whether training diverged, or the model is no better than guessing, and why; empty if neither."""
@@ -594,11 +599,11 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
 
 def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers | None:
     """The accuracy of the exported model where tables average rounds; where they show it, the mean over rounds."""
-    if max(len(run.history.group_table()[0]) for seeds in runs.values() for run in seeds.values()) < 2:
+    if max(len(run.accuracies(2)[0]) for seeds in runs.values() for run in seeds.values()) < 2:
         return None
     methods = []
     for label, seeds in runs.items():
-        values = [last_rounds(_shown(run.history, last).group_table()[1], last) for run in seeds.values()]
+        values = [last_rounds(run.accuracies(last)[1], last) for run in seeds.values()]
         groups = [run.history.groups for run in seeds.values()]
         parity = [
             _shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None
