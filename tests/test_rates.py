@@ -66,7 +66,7 @@ def test_text_reads_back(given: str) -> None:
         ("-1", "lr must be a number > 0"),
         ("nan", "lr must be a number > 0"),
         ("cosin(0.1)", "Unknown schedule 'cosin'. Did you mean 'cosine'?"),
-        ("cosine(0.1", "Close its bracket"),
+        ("cosine(0.1", "close the bracket, cosine(0.1)"),
         ("cosine()", "there is nothing between two commas or brackets"),
         ("cosine(warmup=2)", "say from which rate it starts, cosine(0.1)"),
         ("cosine(0.1, warm=2)", "Unknown parameter of cosine 'warm'. Did you mean 'warmup'?"),
@@ -87,7 +87,7 @@ def test_bad_text(given: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("lr", "expected"),
     [
-        ("cosine(0.1, rounds=10)", "lr Cosine(lr=0.1, warmup=0, final=0.0, rounds=10): the schedule ends after 10 rounds, and the run has 12"),
+        ("cosine(0.1, rounds=10)", "lr cosine(0.1, rounds=10): the schedule ends after 10 rounds, and the run has 12"),
         ("cosine(0.1, warmup=12)", "lr cosine(0.1, warmup=12): a warm-up of 12 rounds leaves none of 12"),
         (lambda t: 0.1 - 0.01 * t, "the rate must be > 0 and finite in every round; in round 10 it is"),
         (lambda t: float("nan"), "the rate must be > 0 and finite in every round; in round 0 it is nan"),

@@ -228,8 +228,10 @@ def read(text: str, owner: str = "lr") -> Rate:
             raise ValueError(
                 f"{owner} must be a number > 0, or a schedule such as cosine(0.1, warmup=5); found {text!r}."
             ) from None
-    if name not in (*SCHEDULES, "layers") or not rest.endswith(")"):
-        raise ValueError(f"{owner} {text!r}: {unknown('schedule', name, (*SCHEDULES, 'layers'))} Close its bracket.")
+    if name not in (*SCHEDULES, "layers"):
+        raise ValueError(f"{owner} {text!r}: {unknown('schedule', name, (*SCHEDULES, 'layers'))}")
+    if not rest.endswith(")"):
+        raise ValueError(f"{owner} {text!r}: close the bracket, {text})")
     pairs = [_pair(piece, text, owner) for piece in _split(rest[:-1])]
     if name == "layers":
         return Layers(tuple((key, _of_layer(_number(value), owner)) for key, value in pairs))
@@ -299,6 +301,10 @@ def text(of: Rate) -> str:
     return f"{name}({', '.join([text(getattr(of, first.name)), *more])})"
 
 
+def _said(of: Rate) -> str:
+    return "a function" if isinstance(of, Function) else text(of)
+
+
 def at(of: Rate, t: int, rounds: int) -> float | Layers:
     """The rate of round ``t`` of ``rounds``; of layers those of each.
 
@@ -315,9 +321,9 @@ def at(of: Rate, t: int, rounds: int) -> float | Layers:
     try:
         value = float(of(t, rounds))
     except ValueError as error:
-        raise ValueError(f"lr {of}: the schedule {error}. Give it as many rounds.") from None
+        raise ValueError(f"lr {_said(of)}: the schedule {error}. Give it as many rounds.") from None
     if not (0 < value < math.inf):
-        raise ValueError(f"lr {of}: the rate must be > 0 and finite in every round; in round {t} it is {value}.")
+        raise ValueError(f"lr {_said(of)}: the rate must be > 0 and finite in every round; in round {t} it is {value}.")
     return value
 
 

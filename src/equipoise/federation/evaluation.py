@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -282,6 +283,8 @@ class EvaluationSets:
 
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the accuracy of the model with which each client predicts."""
+        if trial.method.bound == "lower":  # there is no global model
+            return self._alone(trial, p) if costly(p.t, rounds) else {}
         vector = published(trial, p)
         scores = self.scores(trial, vector, self.measured(p.t, rounds))
         record: Record = {"groups": scores}
@@ -293,6 +296,19 @@ class EvaluationSets:
             same = {own: self.average(scores, own) for own in set(map(self._own, range(self.n)))}
             clients = [same[self._own(m)] for m in range(self.n)]
         return {**record, "clients": {"accuracy": clients}}
+
+    def _alone(self, trial: Trial, p: Progression) -> Record:
+        """Accuracy on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
+        models = [deployable(trial, p, m) for m in range(self.n)]
+        found: dict[str, list[float]] = {name: [] for name in self.sets}
+        for m, vector in enumerate(models):
+            for name, score in self._scores(trial, vector, {n: self.sets[n] for n in self._own(m)}, ()).items():
+                found[name].append(score["accuracy"])
+        groups = {name: {"accuracy": float(np.mean(of)) if of else math.nan} for name, of in found.items()}
+        return {
+            "groups": groups,
+            "clients": {"accuracy": [self._of_client(trial, p, m, models[m]) for m in range(self.n)]},
+        }
 
     def measured(self, t: int, rounds: int) -> tuple[str, ...]:
         """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model

@@ -304,8 +304,7 @@ class Federation:
             record |= self.tests.record(trial, following, last)
         if self.held is not None:
             record |= self.held.record(trial, following, last)
-        why = diverged(record.get("groups", {}), trial.setup.n_classes)
-        if why and self.method.bound != "lower":
+        if why := diverged(record.get("groups", {}), trial.setup.n_classes):
             record["diverged"] = why
         record["seconds"] = round(time.perf_counter() - began, 4)
         said = None if stop is None else stop([*self.records, record])

@@ -228,8 +228,6 @@ class History:
         last : how many of the last evaluated rounds to judge by, at least 1.
         """
         records = [record for record in self.records if record.get("groups")]
-        if self.bound == "lower":  # its global model, the mean of models that never met, is of no use to anybody
-            return ""
         for record in reversed(records[-last:]):
             if why := record.get("diverged") or diverged(record["groups"]):
                 return f"training diverged: {why}"
@@ -274,7 +272,7 @@ class History:
         Returns
         -------
         The rounds [R] and the values in [0, 1], shape [R, D], NaN where a group was not evaluated; groups are in
-        the order of `groups`.  Of a lower bound, which has no global model, the mean accuracy of a group's clients, each with its own.
+        the order of `groups`. Of a lower bound the mean over a group's clients, each with its own model.
 
         Raises
         ------
@@ -282,22 +280,11 @@ class History:
         """
         if measure not in MEASURES:
             raise ValueError(unknown("measure", measure, MEASURES))
-        if self.bound == "lower":
-            return self._alone(measure)
         records = [record for record in self.records if record.get("groups")]
         if measure != "accuracy":
             records = [record for record in records if any(measure in result for result in record["groups"].values())]
         cells = [[number(record["groups"].get(g, {}).get(measure)) for g in self.groups] for record in records]
         return [record["round"] for record in records], np.array(cells).reshape(len(cells), len(self.groups))
-
-    def _alone(self, measure: str) -> tuple[list[int], Table]:
-        rounds, table = self.client_table()
-        of, groups = np.array(self.client_groups), self.groups
-        if measure != "accuracy" or not table.size:
-            return [], np.empty((0, len(groups)))
-        own = [of == group if any(of) else np.full(len(of), len(groups) == 1) for group in groups]
-        cells = [[np.mean(row[mine]) if mine.any() else math.nan for mine in own] for row in table]
-        return rounds, np.array(cells).reshape(len(rounds), len(groups))
 
     def client_table(self) -> tuple[list[int], Table]:
         """Rounds with an evaluation of the clients, and the accuracy of the model each client predicts with.

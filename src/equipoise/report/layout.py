@@ -229,7 +229,7 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
     if max(len(history.groups) for history in found.histories) < 2:
         return []
     methods = [
-        _indices(label, seeds, [last_rounds(run.groups["accuracy"][1], found.last) for run in seeds.values()])
+        _indices(label, seeds, seeds, [last_rounds(run.groups["accuracy"][1], found.last) for run in seeds.values()])
         for label, seeds in found.runs.items()
     ]
     # The STD over groups has ddof 1 and is in the table of the measure.
@@ -247,6 +247,7 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
     methods = [
         _indices(
             label,
+            seeds,
             # the failure is that of the global model
             {seed: run for seed, run in seeds.items() if not run.history.meta.get("personal")},
             [last_rounds(run.clients[1], found.last) for run in seeds.values()],
@@ -378,7 +379,7 @@ def lay_out(
     groups : whose values are to the left of the columns.
     root : the key of the numbers in a method; None if they are in the method itself.
     leaders : by key of a column, the best method and those that cannot be told apart from it: they are marked as best, unless
-        that is all of them. In a column without, the best mean is marked. Methods that failed never are.
+        that is all of them. In a column without, the best mean is marked. Methods that failed, and bounds, never are.
     """
     numbers = [method if root is None else method[root] for method in methods]
     found = [(group, list(_cells(methods, [of["groups"][group] for of in numbers], _GROUP))) for group in groups]
@@ -407,6 +408,7 @@ def _cells(
         and mean != UNDEFINED
         and not (column.rewards and method["alone"])
         and not method.get("failed")
+        and not method.get("bound")
         for method, mean in zip(methods, means, strict=True)
     ]
     known = {mean: float(mean.replace("−", "-")) for mean, counts in zip(means, judged, strict=True) if counts}
@@ -475,10 +477,13 @@ def _block(name: str, heading: str, grid: Grid, text: str, head: str = "Method")
     return Sheet(name, heading, f"{heading}.", grid, [text], head=head)
 
 
-def _indices(label: str, runs: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]) -> Numbers:
-    """Every index over one vector of accuracies per seed."""
+def _indices(
+    label: str, runs: Mapping[int, Run], judged: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]
+) -> Numbers:
+    """Every index over one vector of accuracies per seed; ``judged`` are the runs whose failure counts."""
     found = [spread(accuracies) for accuracies in seeds if accuracies.size]
-    return {"method": label, "failed": any(run.failure for run in runs.values())} | {
+    bound = next(iter(runs.values())).history.bound
+    return {"method": label, "failed": any(run.failure for run in judged.values()), "bound": bound} | {
         column.key: over_seeds([of[column.key].value if of[column.key].defined else None for of in found])
         for column in INDICES
     }

@@ -110,8 +110,9 @@ def verdict(comparison: Numbers) -> str:
     if all(method["avg"]["mean"] is None for method in methods):
         return "No method was evaluated on all groups in the last rounds, so there is nothing to compare yet."
     sentences = [*failures(comparison)]
-    learned = [method for method in methods if not method["failed"]]
-    if len(learned) == 1 and len(methods) > 1:
+    racing = [method for method in methods if not method["bound"]] or methods
+    learned = [method for method in racing if not method["failed"]]
+    if len(learned) == 1 and len(racing) > 1:
         sentences.append(f"Only {learned[0]['method']} is better than guessing with every seed.")
     if len(learned) == 1:
         sentences.append(_of_one(learned[0]))
@@ -315,7 +316,8 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             f"Still rising in the end, by more than 1 point from the five rounds before to the last five: "
             f"{', '.join(rising)}. More rounds may change the order."
         )
-    known = [m for m in methods if not m["failed"] and m["std"]["mean"] is not None and m["avg"]["mean"] is not None]
+    racing = [m for m in methods if not m["failed"] and not m["bound"]]
+    known = [m for m in racing if m["std"]["mean"] is not None and m["avg"]["mean"] is not None]
     if len(known) > 1:
         even = min(known, key=lambda method: method["std"]["mean"])
         if even["avg"]["mean"] < max(method["avg"]["mean"] for method in known) - 1 and even["avg"]["mean"] == min(

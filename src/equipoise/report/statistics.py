@@ -241,7 +241,8 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     accuracy; `averaged`, the value of `last`; `notes`, sentences about what makes the runs hard to compare; `methods`, a
     list of
 
-    - `method`, the label, and `seeds`;
+    - `method`, the label, and `seeds`; `bound`, "lower" or "upper" of what is no method but a bound, else empty: bounds come
+      last, and are in no test, verdict or choice of the best;
     - `avg`, `std`, `worst`, `gap`, `client_std`: over seeds, `{"mean", "std" (ddof 1), "ci95" (half-width)}`; within one
       seed they are those of `History.summary`, of another measure than the accuracy the means of those of every round;
     - `groups`: `{group: {"mean", "std", "ci95"}}`; `clients`: the same for every measure of
@@ -291,7 +292,7 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
 
 
 def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
-    """Runs by label and seed, labels in the order of their first appearance, seeds in increasing order.
+    """Runs by label and seed: labels in the order of their first appearance, bounds last; seeds in increasing order.
 
     Raises
     ------
@@ -314,7 +315,8 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
                 'Leave one out, or distinguish them by meta["label"].'
             )
         seeds[history.seed] = history
-    return {label: dict(sorted(seeds.items())) for label, seeds in runs.items()}
+    methods_first = sorted(runs, key=lambda label: any(run.bound for run in runs[label].values()))
+    return {label: dict(sorted(runs[label].items())) for label in methods_first}
 
 
 def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -368,8 +370,6 @@ def _run(history: History, last: int, measures: Sequence[str]) -> Run:
 
 def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ...] | None:
     """How the models of the last rounds did on every sample of each test set, as far as recorded."""
-    if history.bound == "lower":
-        return None
     scores = [record["groups"] for record in history.records if record.get("groups")][-last:]
     found = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
@@ -393,7 +393,7 @@ def _of_measure(
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     summaries = {label: {seed: run.summaries[measure] for seed, run in seeds.items()} for label, seeds in runs.items()}
     first = next(iter(runs))
-    bounds = [label for label, seeds in runs.items() if any(run.history.bound for run in seeds.values())]
+    bounds = {label: bound for label, seeds in grouped.items() if (bound := next(iter(seeds.values())).bound)}
     racing = {label: seeds for label, seeds in runs.items() if label not in bounds}
     draws = _draws(racing) if measure == "accuracy" and racing else {}
     failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
@@ -405,6 +405,7 @@ def _of_measure(
         methods.append(
             {
                 "method": label,
+                "bound": bounds.get(label, ""),
                 "seeds": list(seeds),
                 **{column.key: over_seeds([summary[column.key] for summary in found]) for column in GROUPS},
                 "groups": {group: over_seeds([s["groups"].get(group) for s in found]) for group in groups},
@@ -413,7 +414,7 @@ def _of_measure(
                 "intervals": _intervals(draws[label]) if label in draws else None,
                 "versus": None
                 if label in (first, *bounds)
-                else _versus(first, label, seeds, summaries[first], GROUPS, draws if first in draws else {}),
+                else _versus(first, label, seeds, summaries[first], GROUPS, draws),
                 "pooled": _pooled(together, groups, last),
             }
         )
@@ -590,7 +591,8 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
                 **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in PARITY},
                 "intervals": next(iter(seeds.values()))["intervals"] if len(seeds) == 1 else None,
                 "failed": any(run.failure for run in runs[label].values()),
-                "versus": None if label == first else _versus(first, label, seeds, found[first], PARITY, {}),
+                "bound": (bound := next(iter(runs[label].values())).history.bound),
+                "versus": None if bound or label == first else _versus(first, label, seeds, found[first], PARITY, {}),
             }
             for label, seeds in found.items()
         ],
@@ -650,6 +652,7 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
                 {
                     "method": label,
                     "failed": any(run.failure for run in seeds.values()),
+                    "bound": validated[0].bound,
                     **{key: over_seeds([one[key] for one in of]) for key in ("round", "accuracy", "worst", "loss")},
                     "test": over_seeds([summary["avg"] for summary in found]),
                     "test_worst": over_seeds([summary["worst"] for summary in found]),

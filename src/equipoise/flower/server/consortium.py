@@ -176,7 +176,7 @@ class Consortium:
         if self.complete and not own_models:
             return {**tests.record(trial, now, rounds), **_sent(sites)}
         testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
-        here = bool(tests.sets) and not (hides and testing)
+        here = bool(tests.sets) and not (hides and testing) and trial.method.bound != "lower"
         vector = published(trial, now)
         record: Record = {"groups": tests.scores(trial, vector, tests.measured(now.t, rounds))} if here else {}
         own = own_models and (counts or hides)
