@@ -1,0 +1,152 @@
+"""What clients reach alone and with all data in one place: numbers beside a comparison, in no test and no verdict."""
+
+# ruff: noqa: F401, F811 (fixtures are imported)
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.report import render, rich_table
+from equipoise.report.sentences import limits, verdict
+from equipoise.report.statistics import Comparison
+from helpers import clients, consortium, federation, samples
+from run_helpers import TINY, cache, equipoise
+
+GROUPS = ["a", "a", "b", "b", "b"]
+
+
+def easy(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples of which every model learns something in a few rounds."""
+    x, _ = samples(n, seed)
+    return x, (x[:, 0] > x.mean()).long()
+
+
+SETS = {"a": easy(60, 1), "b": easy(60, 2)}
+
+
+def trained(method: str, seed: int = 0, rounds: int = 4) -> eq.Federation:
+    data = [easy(n, m) for m, n in enumerate((20, 24, 28, 22, 26))]
+    given = {"solver": eq.SGD(0.5), "participation": 1.0, "server_validation": None}
+    fed = federation(method, seed=seed, data=data, tests=SETS, groups=GROUPS, **given)
+    fed.fit(rounds, progress=False)
+    return fed
+
+
+def compared(methods: list[str], seeds: int = 2) -> Comparison:
+    return Comparison.of([trained(method, seed).history for method in methods for seed in range(seeds)])
+
+
+def test_centralised_is_one_client_with_the_samples_of_all() -> None:
+    every = [torch.cat(parts) for parts in zip(*clients(), strict=True)]
+    fed = federation("centralised", tests=SETS, groups=GROUPS, epochs=2)
+    one = federation("fedavg", data=[tuple(every)], tests=SETS, groups=None, epochs=2)
+    for each in (fed, one):
+        each.fit(3, progress=False)
+    for mine, theirs in zip(fed.state_dict().values(), one.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
+    scores = [record["groups"] for record in fed.records]
+    assert scores == [record["groups"] for record in one.records]
+    assert fed.records[-1]["clients"]["accuracy"] == [scores[-1][group]["accuracy"] for group in GROUPS]
+    assert not {"ids", "weights", "losses", "bytes"} & set(fed.records[-1])
+    assert torch.equal(fed.predict(SETS["a"][0], client=3), fed.predict(SETS["a"][0]))
+
+
+def test_centralised_takes_as_many_steps_as_the_clients_of_a_round() -> None:
+    fed = federation("centralised", steps=3, participation=0.4)
+    assert fed.trial.settings.steps == 3 * 2
+    assert fed.trial.settings.participation == 1
+
+
+def test_a_group_of_the_lower_bound_is_the_mean_over_its_clients() -> None:
+    fed = trained("standalone")
+    own = []
+    for m, group in enumerate(GROUPS):
+        x, y = SETS[group]
+        own.append(float((fed.predict(x, client=m) == y).double().mean()))
+    record = fed.records[-1]
+    assert record["clients"]["accuracy"] == pytest.approx(own)
+    assert {name: score["accuracy"] for name, score in record["groups"].items()} == pytest.approx(
+        {"a": np.mean(own[:2]), "b": np.mean(own[2:])}
+    )
+    assert set(record["groups"]["a"]) == {"accuracy"}  # the mean of models that never met has no loss, and no samples
+    assert fed.history.summary()["group_fairness"] is None
+
+
+def test_without_groups_every_client_counts_for_every_test_set() -> None:
+    fed = federation("standalone", tests=SETS, groups=None)
+    fed.fit(1, progress=False)
+    x, y = SETS["b"]
+    by_hand = np.mean([float((fed.predict(x, client=m) == y).double().mean()) for m in range(5)])
+    assert fed.records[-1]["groups"]["b"]["accuracy"] == pytest.approx(by_hand)
+
+
+def test_a_test_set_without_clients_has_no_lower_bound() -> None:
+    fed = federation("standalone", tests=SETS, groups=["a"] * 5)
+    fed.fit(1, progress=False)
+    assert fed.records[-1]["groups"]["b"]["accuracy"] != 0  # NaN
+    assert fed.history.summary()["avg"] is None
+
+
+def test_bounds_stand_last_and_in_no_verdict() -> None:
+    found = compared(["standalone", "fedavg", "centralised", "fedprox(mu=1)"])
+    document = found.document
+    assert list(found.runs) == ["fedavg", "fedprox(mu=1)", "standalone", "centralised"]
+    assert [method["bound"] for method in document["methods"]] == ["", "", "lower", "upper"]
+    assert [method["versus"] is None for method in document["methods"]] == [True, False, True, True]
+    for leader in document["leaders"].values():
+        assert {leader["best"], *leader["versus"]} == {"fedavg", "fedprox(mu=1)"}
+    assert not {"standalone", "centralised"} & set(verdict(document).replace(",", " ").split())
+    assert any("standalone is a lower bound" in note for note in document["notes"])
+    assert any("centralised is an upper bound" in note for note in document["notes"])
+    alone = compared(["fedavg", "fedprox(mu=1)"]).document
+    assert document["leaders"] == alone["leaders"]
+    assert verdict(document) == verdict(alone)
+    assert document["methods"][1] == alone["methods"][1]
+
+
+def test_bounds_are_never_marked_as_best() -> None:
+    from equipoise.report.layout import sheets
+
+    for sheet in sheets(compared(["fedavg", "standalone", "centralised"])):
+        for name, cells in sheet.grid.rows:
+            assert not any(cell.best for cell in cells), (sheet.name, name)
+
+
+def test_one_bound_alone_is_described(tmp_path: Path) -> None:
+    for method in ("standalone", "centralised"):
+        found = compared([method], seeds=1)
+        assert f"{method} reaches" in verdict(found.document)
+        render(found)
+        rich_table(found.document)
+
+
+def test_only_bounds_have_no_winner() -> None:
+    found = compared(["standalone", "centralised"])
+    assert found.document["leaders"] == {}
+    assert "best" not in verdict(found.document)
+
+
+def test_centralised_data_must_be_here() -> None:
+    lazy = [eq.Lazy(lambda k=k: samples(8, k), 8) for k in range(3)]
+    with pytest.raises(ValueError, match="needs the data of all clients together"):
+        eq.Federation(nn.Linear(6, 3), lazy, "centralised")
+
+
+def test_sites_keep_their_data() -> None:
+    with pytest.raises(ValueError, match="needs the data of all clients in one place, and sites keep theirs"):
+        consortium("centralised")
+
+
+def test_the_command_line_adds_both(equipoise: Callable[..., Any], tmp_path: Path) -> None:
+    given = ("--bounds", *TINY, "--rounds", 2, "--name", "b", "--runs", tmp_path, "--no-report", "--json")
+    done = equipoise("compare", "fedavg", "standalone", *given)
+    assert done.status == 0, done.err
+    assert [method["bound"] for method in json.loads(done.out)["methods"]] == ["", "lower", "upper"]
