@@ -322,3 +322,16 @@ def test_the_bar_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     compared(["fedavg"], seeds=1, progress=True)
     assert 'value="2" max="2"' in shown[-1]
     assert "fedavg, seed 0 2/2 a " in shown[-1]
+
+
+def test_runs_may_stop_early_and_go_on_where_they_stopped(tmp_path: Path) -> None:
+    given = {"rounds": 8, "validation": 0.3, "solver": eq.SGD(0.5), "directory": tmp_path / "c", "seeds": 1}
+    stop = eq.EarlyStopping(1)
+    found = compared(["fedavg"], stop=stop, **given)
+    (history,) = found.histories
+    assert 0 < len(history) < 8
+    assert history.stopped
+    again = compared(["fedavg", "fedprox(mu=1)"], stop=stop, **given)
+    assert records(again)[0] == records(found)[0]
+    with pytest.raises(ValueError, match="EarlyStopping needs"):
+        compared(["fedavg"], stop=stop, seeds=1)

@@ -17,7 +17,7 @@ from equipoise.core.rule import Rule
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.directory import MANIFEST, write_manifest
-from equipoise.federation.federation import Federation
+from equipoise.federation.federation import Federation, Stop
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
@@ -42,6 +42,7 @@ def compare(
     rounds: int,
     directory: str | Path | None = None,
     last: int | None = None,
+    stop: Stop | None = None,
     progress: bool = True,
     **given: Any,
 ) -> Comparison:
@@ -58,6 +59,7 @@ def compare(
     directory : where to keep each run, as ``METHOD-seedN``. The same call again goes on after a stop, bit for bit; finished runs are
         taken as they are if they saw the same data and settings. More methods and seeds may be added.
     last : rounds that are averaged, >= 1. Default: 5.
+    stop : ends a run early, such as ``eq.EarlyStopping(10)``; called with all records of the run after each of its rounds.
     progress : show a progress bar.
     given : all else that :class:`Federation` takes, such as ``tests`` and ``solver``.
 
@@ -91,7 +93,8 @@ def compare(
                     bar.update(task, advance=1, accuracy=accuracies(record))
 
                 if left:
-                    fed.fit(left, directory=path, progress=False, on_round=shown)
+                    fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
+                bar.update(task, advance=rounds - fed.progress.t)
                 history = fed.history
                 histories.append(replace(history, meta={**history.meta, "label": label}))
     return Comparison.of(histories, last)
