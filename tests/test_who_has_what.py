@@ -19,7 +19,7 @@ import equipoise as eq
 from equipoise.data.holdings import MOST, examples, holdings
 from equipoise.federation.history import History
 from equipoise.report import draw_all, render
-from equipoise.report.holdings import example_images, sentence, who_has_what
+from equipoise.report.holdings import example_images, marks, sentence, who_has_what
 from run_helpers import TINY, config, executed
 from run_helpers import cache as cache
 from run_helpers import equipoise as equipoise
@@ -240,3 +240,14 @@ def test_the_command_line_says_what_is_missing(
     assert done.status == 2
     assert says in done.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("clients", "classes", "said"),
+    [(3, 4, "Circles"), (40, 4, "Cells"), (3, 30, "Cells"), (3, 0, "")],
+)
+def test_the_caption_speaks_of_what_is_drawn(clients: int, classes: int, said: str) -> None:
+    each = {"name": "a", "group": "", "size": 5, "counts": [1] * classes or None}
+    assert [
+        word for word in ("Circles", "Cells") if word in marks({"clients": [each] * clients, "tests": []})
+    ] == said.split()

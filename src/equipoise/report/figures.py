@@ -760,7 +760,7 @@ PLOTS: Final = {
         lambda found: who_has_what(held(found)),
         lambda found: bool(held(found)),
         "Clients, classes and groups",
-        "{holdings} Circles: the area is the number of samples; cells: the strength of the colour.{seed}",
+        "{holdings}{seed}",
     ),
     "examples": Plot(
         lambda found: example_images(held(found)),

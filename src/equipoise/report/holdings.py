@@ -132,5 +132,15 @@ def sentence(known: Holdings) -> str:
     return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * bool(away)
 
 
+def marks(known: Holdings) -> str:
+    """What the circles and cells of `who_has_what` mean, of those that it draws."""
+    blocks = [block for block in (known["clients"], known["tests"]) if block]
+    n_classes = max(len(one["counts"] or ()) for block in blocks for one in block)
+    circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
+    return " Circles: the area is the number of samples." * (
+        True in circles
+    ) + " Cells: the stronger the colour, the more samples." * (False in circles)
+
+
 def _range(numbers: list[int]) -> str:
     return " to ".join(f"{n:,}" for n in dict.fromkeys((min(numbers), max(numbers))))

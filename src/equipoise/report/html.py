@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.report import booktabs, drawing, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.formatting import plural
-from equipoise.report.holdings import sentence
+from equipoise.report.holdings import marks, sentence
 from equipoise.report.layout import (
     FAILED,
     Grid,
@@ -229,7 +229,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
         if any(of["failed"] for of in found["methods"])
         else "",
         "seed": " Drawn for the lowest seed." if several else "",
-        "holdings": sentence(held) if (held := drawings.held(found)) else "",
+        "holdings": sentence(held) + marks(held) if (held := drawings.held(found)) else "",
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }
 
