@@ -128,6 +128,11 @@ def test_one_bound_alone_is_described(tmp_path: Path) -> None:
         rich_table(found.document)
 
 
+def test_one_method_beside_bounds_has_no_tests() -> None:
+    assert "Statistical tests" not in render(compared(["fedavg", "standalone", "centralised"]))
+    assert "Statistical tests" in render(compared(["fedavg", "fedprox(mu=1)", "centralised"]))
+
+
 def test_only_bounds_have_no_winner() -> None:
     found = compared(["standalone", "centralised"])
     assert found.document["leaders"] == {}

@@ -117,7 +117,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         tests=tests,
         corrected=any(one.corrected for one in tests),
         seeds=len(found["seeds"]),
-        methods=len(found["methods"]),
+        racing=sum(not method["bound"] for method in found["methods"]),
         groups=of_groups,
         clients=of_clients,
         every=every_client(found),
