@@ -29,6 +29,7 @@ from equipoise import networks, scenarios
 from equipoise.cli import main as cli
 from equipoise.federation.method import parse, read_value
 from equipoise.methods import METHODS
+from equipoise.report.figures import PLOTS
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
 
@@ -304,6 +305,12 @@ def nav(entry: Any) -> Iterator[str]:
     else:
         for value in entry:
             yield from nav(value)
+
+
+def test_every_figure_is_in_the_gallery() -> None:
+    text = (ROOT / "docs/gallery.md").read_text()
+    assert set(re.findall(r"assets/gallery/(\w+)\.png", text)) == set(PLOTS)
+    assert {path.stem for path in (ROOT / "docs/assets/gallery").iterdir()} == set(PLOTS)
 
 
 def test_every_page_is_in_the_menu() -> None:

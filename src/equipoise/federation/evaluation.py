@@ -299,16 +299,17 @@ class EvaluationSets:
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """Accuracy on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
-        models = [deployable(trial, p, m) for m in range(self.n)]
         found: dict[str, list[float]] = {name: [] for name in self.sets}
-        for m, vector in enumerate(models):
-            for name, score in self._scores(trial, vector, {n: self.sets[n] for n in self._own(m)}, ()).items():
-                found[name].append(score["accuracy"])
+        clients: list[float | None] = []
+        for m in range(self.n):
+            own, vector = self._own(m), deployable(trial, p, m)
+            scores = self._scores(trial, vector, {name: self.sets[name] for name in own}, ())
+            for name in own:
+                found[name].append(scores[name]["accuracy"])
+            known = self.of_clients is None
+            clients.append(self.average(scores, own) if known else self._of_client(trial, p, m, vector))
         groups = {name: {"accuracy": float(np.mean(of)) if of else math.nan} for name, of in found.items()}
-        return {
-            "groups": groups,
-            "clients": {"accuracy": [self._of_client(trial, p, m, models[m]) for m in range(self.n)]},
-        }
+        return {"groups": groups, "clients": {"accuracy": clients}}
 
     def measured(self, t: int, rounds: int) -> tuple[str, ...]:
         """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model
