@@ -170,26 +170,26 @@ def test_advice_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setenv(LIMIT, "30MiB")
     with pytest.raises(eq.ForecastError) as error:
-        runs.check_memory(configure("fedavg", "digits", **settings))
+        runs.check(configure("fedavg", "digits", **settings))
     told = re.search(
         r"at least (\S+ MiB).*updates of the round.*40 clients x 656,810 numbers.*participation (0\.\d+)",
         str(error.value),
     )
     assert told is not None, str(error.value)
     share = float(told[2])
-    runs.check_memory(configure("fedavg", "digits", participation=share, **settings))
+    runs.check(configure("fedavg", "digits", participation=share, **settings))
     with pytest.raises(eq.ForecastError):
-        runs.check_memory(configure("fedavg", "digits", participation=2 * share, **settings))
+        runs.check(configure("fedavg", "digits", participation=2 * share, **settings))
     monkeypatch.setenv(LIMIT, "8GiB")
-    runs.check_memory(configure("fedavg", "digits", **settings))
+    runs.check(configure("fedavg", "digits", **settings))
 
 
 def test_state_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"scenario_options": {"clients": 40, "train": [400] * 4, "test": [20] * 4}, "network": "mlp"}
     monkeypatch.setenv(LIMIT, "150MiB")
-    runs.check_memory(configure("fedavg", "digits", **options))
+    runs.check(configure("fedavg", "digits", **options))
     with pytest.raises(eq.ForecastError, match=r"updates of the round|state of the method"):
-        runs.check_memory(configure("scaffold", "digits", **options))
+        runs.check(configure("scaffold", "digits", **options))
 
 
 def test_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

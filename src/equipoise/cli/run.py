@@ -80,7 +80,7 @@ def run(
     if dry_run:
         _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), json_)
         return
-    runs.check_memory(config)
+    runs.check(config)
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
     with Tracking(directory, config.track):

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-PARTICIPANTS, ORDER, SHIFT, NOISE = range(4)  # what a number is for: no two purposes share numbers
+PARTICIPANTS, ORDER, SHIFT, NOISE, THERE, DROPOUT, SPEED = range(
+    7
+)  # what a number is for: no two purposes share numbers
 PAIRS = 1 << 14  # normal numbers drawn at a time: they fit in the cache, and torch does not split them over threads
 
 
@@ -82,13 +84,23 @@ def cohort_size(n_clients: int, share: float) -> int:
     return max(1, round(share * n_clients))
 
 
-def participants(seed: int, t: int, n_clients: int, share: float) -> Tensor:
-    """Ids of the clients of round ``t``, ascending: ``max(1, round(share * N))`` of them, each equally likely."""
+def participants(seed: int, t: int, n_clients: int, share: float, there: NDArray[np.bool_] | None = None) -> Tensor:
+    """Ids of the clients of round ``t``, ascending: ``max(1, round(share * N))`` of them, each equally likely.
+
+    Where only some are ``there`` [N], as many of these; all of them if they are fewer.
+    """
     count = cohort_size(n_clients, share)
-    if count >= n_clients:
-        return torch.arange(n_clients)
-    lots = bits(seed, t, [0], PARTICIPANTS, np.arange(n_clients)[None])[0]
-    return torch.from_numpy(np.sort(np.argsort(lots, kind="stable")[:count]))
+    ids = np.arange(n_clients) if there is None else np.flatnonzero(there)
+    if count >= len(ids):
+        return torch.from_numpy(ids)
+    lots = bits(seed, t, [0], PARTICIPANTS, np.arange(n_clients)[None])[0][ids]
+    return torch.from_numpy(np.sort(ids[np.argsort(lots, kind="stable")[:count]]))
+
+
+def uniform(seed: int, t: int, clients: Sequence[int], purpose: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for each client in round ``t``."""
+    lots = bits(seed, t, clients, purpose, np.zeros((len(clients), 1), np.int64))[:, 0]
+    return (lots >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def generator_states() -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+from equipoise.core.by_name import ByName, by_name
 from equipoise.system.ranges import Range, Rates, check_fields, choice, describe, number, rates, text
 from equipoise.system.suggestions import unknown
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from equipoise.engines.job import Engine
 
 Made = TypeVar("Made")
+SIMULATED = ("availability", "joins", "dropout", "time_limit", "speed_spread")  # of clients that come and go
 SCENARIO = "the scenario's"  # the default of a run of a scenario
 
 
@@ -74,6 +76,30 @@ class Settings:
     participation: float = setting(
         number(1.0, 0, 1, above=True), "share of the clients that train in a round", SCENARIO
     )
+    availability: float | str | Mapping[str, float | str] = setting(
+        by_name(1.0, 0, 1, above=True),
+        "chance that a client is there in a round: a number, by group or client, 0.9, south=0.3, or cycle(1, 0.2, period=24)",
+        example="south=0.3",
+    )
+    joins: int | str | Mapping[str, int] = setting(
+        by_name(0, 0),
+        "first round, counted from 0, in which a client can be there, by group or client",
+        example="south=10",
+    )
+    dropout: float | str | Mapping[str, float | str] = setting(
+        by_name(0.0, 0, 1, below=True),
+        "chance that a selected client fails in the middle of a round, given as availability is",
+        example=0.1,
+    )
+    time_limit: float | None = setting(
+        number(None, 0, above=True, below=True),
+        "longest time of a client in a round, in times of the median client; who takes longer is late and does not count",
+        "none",
+        example=2.0,
+    )
+    speed_spread: float = setting(
+        number(0.0, 0, below=True), "how much clients differ in speed: standard deviation of its logarithm", example=0.5
+    )
     validation: float = setting(
         number(0.0, 0, 1, below=True),
         "share of each client's own training samples that it holds out, on which models are validated; 0 for none",
@@ -117,6 +143,11 @@ class Keywords(TypedDict, total=False):
     steps: int | None
     batch_size: int
     participation: float
+    availability: float | str | Mapping[str, float | str]
+    joins: int | str | Mapping[str, int]
+    dropout: float | str | Mapping[str, float | str]
+    time_limit: float | None
+    speed_spread: float
     validation: float
     engine: str | Engine
     chunk: int | None
@@ -190,7 +221,7 @@ def check_settings(holder: Any) -> None:
         allowed, value = f.metadata.get("allowed"), getattr(holder, f.name)
         if isinstance(allowed, Range) and not allowed.whole and value is not None:
             object.__setattr__(holder, f.name, float(value))
-        if isinstance(allowed, Rates):
+        if isinstance(allowed, Rates | ByName):
             object.__setattr__(holder, f.name, allowed.plain(value))
 
 

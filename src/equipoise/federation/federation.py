@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.core import task
+from equipoise.core.presence import Presence
 from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
@@ -45,6 +46,7 @@ from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
 from equipoise.report.notebook import block
 from equipoise.system.ranges import check_option, check_whole
+from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -184,6 +186,8 @@ class Federation:
             workers=self.workers,
             away=population is not None,
         )
+        there = Presence.of(settings, known.names, self.tests.groups, [d.size for d in known.data])
+        self.trial = replace(self.trial, presence=there)
         self.collaborative = self.method.bound != "upper" and (
             collaborative or bool(self.method.needs & contributions.NEEDS)
         )
@@ -322,6 +326,10 @@ class Federation:
         ``fit`` calls it. What was found for as many rounds, or was given, is kept.
         """
         check_rounds(rate(self.solver.lr), rounds)
+        if self.trial.presence is not None:
+            never = [self.names[m] for m in (self.trial.presence.joins >= rounds).nonzero()[0]]
+            if never:
+                log.warning("The last round is %d, and joins lets %s begin later, so never.", rounds - 1, some(never))
         self.trial = replace(self.trial, rounds=rounds)
         known = self.alone is not None and self.alone.get("rounds") in (None, rounds)
         if self.collaborative and not known:

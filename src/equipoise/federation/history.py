@@ -42,6 +42,7 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     "manifest.json": "The run is intact. Delete this file and summary.json; resuming the run writes both again.",
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
+ATTENDANCE = ("trained", "late", "dropped", "absent", "not selected")  # what a client can do in a round
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
     "method",
@@ -96,6 +97,7 @@ class History:
           clients of a group, and by client. `"stopped"`, in the last round: why training ended before its planned rounds.
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
         - `"losses"`: the mean cross-entropy of each of these clients in training; not of sites, which keep it.
+        - `"absent"`, `"late"`, `"dropped"`: ids of the clients that a simulation let be away, take too long, or fail in the middle.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
         - `"kept"`: share of the update entries that FPHL kept.
         - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency; `"agreement"`: lists of n + 1 counts, of
@@ -308,6 +310,24 @@ class History:
         """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
         return _clients_frame(self)
 
+    @property
+    def attendance(self) -> NDArray[np.int8] | None:
+        """What every client did in every round, `[rounds, N]`: the place of it in `ATTENDANCE`; None where all are always there."""
+        records = [record for record in self.records if "absent" in record]
+        table = np.full((len(records), _clients(self)), len(ATTENDANCE) - 1, np.int8)
+        for row, record in zip(table, records, strict=True):
+            for place, key in enumerate(("ids", "late", "dropped", "absent")):
+                row[record[key]] = place
+        return table if records else None
+
+    def presence(self) -> "pd.DataFrame":
+        """Who was there, in simulations of clients that come and go: rounds in which each client trained, was late, ...
+
+        One row per client, columns `client, name, group` and those of `ATTENDANCE`; no row where all are always there. A client whose
+        update was refused counts as not selected.
+        """
+        return _presence_frame(self)
+
     def validation(self) -> "pd.DataFrame":
         """On what clients hold out of their own samples: one row per round, columns `round, accuracy, loss, worst`.
 
@@ -415,6 +435,22 @@ def _clients_frame(history: History) -> "pd.DataFrame":
         )
     ]
     return pd.DataFrame(rows, columns=["round", "client", "name", "group", "accuracy"])
+
+
+def _presence_frame(history: History) -> "pd.DataFrame":
+    import pandas as pd
+
+    table = history.attendance
+    rows = [
+        (
+            m,
+            history.client_names[m],
+            history.client_groups[m],
+            *(int(n) for n in np.bincount(of, minlength=len(ATTENDANCE))),
+        )
+        for m, of in enumerate([] if table is None else table.T)
+    ]
+    return pd.DataFrame(rows, columns=["client", "name", "group", *ATTENDANCE])
 
 
 def _validation_frame(history: History) -> "pd.DataFrame":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.core.draws import cohort_size
+from equipoise.core.presence import simulated
 from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
 from equipoise.system.environment import code, kind, machine, release
@@ -29,6 +30,8 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
         f"engine {choice.engine}: {choice.why}",
         f"BatchNorm: {_batch_norm(trial)}",
     ]
+    if given := simulated(s):
+        lines.append(f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in given.items())}")
     if trial.neurons is not None:
         sizes = ", ".join(f"{name} {n}" for name, n in zip(trial.neurons.names, trial.neurons.sizes, strict=True))
         shared = [f"{name} is everybody's ({why})" for name, why in trial.neurons.left_out.items()]

@@ -45,7 +45,11 @@ def one_round(trial: Trial, now: Progression, rounds: int) -> tuple[Progression,
 
 def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression, Record]:
     """The moments of a round in their order, as the page on architecture lists them."""
-    asked = draws.participants(trial.settings.seed, before.t, len(trial.data), trial.settings.participation)
+    asked, missing = _who(trial, before.t)
+    if not len(asked):
+        nobody = {"down": [], "up": [], "full": before.vector.nbytes}
+        record = {"round": before.t, "ids": [], "weights": [], **missing, "bytes": nobody}
+        return replace(before, t=before.t + 1), {**record, **_who_holds_what(trial, before, before)}
     asked = asked.to(before.vector.device)
     now, job, lost = _hand_out(trial, before, asked, rounds)
     with closing(_visits(trial, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
@@ -64,7 +68,18 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
     following = Progression(now.t + 1, vector, states, server, given, own, sent)
     record = _record(cohort, answers, trial.names)
-    return following, {**record, **_rate(trial, job), **traffic, **_who_holds_what(trial, before, now)}
+    return following, {**record, **missing, **_rate(trial, job), **traffic, **_who_holds_what(trial, before, now)}
+
+
+def _who(trial: Trial, t: int) -> tuple[Tensor, Record]:
+    """The clients that train in a round, and a record of those whom a simulation lets be away, late or fail.
+
+    Of these the server hears nothing, as of clients that were not selected: the quorum counts the others.
+    """
+    s = trial.settings
+    if trial.presence is None:
+        return draws.participants(s.seed, t, len(trial.data), s.participation), {}
+    return trial.presence.round(t, s.participation)
 
 
 def _prepared(trial: Trial, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Progression:

@@ -15,6 +15,7 @@ from equipoise.core.alignment import aligned
 from equipoise.core.client_rows import Rows
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
+from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver
@@ -35,7 +36,7 @@ class Trial:
     """Everything about a run that does not change: see :class:`equipoise.Federation` for the meaning of each.
 
     ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches
-    alone, ``neurons`` are the network's hidden units; each is None where no rule needs it. ``workers`` is how many cores
+    alone, ``neurons`` are the network's hidden units; each is None where no rule needs it. ``presence`` says who is there, None: everybody. ``workers`` is how many cores
     evaluation may use, ``rounds`` how many are planned, as far as known. Clients that are ``away`` keep their state and their private coordinates where they are.
     """
 
@@ -53,6 +54,7 @@ class Trial:
     oracle: Oracle | None = None
     contribution: Tensor | None = None
     neurons: Neurons | None = None
+    presence: Presence | None = None
     workers: int = 1
     away: bool = False
     rounds: int = 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from equipoise.core.settings import RunSettings, Settings, check_settings
+from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings
 from equipoise.system.ranges import misfit, number, text
 
 OF_SITES = ("engine", "chunk", "device", "track")  # settings of which each site has its own, or none
@@ -35,6 +35,9 @@ class AppSettings(Settings, RunSettings):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        own = {f.name: f.default for f in fields(Settings)}
+        if given := [name for name in SIMULATED if getattr(self, name) != own[name]]:
+            raise ValueError(f"{_key(given[0])} is for simulation: sites come and go themselves. Leave it out.")
         if not self.run_dir:
             raise ValueError("run-dir must be the path of a directory; found ''.")
 
@@ -67,7 +70,7 @@ class AppSettings(Settings, RunSettings):
 
     def table(self) -> dict[str, Any]:
         """The settings as in ``pyproject.toml``, where a value is never None."""
-        own = [f for f in fields(self) if f.name not in OF_SITES]
+        own = [f for f in fields(self) if f.name not in (*OF_SITES, *SIMULATED)]
         return {_key(f.name): _off(f) if (value := getattr(self, f.name)) is None else value for f in own}
 
     def config(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import IO
 
+from equipoise.core.presence import simulated
 from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
@@ -77,6 +78,8 @@ def compare(
     for k, path in enumerate(paths):
         if path in paths[:k]:
             raise ValueError(f"The method {configs[k].label} is given twice. Name each once.")
+    if simulated(configs[0]):
+        runs.check(configs[0])
     for config, path in zip(configs, paths, strict=True):
         runs.start(config, path)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))

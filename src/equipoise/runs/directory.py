@@ -18,7 +18,8 @@ from torch import nn
 
 from equipoise import flower, networks, scenarios
 from equipoise.core.model import Model
-from equipoise.core.settings import made
+from equipoise.core.presence import Presence
+from equipoise.core.settings import SIMULATED, made
 from equipoise.data.holdings import examples
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
@@ -42,6 +43,7 @@ OWN = (
     "method",
     "label",
     "participation",
+    *SIMULATED,
     "quorum",
     "checkpoint_every",
     "engine",
@@ -115,14 +117,17 @@ def finished(directory: Path) -> bool:
     return (directory / "summary.json").exists()
 
 
-def check_memory(config: RunConfig) -> None:
-    """Require that what a run takes for certain fits into the memory that is free, before its directory is made.
+def check(config: RunConfig) -> None:
+    """Require, before its directory is made, that a run fits into the memory that is free, as far as that is certain.
 
     Raises
     ------
     ForecastError : it does not.
+    ValueError : its settings name clients that are not there.
     """
-    _check_memory(config, *_made(config))
+    data, net = _made(config)
+    _check_memory(config, data, net)
+    Presence.of(config, data.client_names, data.client_groups, data.sizes)
 
 
 def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:

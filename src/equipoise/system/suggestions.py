@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def near(word: str, known: Iterable[str]) -> str:
     """``" Did you mean 'fedheal'?"``, or nothing where no known word is near."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def some(names: Sequence[str], most: int = 10) -> str:
+    """The first of some names."""
+    return ", ".join(names[:most]) + ", ..." * (len(names) > most)
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:

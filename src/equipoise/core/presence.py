@@ -1,0 +1,119 @@
+"""Clients that come and go, in simulation: who is there in a round, who fails in the middle of it, who is too slow."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.core import draws
+from equipoise.core.by_name import ByName, Cycle
+from equipoise.core.settings import SIMULATED, Settings
+from equipoise.system.suggestions import near, some
+
+Ids = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What decides who takes part, one entry per client.
+
+    ``keys`` stand for the clients' names, so that a client draws the same numbers wherever it stands in the list; ``there``
+    is the chance that it is there, ``dropout`` that it fails, ``joins`` its first round, ``late`` whether it misses every round.
+    """
+
+    seed: int
+    keys: tuple[int, ...]
+    there: tuple[float | Cycle, ...]
+    joins: NDArray[np.int64]
+    dropout: tuple[float | Cycle, ...]
+    late: NDArray[np.bool_]
+
+    @staticmethod
+    def of(
+        settings: Settings, names: Sequence[str], groups: Sequence[str] | None, sizes: Sequence[int]
+    ) -> Presence | None:
+        """From the settings; None where they let everybody be there.
+
+        Parameters
+        ----------
+        names, groups, sizes : of the clients; the number of samples of each.
+
+        Raises
+        ------
+        ValueError : a name that no group or client has; clients that are all too slow; a spread without a limit.
+        """
+        if not simulated(settings):
+            return None
+        there, joins, dropout = (_each(settings, name, names, groups) for name in ("availability", "joins", "dropout"))
+        keys = tuple(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") for name in names)
+        late = _late(settings, keys, sizes)
+        return Presence(settings.seed, keys, there, np.array(joins, np.int64), dropout, late)
+
+    def round(self, t: int, share: float) -> tuple[Tensor, Ids]:
+        """The clients whose work counts in round ``t``, and the ids of those absent, late and dropped.
+
+        ``share`` of all clients are selected, or all that are there if these are fewer.
+        """
+        there = self._happens(t, draws.THERE, self.there) & (self.joins <= t)
+        asked = draws.participants(self.seed, t, len(self.keys), share, there).numpy()
+        fails = self._happens(t, draws.DROPOUT, self.dropout)[asked]
+        slow = self.late[asked] & ~fails
+        lost = {"absent": np.flatnonzero(~there), "late": asked[slow], "dropped": asked[fails]}
+        return torch.from_numpy(asked[~(fails | slow)]), {kind: ids.tolist() for kind, ids in lost.items()}
+
+    def _happens(self, t: int, purpose: int, chances: Sequence[float | Cycle]) -> NDArray[np.bool_]:
+        chance = [p(t) if isinstance(p, Cycle) else p for p in chances]
+        return draws.uniform(self.seed, t, self.keys, purpose) < chance
+
+
+def simulated(settings: Settings) -> dict[str, object]:
+    """The settings that make clients come and go, where they are not those of clients that are always there."""
+    return {
+        f.name: value
+        for f in fields(Settings)
+        if f.name in SIMULATED and (value := getattr(settings, f.name)) != f.default
+    }
+
+
+def _each(
+    settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None
+) -> tuple[float | Cycle, ...]:
+    """The value of a setting for every client: that of its name, of its group, or of all others."""
+    f = next(f for f in fields(Settings) if f.name == setting)
+    allowed: ByName = f.metadata["allowed"]
+    given = allowed.read(getattr(settings, setting))
+    known = [*dict.fromkeys(groups or ()), *names]
+    for name in given:
+        if name and name not in known:
+            raise ValueError(
+                f"{setting}: no group or client is called {name!r}.{near(name, known)} There are: {some(known)}."
+            )
+    rest = given.get("", allowed.read(f.default)[""])
+    return tuple(given.get(n, given.get(g, rest)) for n, g in zip(names, groups or names, strict=True))
+
+
+def _late(settings: Settings, keys: Sequence[int], sizes: Sequence[int]) -> NDArray[np.bool_]:
+    """Which clients take longer than the limit, in units of the median client's time."""
+    if settings.time_limit is None:
+        if settings.speed_spread:
+            raise ValueError(
+                f"speed_spread={settings.speed_spread:g} says nothing without a limit of time. Give time_limit=2, for example."
+            )
+        return np.zeros(len(keys), np.bool_)
+    work = np.array(sizes, np.float64) if settings.steps is None else np.ones(len(keys))
+    lots = draws.uniform(settings.seed, 0, keys, draws.SPEED)
+    speed = np.exp([settings.speed_spread * NormalDist().inv_cdf(u) for u in np.clip(lots, 2**-54, None)])
+    time = work / speed / np.median(work / speed)
+    if settings.time_limit < time.min():
+        raise ValueError(
+            f"time_limit={settings.time_limit:g}: every client would be late, as the fastest takes {time.min():.2g} times as long as "
+            "the median client. Raise it."
+        )
+    return time > settings.time_limit
