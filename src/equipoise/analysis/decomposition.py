@@ -124,6 +124,10 @@ def _measured(
 
     following, record = one_round(replace(trial, engine=watching), now, rounds)
     ids = record["ids"]  # without those in quarantine
+    if not ids:
+        raise ValueError(
+            f"In round {now.t} nobody was there to train, so its loss has no parts. Measure other rounds, by every, or let clients be there."
+        )
     cross = torch.stack([_losses(trial, tests, models[m], ids) for m in ids])
     after = _losses(trial, tests, evaluation.published(trial, following), ids)
     found = decompose(cross.numpy(), after.numpy(), trial.setup.sizes[ids].cpu().numpy())

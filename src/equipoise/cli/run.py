@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -189,6 +189,8 @@ def _show_results(
     for history in histories:
         for line in _quarantined(history):
             out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)
+        if (there := history.attendance) is not None:
+            out.print(escape(_who_trained(history, there)), highlight=False)
     out.print(rich_table(compared, out.width, details))
     out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
 
@@ -200,6 +202,17 @@ def _show_forecast(forecast: Forecast, json_: bool) -> None:
     else:
         out.print(escape(str(forecast)), soft_wrap=True, highlight=False)
     forecast.check()
+
+
+def _who_trained(history: History, attendance: Any) -> str:
+    """A line about clients that come and go."""
+    trained, late, dropped, absent, _ = ((attendance == k).sum(0) for k in range(5))
+    idle = int((~(attendance == 0).any(1)).sum())
+    return (
+        f"{history.label} seed {history.seed}: clients trained in {trained.min()} to {trained.max()} of {len(attendance)} rounds "
+        f"(fewest: {history.client_names[trained.argmin()]}); {absent.sum()} times one was absent, {late.sum()} late, "
+        f"{dropped.sum()} dropped out; in {idle} round{'s' * (idle != 1)} nobody trained"
+    )
 
 
 def _quarantined(history: History) -> list[str]:

@@ -304,7 +304,8 @@ def forecast(
 
 
 def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
-    trial, now, total = _with_contribution(fed), fed.progress, fed.progress.t + rounds
+    trial = replace(_with_contribution(fed), presence=None)  # a round with all that may be selected takes the most
+    now, total = fed.progress, fed.progress.t + rounds
     N, M, device = len(trial.data), cohort_size(len(trial.data), trial.settings.participation), now.vector.device
     held, free = memory.taken(device), memory.free(device)
     if free is not None:  # the state is there already

@@ -24,6 +24,7 @@ from equipoise.federation.records import (
     shorten,
 )
 from equipoise.federation.stopping import BEST, selected, value
+from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.system.files import write_atomically
@@ -42,7 +43,6 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     "manifest.json": "The run is intact. Delete this file and summary.json; resuming the run writes both again.",
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
-ATTENDANCE = ("trained", "late", "dropped", "absent", "not selected")  # what a client can do in a round
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
     "method",
@@ -312,13 +312,8 @@ class History:
 
     @property
     def attendance(self) -> NDArray[np.int8] | None:
-        """What every client did in every round, `[rounds, N]`: the place of it in `ATTENDANCE`; None where all are always there."""
-        records = [record for record in self.records if "absent" in record]
-        table = np.full((len(records), _clients(self)), len(ATTENDANCE) - 1, np.int8)
-        for row, record in zip(table, records, strict=True):
-            for place, key in enumerate(("ids", "late", "dropped", "absent")):
-                row[record[key]] = place
-        return table if records else None
+        """What every client did in every round, see :func:`equipoise.metrics.attendance.attendance`."""
+        return attendance(self.records, _clients(self))
 
     def presence(self) -> "pd.DataFrame":
         """Who was there, in simulations of clients that come and go: rounds in which each client trained, was late, ...

@@ -16,8 +16,8 @@ from equipoise.metrics.performance import last_rounds
 from equipoise.report import drawing
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
-from equipoise.report.holdings import example_images, who_has_what
-from equipoise.report.layout import FAILED
+from equipoise.report.holdings import ROWS, example_images, who_has_what
+from equipoise.report.layout import FAILED, attended
 from equipoise.report.statistics import Comparison, Run
 
 if TYPE_CHECKING:
@@ -637,6 +637,48 @@ def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
     return None
 
 
+def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
+    """How often the clients of every group trained, and beside it the accuracy that each method has on the group.
+
+    Raises
+    ------
+    ValueError : all clients were always there.
+    """
+    found = Comparison.of(histories, last)
+    _, shares = attended(found)
+    if not shares:
+        raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")
+    names = [drawing.plain(name, drawing.SHORT) for name in shares]
+    tested = any(name in of["groups"] for of in found["methods"] for name in shares)
+    few = len(names) <= ROWS
+    room = max(0.2, 0.1 + drawing.height(names)) if few else 3 / len(names)
+    figure, panels = drawing.panels(1 + tested, columns=1 + tested, height=room * len(names) + 0.3)
+    rows, trained = range(len(names)), [100 * float(of[0]) for of in shares.values()]
+    panels[0].barh(rows, [100] * len(names), 0.7, color=FAINT, linewidth=0)
+    panels[0].barh(rows, trained, 0.7, color=INK, linewidth=0)
+    panels[0].set_xlabel("rounds trained (%)", size=8, color=INK)
+    for i, of in enumerate(found["methods"] if tested else ()):
+        accuracy = [of["groups"].get(name, {}).get("mean") for name in shares]
+        panels[1].plot(
+            np.array(accuracy, dtype=np.float64),
+            rows,
+            MARKERS[i % len(MARKERS)],
+            color=drawing.color(i),
+            markersize=4,
+            label=drawing.plain(of["method"]),
+        )
+        panels[1].set_xlabel("accuracy (%)", size=8, color=INK)
+    for axes in panels:
+        axes.set_xlim(0, 100)
+        axes.set_yticks(rows if few else [], names if few else [])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+    panels[0].invert_yaxis()
+    panels[-1].grid(axis="x", color=FAINT, linewidth=0.5)
+    drawing.legend(figure, panels[-1], [of["method"] for of in found["methods"]] if tested else [])
+    return figure
+
+
 def draw_all(histories: Sequence[History] | Comparison) -> dict[str, Figure]:
     """Every figure that the histories hold the data for, by name.
 
@@ -832,6 +874,13 @@ PLOTS: Final = {
         "Clients from worst to best",
         "Accuracy of the model each client predicts with, clients sorted from worst to best, on the test set of "
         "the client's own group.",
+    ),
+    "presence": Plot(
+        presence,
+        lambda found: bool(attended(found)[1]),
+        "Who trained how often",
+        "Share of the rounds in which a client trained, mean over the clients of a group and over seeds; on the right the accuracy of the "
+        "global model on the group, {when}, if it has a test set.",
     ),
     "weights": Plot(
         weights,

@@ -29,6 +29,7 @@ from equipoise.report.layout import (
     over_groups,
     paired_tests,
     sheets,
+    who_was_there,
 )
 from equipoise.report.notes import listed
 from equipoise.report.sentences import limits, verdict, when
@@ -122,6 +123,8 @@ def render(histories: Sequence[History] | Comparison) -> str:
         clients=of_clients,
         every=every_client(found),
         traffic=communication(found),
+        presence=who_was_there(found),
+        trained=[drawn.pop("presence")] if "presence" in drawn else [],
         data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
         figures=list(drawn.values()),
         quarantined=list(provenance.quarantined(found.histories)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from equipoise.metrics.attendance import ATTENDANCE
 from equipoise.metrics.columns import COLLABORATION, INDICES, PARITY, Column, placed, spread
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds
@@ -331,6 +333,38 @@ def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
     )
     titles = ("to a client, per round", "from a client, per round", "all, per round", "whole run", f"times {first}")
     return _block("communication", "Communication", Grid(titles, tuple(rows)), text)
+
+
+def attended(comparison: Comparison) -> tuple[str, dict[str, np.typing.NDArray[np.float64]]]:
+    """A method, and the share of its rounds that every client, or those of every group, spent as each of `ATTENDANCE`.
+
+    Of the first method whose clients come and go; the mean over clients and seeds. Nothing where all are always there.
+    """
+    for label, seeds in comparison.runs.items():
+        found = defaultdict[str, list[np.typing.NDArray[np.float64]]](list)
+        for history in (run.history for run in seeds.values()):
+            table = history.attendance
+            by = history.client_groups if len(set(history.client_groups)) > 1 else history.client_names
+            for name, of in zip(by, () if table is None else table.T, strict=False):
+                found[name].append(np.bincount(of, minlength=len(ATTENDANCE)) / len(of))
+        if found:
+            return label, {name: np.mean(shares, axis=0) for name, shares in found.items()}
+    return "", {}
+
+
+def who_was_there(comparison: Comparison) -> Sheet | None:
+    """How often clients trained, were late, failed or were away; None where all are always there."""
+    label, shares = attended(comparison)
+    if not shares:
+        return None
+    grouped = not set(shares) & {name for history in comparison.histories for name in history.client_names}
+    rows = tuple((name, tuple(Cell(number(100 * float(x), 1)) for x in of)) for name, of in shares.items())
+    text = (
+        f"Percent of the rounds of {label}, mean over {'the clients of a group and over ' * grouped}seeds. Who is there follows from the seed "
+        "and the settings and not from the training, so it is the same for every method that has the same. Groups also differ in "
+        "their data: the table alone does not say what absence does to one. Runs in which all clients are there show that."
+    )
+    return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, "Group" if grouped else "Client")
 
 
 def paired_tests(comparison: Numbers) -> list[PairedTests]:
