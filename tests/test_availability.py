@@ -10,11 +10,17 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.analysis.decomposition import trace
+from equipoise.cli.run import _who_trained
 from equipoise.core import draws
 from equipoise.core.by_name import ByName, Cycle
 from equipoise.core.presence import Presence
 from equipoise.core.settings import SIMULATED, Settings
 from equipoise.flower.settings import AppSettings
+from equipoise.metrics.attendance import ATTENDANCE
+from equipoise.report.html import render
+from equipoise.report.layout import who_was_there
+from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
 from equipoise.system.ranges import Range
 from helpers import clients, consortium, federation, fitted, identical, samples, told
@@ -98,10 +104,11 @@ def test_engines_agree(method: str) -> None:
     given = {**COMING, "availability": "0.9, south=0.5", "groups": groups, "tests": tests, "participation": 0.8}
     a = fitted(method, 6, **given)
     assert {kind for record in a.records for kind in ("absent", "dropped") if record[kind]} == {"absent", "dropped"}
-    b = fitted(method, 6, engine="stacked", **given)
+    b = fitted(method, 6, engine="stacked", chunk=2, **given)
     c = consortium(method, **given)
     c.fit(6, progress=False)
-    for other in (b, c):
+    d = fitted(method, 6, engine="workers", workers=2, **given)
+    for other in (b, c, d):
         for one, two in zip(a.records, other.records, strict=True):
             for key in ("ids", "absent", "late", "dropped"):
                 assert one[key] == two[key]
@@ -199,11 +206,54 @@ def test_defaults_change_nothing() -> None:
 def test_history_counts_what_each_client_did() -> None:
     history = fitted("fedavg", 9, **COMING).history
     table = history.presence()
-    assert table[["trained", "late", "dropped", "absent", "not selected"]].sum(axis=1).tolist() == [9] * 5
+    assert table[list(ATTENDANCE)].sum(axis=1).tolist() == [9] * 5
     for m, row in table.iterrows():
         assert row["trained"] == sum(m in record["ids"] for record in history.records)
         assert row["absent"] == sum(m in record["absent"] for record in history.records)
         assert row["dropped"] == sum(m in record["dropped"] for record in history.records)
+
+
+def test_the_report_says_who_was_there() -> None:
+    tests = {"north": samples(20, 7), "south": samples(20, 8)}
+    given = {"groups": list(GROUPS), "tests": tests, "participation": 1.0}
+    history = fitted("fedavg", 10, availability="south=0.3", **given).history
+    table = history.presence()
+    sheet = who_was_there(Comparison.of([history]))
+    assert sheet is not None
+    assert sheet.head == "Group"
+    shown = {name: [float(cell.mean) for cell in cells] for name, cells in sheet.grid.rows}
+    for name in tests:
+        mine = table[table.group == name]
+        assert shown[name] == pytest.approx([10 * mine[what].mean() for what in ATTENDANCE], abs=0.051)
+    assert shown["north"] == [100, 0, 0, 0, 0]
+    assert history.attendance is not None
+    line = _who_trained(history, history.attendance)
+    least = table.trained.min()
+    assert line.startswith(f"fedavg seed 3: clients trained in {least} to 10 of 10 rounds (fewest: client-")
+    assert line.endswith(
+        f"{table.absent.sum()} times one was absent, 0 late, 0 dropped out; in 0 rounds nobody trained"
+    )
+    assert who_was_there(Comparison.of([fitted("fedavg", 2, **given).history])) is None
+
+
+@pytest.mark.slow
+def test_the_page_has_the_section_only_where_clients_come_and_go() -> None:
+    tests = {"north": samples(20, 7), "south": samples(20, 8)}
+    runs = [fitted("fedavg", 3, groups=list(GROUPS), tests=tests, availability=p) for p in (0.5, 1)]
+    page, always = (render([run.history]) for run in runs)
+    assert 'id="presence"' in page
+    assert 'id="figure-presence"' in page
+    assert "Who was there" not in always
+    assert "presence" not in always
+
+
+def test_a_round_with_nobody_cannot_be_taken_apart() -> None:
+    fed = federation("fedavg", joins=1, tests={"all": samples(9, 1)})
+    with pytest.raises(ValueError, match=r"^In round 0 nobody was there to train"):
+        trace(fed, 2)
+    assert [row["round"] for row in trace(federation("fedavg", joins=1, tests={"all": samples(9, 1)}), 2, every=2)] == [
+        1
+    ]
 
 
 # settings

@@ -12,7 +12,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.cli.options import TRAINING
-from equipoise.core.settings import Keywords, RunSettings, Settings, changed, made, meaning
+from equipoise.core.settings import SIMULATED, Keywords, RunSettings, Settings, changed, made, meaning
 from equipoise.federation.fingerprint import differing
 from equipoise.flower.settings import OF_SITES, AppSettings
 from equipoise.runs.configuration import RunConfig
@@ -32,7 +32,7 @@ def test_everything_is_made_of_the_fields() -> None:
     names = {f.name for f in KNOWN}
     assert set(TRAINING) >= names - {"method", "seed"}
     assert set(RunConfig(label="a", scenario="digits", network="mlp").table()) >= names
-    assert set(AppSettings().table()) >= {name.replace("_", "-") for name in names - set(OF_SITES)}
+    assert set(AppSettings().table()) >= {name.replace("_", "-") for name in names - {*OF_SITES, *SIMULATED}}
     for f in KNOWN:
         assert meaning(f)[0].islower()
         assert not meaning(f).endswith(".")
