@@ -207,11 +207,10 @@ def _show_forecast(forecast: Forecast, json_: bool) -> None:
 def _who_trained(history: History, attendance: Any) -> str:
     """A line about clients that come and go."""
     trained, late, dropped, absent, _ = ((attendance == k).sum(0) for k in range(5))
-    idle = int((~(attendance == 0).any(1)).sum())
     return (
         f"{history.label} seed {history.seed}: clients trained in {trained.min()} to {trained.max()} of {len(attendance)} rounds "
         f"(fewest: {history.client_names[trained.argmin()]}); {absent.sum()} times one was absent, {late.sum()} late, "
-        f"{dropped.sum()} dropped out; in {idle} round{'s' * (idle != 1)} nobody trained"
+        f"{dropped.sum()} dropped out; in {(attendance != 0).all(1).sum()} rounds nobody trained"
     )
 
 

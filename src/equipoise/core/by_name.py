@@ -63,14 +63,14 @@ class ByName:
 
     def _number(self, value: Any) -> float | Cycle:
         if isinstance(value, str) and (match := CYCLE.fullmatch(value)) and not self.each.whole:
-            cycle = Cycle(float(match[1]), float(match[2]), int(match[3]))
-            if cycle.first in self.each and cycle.other in self.each and cycle.period > 1:
-                return cycle
+            value = Cycle(float(match[1]), float(match[2]), int(match[3]))
+            fits = value.first in self.each and value.other in self.each and value.period > 1
+        else:
+            value = (int if self.each.whole else float)(value) if isinstance(value, str) else value
+            fits = value in self.each
+        if not fits:
             raise ValueError(value)
-        number = (int if self.each.whole else float)(value) if isinstance(value, str) else value
-        if number not in self.each:
-            raise ValueError(value)
-        return number
+        return value  # type: ignore[no-any-return]
 
     def plain(self, value: object) -> float | str:
         """A number, or the text that :meth:`read` reads."""

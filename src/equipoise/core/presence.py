@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,11 +40,7 @@ class Presence:
     def of(
         settings: Settings, names: Sequence[str], groups: Sequence[str] | None, sizes: Sequence[int]
     ) -> Presence | None:
-        """From the settings; None where they let everybody be there.
-
-        Parameters
-        ----------
-        names, groups, sizes : of the clients; the number of samples of each.
+        """From the settings, and the clients' names, groups and numbers of samples; None where everybody is always there.
 
         Raises
         ------
@@ -74,29 +71,20 @@ class Presence:
 
 
 def simulated(settings: Settings) -> dict[str, object]:
-    """The settings that make clients come and go, where they are not those of clients that are always there."""
-    return {
-        f.name: value
-        for f in fields(Settings)
-        if f.name in SIMULATED and (value := getattr(settings, f.name)) != f.default
-    }
+    """The settings that make clients come and go, where they are not their defaults."""
+    return {name: of for name in SIMULATED if (of := getattr(settings, name)) != getattr(Settings, name)}
 
 
-def _each(
-    settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None
-) -> tuple[float | Cycle, ...]:
+def _each(settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None) -> tuple[Any, ...]:
     """The value of a setting for every client: that of its name, of its group, or of all others."""
-    f = next(f for f in fields(Settings) if f.name == setting)
-    allowed: ByName = f.metadata["allowed"]
-    given = allowed.read(getattr(settings, setting))
+    allowed: ByName = Settings.__dataclass_fields__[setting].metadata["allowed"]
+    given = {"": getattr(Settings, setting), **allowed.read(getattr(settings, setting))}
     known = [*dict.fromkeys(groups or ()), *names]
     for name in given:
-        if name and name not in known:
-            raise ValueError(
-                f"{setting}: no group or client is called {name!r}.{near(name, known)} There are: {some(known)}."
-            )
-    rest = given.get("", allowed.read(f.default)[""])
-    return tuple(given.get(n, given.get(g, rest)) for n, g in zip(names, groups or names, strict=True))
+        if name not in ("", *known):
+            near_one, there = near(name, known), some(known)
+            raise ValueError(f"{setting}: no group or client is called {name!r}.{near_one} There are: {there}.")
+    return tuple(given.get(n, given.get(g, given[""])) for n, g in zip(names, groups or names, strict=True))
 
 
 def _late(settings: Settings, keys: Sequence[int], sizes: Sequence[int]) -> NDArray[np.bool_]:

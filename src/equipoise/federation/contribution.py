@@ -83,10 +83,9 @@ def contributions(method: Method, alone: Alone | None, device: torch.device) -> 
 
 def isolated(trial: Trial) -> Trial:
     """The same clients, all of them in every round, who train for themselves only."""
-    method, everybody = Method.of("standalone"), replace(trial.settings, participation=1.0, quorum=0.0)
-    return replace(
-        trial, method=method, private=method.private(trial.model), settings=everybody, neurons=None, presence=None
-    )
+    method, settings = Method.of("standalone"), replace(trial.settings, participation=1.0, quorum=0.0)
+    private = method.private(trial.model)
+    return replace(trial, method=method, private=private, settings=settings, neurons=None, presence=None)
 
 
 def standalone(

@@ -186,8 +186,9 @@ class Federation:
             workers=self.workers,
             away=population is not None,
         )
-        there = Presence.of(settings, known.names, self.tests.groups, [d.size for d in known.data])
-        self.trial = replace(self.trial, presence=there)
+        if self.method.bound != "upper":
+            there = Presence.of(settings, self.names, self.tests.groups, [d.size for d in known.data])
+            self.trial = replace(self.trial, presence=there)
         self.collaborative = self.method.bound != "upper" and (
             collaborative or bool(self.method.needs & contributions.NEEDS)
         )
@@ -326,10 +327,10 @@ class Federation:
         ``fit`` calls it. What was found for as many rounds, or was given, is kept.
         """
         check_rounds(rate(self.solver.lr), rounds)
-        if self.trial.presence is not None:
-            never = [self.names[m] for m in (self.trial.presence.joins >= rounds).nonzero()[0]]
-            if never:
-                log.warning("The last round is %d, and joins lets %s begin later, so never.", rounds - 1, some(never))
+        there = self.trial.presence
+        never = [] if there is None else [self.names[m] for m in (there.joins >= rounds).nonzero()[0]]
+        if never:
+            log.warning("The last round is %d, and joins lets %s begin later, so never.", rounds - 1, some(never))
         self.trial = replace(self.trial, rounds=rounds)
         known = self.alone is not None and self.alone.get("rounds") in (None, rounds)
         if self.collaborative and not known:

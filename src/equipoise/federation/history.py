@@ -316,12 +316,16 @@ class History:
         return attendance(self.records, _clients(self))
 
     def presence(self) -> "pd.DataFrame":
-        """Who was there, in simulations of clients that come and go: rounds in which each client trained, was late, ...
+        """How many rounds each client trained, was late, ..., where a simulation lets clients come and go.
 
-        One row per client, columns `client, name, group` and those of `ATTENDANCE`; no row where all are always there. A client whose
-        update was refused counts as not selected.
+        One row per client, columns `client, name, group` and those of `ATTENDANCE`; no row where all are always there.
         """
-        return _presence_frame(self)
+        import pandas as pd
+
+        table = np.empty((0, 0)) if self.attendance is None else self.attendance
+        n = table.shape[1]
+        who = {"client": range(n), "name": self.client_names[:n], "group": self.client_groups[:n]}
+        return pd.DataFrame(who | {what: (table == k).sum(axis=0) for k, what in enumerate(ATTENDANCE)})
 
     def validation(self) -> "pd.DataFrame":
         """On what clients hold out of their own samples: one row per round, columns `round, accuracy, loss, worst`.
@@ -430,22 +434,6 @@ def _clients_frame(history: History) -> "pd.DataFrame":
         )
     ]
     return pd.DataFrame(rows, columns=["round", "client", "name", "group", "accuracy"])
-
-
-def _presence_frame(history: History) -> "pd.DataFrame":
-    import pandas as pd
-
-    table = history.attendance
-    rows = [
-        (
-            m,
-            history.client_names[m],
-            history.client_groups[m],
-            *(int(n) for n in np.bincount(of, minlength=len(ATTENDANCE))),
-        )
-        for m, of in enumerate([] if table is None else table.T)
-    ]
-    return pd.DataFrame(rows, columns=["client", "name", "group", *ATTENDANCE])
 
 
 def _validation_frame(history: History) -> "pd.DataFrame":

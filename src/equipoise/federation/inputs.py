@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from equipoise.core.draws import cohort_size, generator_states
 from equipoise.core.model import Bound, Model, observe
 from equipoise.core.rates import Layers, RateLike
-from equipoise.core.settings import SIMULATED, Settings
+from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
 from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
@@ -92,10 +92,7 @@ class Frame:
             )
         asked = cohort_size(len(self.data), settings.participation)
         steps = None if settings.steps is None else settings.steps * asked
-        everybody: Any = {f.name: f.default for f in fields(Settings) if f.name in SIMULATED}
-        return replace(self, data=(whole,), names=("all clients",)), replace(
-            settings, steps=steps, participation=1.0, **everybody
-        )
+        return replace(self, data=(whole,), names=("all clients",)), replace(settings, steps=steps, participation=1.0)
 
     def neurons(self, groups: Groups | None = None) -> Neurons:
         """The network's hidden units, checked on a few samples of a client."""

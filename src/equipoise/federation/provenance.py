@@ -30,8 +30,10 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
         f"engine {choice.engine}: {choice.why}",
         f"BatchNorm: {_batch_norm(trial)}",
     ]
-    if given := simulated(s):
-        lines.append(f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in given.items())}")
+    if trial.presence is not None:
+        lines.append(
+            f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s).items())}"
+        )
     if trial.neurons is not None:
         sizes = ", ".join(f"{name} {n}" for name, n in zip(trial.neurons.names, trial.neurons.sizes, strict=True))
         shared = [f"{name} is everybody's ({why})" for name, why in trial.neurons.left_out.items()]

@@ -35,9 +35,9 @@ class AppSettings(Settings, RunSettings):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        own = {f.name: f.default for f in fields(Settings)}
-        if given := [name for name in SIMULATED if getattr(self, name) != own[name]]:
-            raise ValueError(f"{_key(given[0])} is for simulation: sites come and go themselves. Leave it out.")
+        for name in SIMULATED:
+            if getattr(self, name) != getattr(Settings, name):
+                raise ValueError(f"{_key(name)} is for simulation: sites come and go themselves. Leave it out.")
         if not self.run_dir:
             raise ValueError("run-dir must be the path of a directory; found ''.")
 

@@ -645,37 +645,28 @@ def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     ValueError : all clients were always there.
     """
     found = Comparison.of(histories, last)
-    _, shares = attended(found)
-    if not shares:
+    if not (shares := attended(found)):
         raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")
     names = [drawing.plain(name, drawing.SHORT) for name in shares]
     tested = any(name in of["groups"] for of in found["methods"] for name in shares)
-    few = len(names) <= ROWS
+    few, rows = len(names) <= ROWS, range(len(names))
     room = max(0.2, 0.1 + drawing.height(names)) if few else 3 / len(names)
-    figure, panels = drawing.panels(1 + tested, columns=1 + tested, height=room * len(names) + 0.3)
-    rows, trained = range(len(names)), [100 * float(of[0]) for of in shares.values()]
-    panels[0].barh(rows, [100] * len(names), 0.7, color=FAINT, linewidth=0)
-    panels[0].barh(rows, trained, 0.7, color=INK, linewidth=0)
-    panels[0].set_xlabel("rounds trained (%)", size=8, color=INK)
-    for i, of in enumerate(found["methods"] if tested else ()):
-        accuracy = [of["groups"].get(name, {}).get("mean") for name in shares]
-        panels[1].plot(
-            np.array(accuracy, dtype=np.float64),
-            rows,
-            MARKERS[i % len(MARKERS)],
-            color=drawing.color(i),
-            markersize=4,
-            label=drawing.plain(of["method"]),
-        )
-        panels[1].set_xlabel("accuracy (%)", size=8, color=INK)
-    for axes in panels:
-        axes.set_xlim(0, 100)
+    figure, (left, *right) = drawing.panels(1 + tested, columns=1 + tested, height=room * len(names) + 0.3)
+    left.barh(rows, [100] * len(names), 0.7, color=FAINT, linewidth=0)
+    left.barh(rows, [float(of[0]) for of in shares.values()], 0.7, color=INK, linewidth=0)
+    for axes in right:
+        for i, of in enumerate(found["methods"]):
+            accuracy = np.array([of["groups"].get(name, {}).get("mean") for name in shares], dtype=np.float64)
+            how: dict[str, Any] = {"color": drawing.color(i), "label": drawing.plain(of["method"]), "markersize": 4}
+            axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], **how)
+        axes.grid(axis="x", color=FAINT, linewidth=0.5)
+        drawing.legend(figure, axes, [of["method"] for of in found["methods"]])
+    for axes, what in zip((left, *right), ("rounds trained (%)", "accuracy (%)"), strict=False):
+        axes.set(xlim=(0, 100), ylim=(len(names) - 0.5, -0.5))
         axes.set_yticks(rows if few else [], names if few else [])
+        axes.set_xlabel(what, size=8, color=INK)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
-    panels[0].invert_yaxis()
-    panels[-1].grid(axis="x", color=FAINT, linewidth=0.5)
-    drawing.legend(figure, panels[-1], [of["method"] for of in found["methods"]] if tested else [])
     return figure
 
 
@@ -877,7 +868,7 @@ PLOTS: Final = {
     ),
     "presence": Plot(
         presence,
-        lambda found: bool(attended(found)[1]),
+        lambda found: bool(attended(found)),
         "Who trained how often",
         "Share of the rounds in which a client trained, mean over the clients of a group and over seeds; on the right the accuracy of the "
         "global model on the group, {when}, if it has a test set.",

@@ -335,36 +335,29 @@ def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
     return _block("communication", "Communication", Grid(titles, tuple(rows)), text)
 
 
-def attended(comparison: Comparison) -> tuple[str, dict[str, np.typing.NDArray[np.float64]]]:
-    """A method, and the share of its rounds that every client, or those of every group, spent as each of `ATTENDANCE`.
-
-    Of the first method whose clients come and go; the mean over clients and seeds. Nothing where all are always there.
-    """
-    for label, seeds in comparison.runs.items():
-        found = defaultdict[str, list[np.typing.NDArray[np.float64]]](list)
-        for history in (run.history for run in seeds.values()):
-            table = history.attendance
-            by = history.client_groups if len(set(history.client_groups)) > 1 else history.client_names
-            for name, of in zip(by, () if table is None else table.T, strict=False):
-                found[name].append(np.bincount(of, minlength=len(ATTENDANCE)) / len(of))
-        if found:
-            return label, {name: np.mean(shares, axis=0) for name, shares in found.items()}
-    return "", {}
+def attended(comparison: Comparison) -> dict[str, np.typing.NDArray[np.float64]]:
+    """Percent of the rounds that the clients of a group, or each client, spent as each of `ATTENDANCE`; empty if all are always there."""
+    found = defaultdict[str, list[np.typing.NDArray[np.float64]]](list)
+    for history in comparison.histories:
+        table = history.attendance
+        by = history.client_groups if len(set(history.client_groups)) > 1 else history.client_names
+        for name, of in zip(by, () if table is None else table.T, strict=False):
+            found[name].append(100 * np.bincount(of, minlength=len(ATTENDANCE)) / len(of))
+    return {name: np.mean(shares, axis=0) for name, shares in found.items()}
 
 
 def who_was_there(comparison: Comparison) -> Sheet | None:
     """How often clients trained, were late, failed or were away; None where all are always there."""
-    label, shares = attended(comparison)
-    if not shares:
+    if not (shares := attended(comparison)):
         return None
-    grouped = not set(shares) & {name for history in comparison.histories for name in history.client_names}
-    rows = tuple((name, tuple(Cell(number(100 * float(x), 1)) for x in of)) for name, of in shares.items())
     text = (
-        f"Percent of the rounds of {label}, mean over {'the clients of a group and over ' * grouped}seeds. Who is there follows from the seed "
-        "and the settings and not from the training, so it is the same for every method that has the same. Groups also differ in "
-        "their data: the table alone does not say what absence does to one. Runs in which all clients are there show that."
+        "Percent of the rounds, mean over clients and runs. Who is there follows from the seed and the settings, not from the training, so "
+        "it is the same for all methods that have the same. Groups also differ in their data: the table alone does not say what "
+        "absence does to one. The same runs with all clients there would show that."
     )
-    return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, "Group" if grouped else "Client")
+    rows = tuple((name, tuple(Cell(number(float(x), 1)) for x in of)) for name, of in shares.items())
+    head = "Group" if len(set(comparison.histories[0].client_groups)) > 1 else "Client"
+    return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, head)
 
 
 def paired_tests(comparison: Numbers) -> list[PairedTests]:
