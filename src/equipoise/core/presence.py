@@ -44,7 +44,7 @@ class Presence:
 
         Raises
         ------
-        ValueError : a name that no group or client has; clients that are all too slow; a spread without a limit.
+        ValueError : a name that no group or client has; a spread of speeds without a limit.
         """
         if not simulated(settings):
             return None
@@ -98,10 +98,4 @@ def _late(settings: Settings, keys: Sequence[int], sizes: Sequence[int]) -> NDAr
     work = np.array(sizes, np.float64) if settings.steps is None else np.ones(len(keys))
     lots = draws.uniform(settings.seed, 0, keys, draws.SPEED)
     speed = np.exp([settings.speed_spread * NormalDist().inv_cdf(u) for u in np.clip(lots, 2**-54, None)])
-    time = work / speed / np.median(work / speed)
-    if settings.time_limit < time.min():
-        raise ValueError(
-            f"time_limit={settings.time_limit:g}: every client would be late, as the fastest takes {time.min():.2g} times as long as "
-            "the median client. Raise it."
-        )
-    return time > settings.time_limit
+    return work / speed > settings.time_limit * np.median(work / speed)  # type: ignore[no-any-return]

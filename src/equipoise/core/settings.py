@@ -92,8 +92,8 @@ class Settings:
         example=0.1,
     )
     time_limit: float | None = setting(
-        number(None, 0, above=True, below=True),
-        "longest time of a client in a round, in times of the median client; who takes longer is late and does not count",
+        number(None, 1, below=True),
+        "longest time of a client in a round, in times of the median client, at least 1; who takes longer is late and does not count",
         "none",
         example=2.0,
     )
