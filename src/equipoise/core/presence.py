@@ -98,4 +98,4 @@ def _late(settings: Settings, keys: Sequence[int], sizes: Sequence[int]) -> NDAr
     work = np.array(sizes, np.float64) if settings.steps is None else np.ones(len(keys))
     lots = draws.uniform(settings.seed, 0, keys, draws.SPEED)
     speed = np.exp([settings.speed_spread * NormalDist().inv_cdf(u) for u in np.clip(lots, 2**-54, None)])
-    return work / speed > settings.time_limit * np.median(work / speed)  # type: ignore[no-any-return]
+    return work / speed > settings.time_limit * np.median(work / speed)

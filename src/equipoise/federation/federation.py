@@ -266,6 +266,10 @@ class Federation:
         if isinstance(stop, EarlyStopping) and not self.trial.settings.validation:
             raise ValueError(f"EarlyStopping {NONE}: give validation=0.2.")
         total = self.progress.t + rounds
+        there = self.trial.presence
+        never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
+        if never:
+            log.warning("The last round is %d, and joins lets %s begin later, so never.", total - 1, some(never))
         path = Path(directory) if directory is not None else None
         self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
         self.prepare(total, progress=progress)
@@ -327,10 +331,6 @@ class Federation:
         ``fit`` calls it. What was found for as many rounds, or was given, is kept.
         """
         check_rounds(rate(self.solver.lr), rounds)
-        there = self.trial.presence
-        never = [] if there is None else [self.names[m] for m in (there.joins >= rounds).nonzero()[0]]
-        if never:
-            log.warning("The last round is %d, and joins lets %s begin later, so never.", rounds - 1, some(never))
         self.trial = replace(self.trial, rounds=rounds)
         known = self.alone is not None and self.alone.get("rounds") in (None, rounds)
         if self.collaborative and not known:
