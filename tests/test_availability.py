@@ -13,7 +13,7 @@ import equipoise as eq
 from equipoise.analysis.decomposition import trace
 from equipoise.cli.run import _who_trained
 from equipoise.core import draws
-from equipoise.core.by_name import ByName, Cycle
+from equipoise.core.by_name import ByName
 from equipoise.core.presence import Presence
 from equipoise.core.settings import SIMULATED, Settings
 from equipoise.flower.settings import AppSettings
@@ -56,16 +56,6 @@ def test_dropouts_are_a_share_of_those_selected_and_independent_of_absence() -> 
         sum(map(len, of)) for of in ([ids for ids, _ in rounds], [lost["dropped"] for _, lost in rounds])
     )
     assert dropped / (trained + dropped) == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 20_000))
-
-
-def test_a_cycle_goes_to_the_other_chance_and_back() -> None:
-    cycle = Cycle(1.0, 0.2, 8)
-    assert [cycle(t) for t in (0, 2, 4, 6, 8)] == pytest.approx([1.0, 0.6, 0.2, 0.6, 1.0])
-    there = presence(availability="cycle(1, 0.2, period=8)")
-    counts = [400 - len(there.round(t, 1.0)[1]["absent"]) for t in range(8)]
-    assert counts[0] == 400
-    assert counts[4] < counts[2] < counts[0]
-    assert counts[4] < counts[6]
 
 
 def test_a_share_of_all_clients_is_selected_among_those_there() -> None:
@@ -259,9 +249,9 @@ def test_a_round_with_nobody_cannot_be_taken_apart() -> None:
 # settings
 def test_text_numbers_and_tables_say_the_same() -> None:
     allowed = ByName(Range(0, 1, above=True))
-    assert allowed.read("0.9, south=0.3") == allowed.read({"": 0.9, "south": "0.3"}) == {"": 0.9, "south": 0.3}
-    odd = {'a "b", c': 0.5, "x=y": 0.25, "Clinic (west)": "cycle(0.1, 0.9, period=24)", "": 1}
-    assert allowed.read(allowed.plain(odd)) == {**odd, "Clinic (west)": Cycle(0.1, 0.9, 24)}
+    assert allowed.read("0.9, south=0.3") == allowed.read({"": 0.9, "south": 0.3}) == {"": 0.9, "south": 0.3}
+    odd = {'a "b", c': 0.5, "x=y": 0.25, "Clinic (west)": 0.1, "": 1}
+    assert allowed.read(allowed.plain(odd)) == odd
     assert Settings(availability={"south": 0.3}) == Settings(availability="south=0.3")
     assert Settings(availability=" 1 ") == Settings(availability=1) == Settings()
     assert configure("fedavg", "digits", joins="client-0=3").joins == "client-0=3"

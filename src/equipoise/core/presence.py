@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.core import draws
-from equipoise.core.by_name import ByName, Cycle
+from equipoise.core.by_name import ByName
 from equipoise.core.settings import SIMULATED, Settings
 from equipoise.system.suggestions import near, some
 
@@ -31,9 +31,9 @@ class Presence:
 
     seed: int
     keys: tuple[int, ...]
-    there: tuple[float | Cycle, ...]
+    there: NDArray[np.float64]
     joins: NDArray[np.int64]
-    dropout: tuple[float | Cycle, ...]
+    dropout: NDArray[np.float64]
     late: NDArray[np.bool_]
 
     @staticmethod
@@ -51,23 +51,19 @@ class Presence:
         there, joins, dropout = (_each(settings, name, names, groups) for name in ("availability", "joins", "dropout"))
         keys = tuple(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") for name in names)
         late = _late(settings, keys, sizes)
-        return Presence(settings.seed, keys, there, np.array(joins, np.int64), dropout, late)
+        return Presence(settings.seed, keys, there, joins, dropout, late)
 
     def round(self, t: int, share: float) -> tuple[Tensor, Ids]:
         """The clients whose work counts in round ``t``, and the ids of those absent, late and dropped.
 
         ``share`` of all clients are selected, or all that are there if these are fewer.
         """
-        there = self._happens(t, draws.THERE, self.there) & (self.joins <= t)
+        there = (draws.uniform(self.seed, t, self.keys, draws.THERE) < self.there) & (self.joins <= t)
         asked = draws.participants(self.seed, t, len(self.keys), share, there).numpy()
-        fails = self._happens(t, draws.DROPOUT, self.dropout)[asked]
+        fails = (draws.uniform(self.seed, t, self.keys, draws.DROPOUT) < self.dropout)[asked]
         slow = self.late[asked] & ~fails
         lost = {"absent": np.flatnonzero(~there), "late": asked[slow], "dropped": asked[fails]}
         return torch.from_numpy(asked[~(fails | slow)]), {kind: ids.tolist() for kind, ids in lost.items()}
-
-    def _happens(self, t: int, purpose: int, chances: Sequence[float | Cycle]) -> NDArray[np.bool_]:
-        chance = [p(t) if isinstance(p, Cycle) else p for p in chances]
-        return draws.uniform(self.seed, t, self.keys, purpose) < chance
 
 
 def simulated(settings: Settings) -> dict[str, object]:
@@ -75,7 +71,7 @@ def simulated(settings: Settings) -> dict[str, object]:
     return {name: of for name in SIMULATED if (of := getattr(settings, name)) != getattr(Settings, name)}
 
 
-def _each(settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None) -> tuple[Any, ...]:
+def _each(settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None) -> NDArray[Any]:
     """The value of a setting for every client: that of its name, of its group, or of all others."""
     allowed: ByName = Settings.__dataclass_fields__[setting].metadata["allowed"]
     given = {"": getattr(Settings, setting), **allowed.read(getattr(settings, setting))}
@@ -84,7 +80,7 @@ def _each(settings: Settings, setting: str, names: Sequence[str], groups: Sequen
         if name not in ("", *known):
             near_one, there = near(name, known), some(known)
             raise ValueError(f"{setting}: no group or client is called {name!r}.{near_one} There are: {there}.")
-    return tuple(given.get(n, given.get(g, given[""])) for n, g in zip(names, groups or names, strict=True))
+    return np.array([given.get(n, given.get(g, given[""])) for n, g in zip(names, groups or names, strict=True)])
 
 
 def _late(settings: Settings, keys: Sequence[int], sizes: Sequence[int]) -> NDArray[np.bool_]:

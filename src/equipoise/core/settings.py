@@ -76,9 +76,9 @@ class Settings:
     participation: float = setting(
         number(1.0, 0, 1, above=True), "share of the clients that train in a round", SCENARIO
     )
-    availability: float | str | Mapping[str, float | str] = setting(
+    availability: float | str | Mapping[str, float] = setting(
         by_name(1.0, 0, 1, above=True),
-        "chance that a client is there in a round: a number, by group or client, 0.9, south=0.3, or cycle(1, 0.2, period=24)",
+        "chance that a client is there in a round: for all, or by group or client, 0.9, south=0.3",
         example="south=0.3",
     )
     joins: int | str | Mapping[str, int] = setting(
@@ -86,7 +86,7 @@ class Settings:
         "first round, counted from 0, in which a client can be there, by group or client",
         example="south=10",
     )
-    dropout: float | str | Mapping[str, float | str] = setting(
+    dropout: float | str | Mapping[str, float] = setting(
         by_name(0.0, 0, 1, below=True),
         "chance that a selected client fails in the middle of a round, given as availability is",
         example=0.1,
@@ -143,9 +143,9 @@ class Keywords(TypedDict, total=False):
     steps: int | None
     batch_size: int
     participation: float
-    availability: float | str | Mapping[str, float | str]
+    availability: float | str | Mapping[str, float]
     joins: int | str | Mapping[str, int]
-    dropout: float | str | Mapping[str, float | str]
+    dropout: float | str | Mapping[str, float]
     time_limit: float | None
     speed_spread: float
     validation: float
