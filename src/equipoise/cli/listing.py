@@ -25,7 +25,7 @@ def methods(
         from equipoise.federation.method import MethodError, parse
 
         parse(name)  # says what is wrong, with a suggestion
-        raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
+        raise MethodError(f"{name!r} is a sum, or your own; ask for parts that are listed, one by one.")
     if json_:
         print_json(described if name is None else {name: described[name]})
     elif name is not None:

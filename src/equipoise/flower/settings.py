@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from equipoise.core.settings import RunSettings, Settings, check_settings
+from equipoise.system import own_code
 from equipoise.system.ranges import misfit, number, text
 
 OF_SITES = ("engine", "chunk", "device", "track")  # settings of which each site has its own, or none
@@ -35,6 +36,11 @@ class AppSettings(Settings, RunSettings):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if own_code.REFERENCE.search(f"{self.method},{self.optimizer}"):
+            raise ValueError(
+                f"method = {self.method!r}, optimizer = {self.optimizer!r}: sites run no code that a server names. Give your own rules "
+                "in the app, to make_client_app(task, method=MyRule()) and make_server_app(task, method=MyRule())."
+            )
         if not self.run_dir:
             raise ValueError("run-dir must be the path of a directory; found ''.")
 
