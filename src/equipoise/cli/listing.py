@@ -12,6 +12,7 @@ from equipoise.cli import completion
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
+from equipoise.system import own_code
 
 
 def methods(
@@ -25,7 +26,9 @@ def methods(
         from equipoise.federation.method import MethodError, parse
 
         parse(name)  # says what is wrong, with a suggestion
-        raise MethodError(f"{name!r} is a sum, or your own; ask for parts that are listed, one by one.")
+        if own_code.split(name)[0] == name:
+            raise MethodError(f"{name!r} is your own, and the list has those of Equipoise only.")
+        raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
     if json_:
         print_json(described if name is None else {name: described[name]})
     elif name is not None:

@@ -274,9 +274,9 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
         name = name or own_code.split(rest)[0]
         if not name:
             word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
+            own = f" A rule in {word}.py: {word}.py:MyRule." if rest[len(word) :].startswith(":") else ""
             raise MethodError(
-                f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods. A rule of your own: "
-                "mine.py:MyRule."
+                f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods.{own}"
             )
         rest = rest[len(name) :].lstrip()
         name = ALIASES.get(name, name)

@@ -81,7 +81,9 @@ def build(
         raise ValueError(f"{unknown('network', name, NETWORKS)} Or one of your own: nets.py:build.")
     check_whole(f"{name}: n_classes", n_classes, 1)
     make = None if own else NETWORKS[name].build
-    known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY] if make else options
+    known = (
+        [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY] if make else options
+    )
     for option in options:
         if option not in known:
             raise ValueError(unknown(f"option of network '{name}':", option, known))
@@ -92,7 +94,9 @@ def build(
             return make(in_shape, n_classes, **options)
         net = own_code.call("network", name, {"in_shape": tuple(in_shape), "n_classes": n_classes}, options)
     if not isinstance(net, nn.Module):
-        raise ValueError(f"network {name} must give an nn.Module, from inputs to logits [batch, classes]; found {net!r}.")
+        raise ValueError(
+            f"network {name} must give an nn.Module, from inputs to logits [batch, classes]; found {net!r}."
+        )
     if any(isinstance(x, UninitializedParameter) for x in net.parameters()):
         raise ValueError(f"network {name}: give its lazy layers their sizes, which follow from in_shape.")
     return net

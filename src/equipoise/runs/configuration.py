@@ -100,7 +100,14 @@ def configure(
     if optimizer != data.protocol.optimizer and "sgd" in (optimizer, data.protocol.optimizer):
         # The rate of one means nothing to another.
         protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
-    if optimizer != "sgd" and chosen.get("momentum"):
+    if own_code.split(optimizer)[0]:
+        for name in {"momentum", "weight_decay", "clip"} - set(own_code.takes(optimizer)):
+            if chosen.get(name):
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {chosen[name]}: {optimizer} takes no {name}. Leave it out."
+                )
+            chosen[name] = 0.0 if name != "clip" else None
+    elif optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
     label = own_code.short(method if not overrides else str(rules))
     network = {"network": data.network, "network_options": dict(data.network_options)}

@@ -111,7 +111,7 @@ def scenario(
 
     def build(seed: int) -> Scenario:
         own = _read(str(data), columns, download, seed) if seeded else first
-        if (own.classes, np.shape(own.inputs)[1:]) != (first.classes, np.shape(first.inputs)[1:]):
+        if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
         parts = divided(own, seed, **share)
         sets, of_clients = test_sets(own, parts, tests)
@@ -364,7 +364,7 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
         if len(own) * 3 * size * size > IN_MEMORY:
             return Mapped(path, np.arange(len(own)), y), {}
         return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}
-    if own.inputs.dtype == np.uint8 or own.plain:
+    if own.inputs.dtype == np.uint8 or "function" in own.about:
         return (torch.from_numpy(own.inputs), y), {}
     axes = (0, 2, 3) if own.inputs.ndim == 4 else 0  # images of floats have a scale per channel
     known = own.inputs[training].astype(np.float64)

@@ -33,7 +33,7 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
     """
     found = own_code.call("data", reference, {"seed": seed}, {})
     arrays = _arrays(reference, found)
-    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)}, plain=True)
+    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
 
 
 def _arrays(reference: str, found: Any) -> dict[str, NDArray[Any]]:
@@ -61,9 +61,13 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         else:
             x, y = (np.asarray(part) for part in data)
     except Exception as error:  # of the user's code
-        raise DataError(f"{who}: {_kind(data)} cannot be read ({type(error).__name__}: {error}). {EXPECTED}.") from error
+        raise DataError(
+            f"{who}: {_kind(data)} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
+        ) from error
     if not x.ndim or y.shape != x.shape[:1] or not len(y):
-        raise DataError(f"{who}: expected x [n, ...] and y [n] with at least one sample; found {list(x.shape)} and {list(y.shape)}.")
+        raise DataError(
+            f"{who}: expected x [n, ...] and y [n] with at least one sample; found {list(x.shape)} and {list(y.shape)}."
+        )
     return x, y
 
 

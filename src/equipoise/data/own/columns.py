@@ -71,7 +71,6 @@ class UserData:
     names : file or row of each sample.
     about : JSON-able facts for the record of a run.
     notes : sentences about what was ignored.
-    plain : numbers are taken as they are, not standardised.
     """
 
     source: str
@@ -85,7 +84,6 @@ class UserData:
     names: Column = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    plain: bool = False
 
     def __len__(self) -> int:
         return len(self.label)

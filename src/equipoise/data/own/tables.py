@@ -198,9 +198,9 @@ def npz(path: Path, columns: Columns) -> UserData:
 
 
 def of_arrays(
-    path: Path | str, arrays: Mapping[str, NDArray[Any]], columns: Columns, about: Mapping[str, Any], *, plain: bool = False
+    path: Path | str, arrays: Mapping[str, NDArray[Any]], columns: Columns, about: Mapping[str, Any]
 ) -> UserData:
-    """The user's data in arrays by name, where ``path`` says where they are from; ``plain`` leaves numbers as they are."""
+    """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, known = Path(path).name, list(arrays)
     used = {role: column(known, getattr(columns, role), role, file) for role in ROLES}
     used["label"] = column(known, columns.label, "y", file) or column(known, None, "label", file)
@@ -224,7 +224,7 @@ def of_arrays(
     def where(role: str) -> Where:
         return lambda k: f"{path}, {used[role]}[{k}]"
 
-    tokens = plain and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
+    tokens = "function" in about and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
     inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
     unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
     kind = "images" if inputs.dtype == np.uint8 else "numbers"
@@ -235,7 +235,6 @@ def of_arrays(
         names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
         about=about,
         notes=(f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used.",) if unused else (),
-        plain=plain,
         **_roles(cells, where),
     )
 

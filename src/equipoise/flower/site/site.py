@@ -219,7 +219,9 @@ def open_site(
     if task.train is None:
         raise SiteError("has no training data: its task gives train=None.")
     if method is None and own_code.REFERENCE.search(str(fields["method"])):
-        raise SiteError("runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule()).")
+        raise SiteError(
+            "runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule())."
+        )
     method = method or Method.of(fields["method"])
     same = {key: fields[key] for key in Settings().decisive if key in fields}
     settings = Settings(**same, device=fields.get("device", "cpu"))
