@@ -197,6 +197,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     assert found.pop("other_rounds")["averaged"] == 1  # the exported model
     assert found.pop("group_fairness") is None  # nobody asked for the gaps between groups
     assert found.pop("validation") is None  # nobody held samples out
+    assert found.pop("own_measures") == {}
     assert found.keys() == {
         "scenario",
         "exported",

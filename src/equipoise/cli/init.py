@@ -293,7 +293,9 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
     overrides, options = _divided(settings)
-    for name in ("method", "network", "optimizer", "data"):
+    if isinstance(given.get("measures"), list):
+        given["measures"] = ", ".join(map(str, given["measures"]))
+    for name in ("method", "network", "optimizer", "data", "measures"):
         if isinstance(text := given.get(name), str):
             given[name] = own_code.whole(text, path.parent)
     method, seed = given.pop("method", "fedavg"), given.pop("seed", 0)

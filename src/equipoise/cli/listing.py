@@ -12,7 +12,6 @@ from equipoise.cli import completion
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
-from equipoise.system import own_code
 
 
 def methods(
@@ -26,8 +25,6 @@ def methods(
         from equipoise.federation.method import MethodError, parse
 
         parse(name)  # says what is wrong, with a suggestion
-        if own_code.split(name)[0] == name:
-            raise MethodError(f"{name!r} is your own, and the list has those of Equipoise only.")
         raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
     if json_:
         print_json(described if name is None else {name: described[name]})

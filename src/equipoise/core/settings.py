@@ -164,6 +164,12 @@ class RunSettings:
         free=True,
     )
 
+    measures: str | None = setting(
+        text(None),
+        "what is measured beside the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost",
+        "the scenario's",
+        example="f1, mine.py:cost",
+    )
     select: str = setting(
         choice("last", "best-validation"),
         "which model is exported: last, or best-validation, that of the round with the best accuracy on what clients hold out",

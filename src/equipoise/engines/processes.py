@@ -336,11 +336,9 @@ def _serve(pipe: Connection, files: Sequence[str]) -> None:
     worker, constants = Worker(multiprocessing.current_process(), pipe), dict[int, Any]()
     number, job, visitor, trained = 0, None, None, torch.empty(0)
     problem: str | None = None
-    try:
-        for file in files:
+    for file in files:
+        with contextlib.suppress(own_code.OwnCodeError):  # what is gone may not be needed
             own_code.run_file(file)
-    except own_code.OwnCodeError as error:
-        problem = f"A worker process: {error}"
     while True:
         try:
             kind, *content = worker.receive()

@@ -11,7 +11,7 @@ from equipoise.core.settings import RunSettings, Settings, check_settings
 from equipoise.system import own_code
 from equipoise.system.ranges import misfit, number, text
 
-OF_SITES = ("engine", "chunk", "device", "track")  # settings of which each site has its own, or none
+OF_SITES = ("engine", "chunk", "device", "track", "measures")  # settings of which each site has its own, or none
 ON_SERVER = ("sites", "min_sites", "wait", "deadline", "poll", "run_dir")  # settings on which no result depends
 
 
@@ -53,6 +53,10 @@ class AppSettings(Settings, RunSettings):
         ValueError : a value is out of its range, or a key is probably misspelt.
         """
         own = {_key(f.name): f for f in fields(AppSettings) if f.name not in OF_SITES}
+        if "measures" in config:
+            raise ValueError(
+                "measures: sites measure what their own task says, Task(measures=...). Leave it out of the run's configuration."
+            )
         for key in config:
             if key not in own and (meant := difflib.get_close_matches(key, own, n=1, cutoff=0.85)):
                 raise ValueError(

@@ -16,6 +16,8 @@ from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse, read_value
 from equipoise.federation.stopping import NONE
+from equipoise.metrics.own import divided
+from equipoise.scenarios.own import several
 from equipoise.system import own_code
 from equipoise.system.errors import ExpectedError
 from equipoise.system.ranges import number, text
@@ -77,6 +79,9 @@ def configure(
     chosen = {name: value for name, value in choices.items() if value is not None}
     if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
         chosen["network_options"] = {**chosen["network_options"], "weights": whole(weights)}
+    if measures := several(chosen.get("measures", "")):
+        chosen["measures"] = own_code.whole(", ".join(measures))
+        divided(several(chosen["measures"]))  # or a measure that is not known
     for name in ("network", "data", "optimizer"):
         if own_code.split(chosen.get(name, ""))[0]:
             chosen[name] = own_code.whole(chosen[name])
@@ -113,7 +118,7 @@ def configure(
     network = {"network": data.network, "network_options": dict(data.network_options)}
     named: dict[str, Any] = {"method": str(rules), "label": label, "scenario": scenario}
     references = (own_code.split(chosen.get(name, ""))[0] for name in ("network", "data", "optimizer"))
-    named["own_code"] = own_code.hashes(str(rules), *references) or None
+    named["own_code"] = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
     config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
         net = networks.build(

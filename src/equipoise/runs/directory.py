@@ -31,6 +31,7 @@ from equipoise.federation.stopping import EarlyStopping
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError
 from equipoise.scenarios import Scenario
+from equipoise.scenarios.own import several
 from equipoise.system import hashes, own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
@@ -161,7 +162,7 @@ def federation(
         "transform": data.transform,
         "names": data.client_names,
         "groups": data.client_groups,
-        "measures": data.measures,
+        "measures": (*data.measures, *several(config.measures or ())),
         "server_validation": data.server_validation,
         "collaborative": data.collaborative,
         "workers": workers or cores(),

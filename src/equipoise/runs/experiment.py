@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise.metrics.classification import MEASURES
 from equipoise.report.reproduction import STATISTICS
-from equipoise.system import own_code
 from equipoise.system.suggestions import unknown
 
 FOLDER = resources.files("equipoise.runs") / "experiments"
@@ -142,8 +141,7 @@ def read_experiment(name: str) -> PaperExperiment:
     """
     file = experiment_file(name)
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-        experiment = PaperExperiment(**(_below(table, file.parent) if isinstance(file, Path) else table))
+        experiment = PaperExperiment(**tomllib.loads(file.read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{file.name}: {error}.") from None
     except ValidationError as error:
@@ -152,16 +150,6 @@ def read_experiment(name: str) -> PaperExperiment:
         raise ExperimentError(f"{name}: {where}: {first['msg']}; found {first['input']!r}.") from None
     _check(name, experiment)
     return experiment
-
-
-def _below(table: Any, folder: Path) -> Any:
-    """A table of a user's file, in which references to code are relative to its folder."""
-    if isinstance(table, list):
-        return [_below(one, folder) for one in table]
-    if not isinstance(table, dict):
-        return table
-    own = {name: own_code.whole(str(table[name]), folder) for name in table.keys() & {"method", "network", "optimizer"}}
-    return {name: _below(value, folder) for name, value in table.items()} | own
 
 
 def _check(name: str, experiment: PaperExperiment) -> None:

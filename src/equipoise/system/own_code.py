@@ -9,9 +9,11 @@ import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, cast
 
 from equipoise.system.suggestions import near
 
@@ -77,10 +79,7 @@ def takes(reference: str) -> list[str]:
     function = load(reference)
     if not callable(function):
         raise OwnCodeError(f"{reference}: expected a function or a class; found {type(function).__name__}.")
-    try:
-        return list(inspect.signature(function).parameters)
-    except ValueError:  # of some functions written in C
-        return []
+    return list(inspect.signature(function).parameters)
 
 
 def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -94,8 +93,8 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
     try:
         return load(reference)(**{name: value for name, value in given.items() if name in known}, **options)
     except Exception as error:  # of the user's code
-        inside = f" It is called with {', '.join(given)}, as far as its signature has them, and its options, by name."
-        more = inside if isinstance(error, TypeError) else ""
+        more = f" It is called with its options, and with {', '.join(given)} where its signature has them, by name."
+        more = more if isinstance(error, TypeError) else ""
         raise OwnCodeError(f"{what} {reference} failed: {_reason(error, reference)}.{more}") from error
 
 
@@ -128,17 +127,24 @@ def run_file(file: str) -> ModuleType:
         raise OwnCodeError(f"{file} cannot be read ({error.strerror}). Give the path of a Python file.") from None
     name = PREFIX + hashlib.sha256(f"{path}\n".encode() + source).hexdigest()[:16]
     if name not in sys.modules:
-        module = sys.modules[name] = ModuleType(name)
-        module.__file__ = str(path)
+        loader = _Uncached(name, str(path))
+        sys.modules[name] = module_from_spec(cast(ModuleSpec, spec_from_loader(name, loader)))
         _findable(path.parent)
         try:
-            exec(compile(source, str(path), "exec"), vars(module))  # and not a cached one: exactly what was hashed
+            loader.exec_module(sys.modules[name])
         except BaseException as error:
             del sys.modules[name]
             if isinstance(error, Exception | SystemExit):
                 raise OwnCodeError(f"{file} cannot be imported: {_reason(error, str(path))}.") from error
             raise
     return sys.modules[name]
+
+
+class _Uncached(SourceFileLoader):
+    """Compiles a file as it is; a cache may hold another of the same second and length."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _module(reference: str, where: str) -> ModuleType:

@@ -32,23 +32,19 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
     OwnCodeError : the function is not there, or fails. DataError : it returns something else.
     """
     found = own_code.call("data", reference, {"seed": seed}, {})
-    arrays = _arrays(reference, found)
-    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
-
-
-def _arrays(reference: str, found: Any) -> dict[str, NDArray[Any]]:
     if isinstance(found, Mapping) and {"x", "y"} <= found.keys():
-        return {name: np.asarray(value) for name, value in found.items()}
-    if not isinstance(found, Mapping | list | tuple) or not found:
-        raise DataError(f"{reference} returned {_kind(found)}. {EXPECTED}.")
-    names = list(found) if isinstance(found, Mapping) else [f"client-{k}" for k in range(1, len(found) + 1)]
-    clients = list(found.values()) if isinstance(found, Mapping) else list(found)
-    pairs = [_pair(f"{reference}, {name}", one) for name, one in zip(names, clients, strict=True)]
-    if len({x.shape[1:] for x, _ in pairs}) > 1:
-        shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in zip(names, pairs, strict=True))
-        raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")
-    x, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    return {"x": x, "y": y, "client": np.repeat([str(name) for name in names], [len(y) for _, y in pairs])}
+        arrays = {name: np.asarray(value) for name, value in found.items()}
+    elif not isinstance(found, Mapping | list | tuple) or not len(found):
+        raise DataError(f"{reference} returned {type(found).__name__}, or an empty one. {EXPECTED}.")
+    else:
+        clients = found if isinstance(found, Mapping) else {f"client-{k}": one for k, one in enumerate(found, start=1)}
+        pairs = {str(name): _pair(f"{reference}, {name}", one) for name, one in clients.items()}
+        if len({x.shape[1:] for x, _ in pairs.values()}) > 1:
+            shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in pairs.items())
+            raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")
+        x, y = (np.concatenate(parts) for parts in zip(*pairs.values(), strict=True))
+        arrays = {"x": x, "y": y, "client": np.repeat(list(pairs), [len(y) for _, y in pairs.values()])}
+    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
 
 
 def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -56,20 +52,12 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
         data = data.load() if isinstance(data, Lazy) else data
         if isinstance(data, Dataset):
-            samples = [data[k] for k in range(len(data))]  # type: ignore[arg-type]
-            x, y = np.stack([np.asarray(x) for x, _ in samples]), np.asarray([int(y) for _, y in samples])
-        else:
-            x, y = (np.asarray(part) for part in data)
+            data = zip(*(data[k] for k in range(len(data))), strict=True)  # type: ignore[arg-type]
+        x, y = (np.stack([*map(np.asarray, part)]) for part in data)
     except Exception as error:  # of the user's code
         raise DataError(
-            f"{who}: {_kind(data)} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
+            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
         ) from error
-    if not x.ndim or y.shape != x.shape[:1] or not len(y):
-        raise DataError(
-            f"{who}: expected x [n, ...] and y [n] with at least one sample; found {list(x.shape)} and {list(y.shape)}."
-        )
+    if y.shape != x.shape[:1]:
+        raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
     return x, y
-
-
-def _kind(value: object) -> str:
-    return f"an empty {type(value).__name__}" if value in ([], (), {}) else type(value).__name__
