@@ -197,6 +197,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     assert found.pop("other_rounds")["averaged"] == 1  # the exported model
     assert found.pop("group_fairness") is None  # nobody asked for the gaps between groups
     assert found.pop("validation") is None  # nobody held samples out
+    assert found.pop("own_measures") == {}
     assert found.keys() == {
         "scenario",
         "exported",
@@ -386,7 +387,10 @@ WRONG: list[tuple[list[Any], str]] = [
         ["--engine", "warp"],
         "Unknown engine 'warp'. Choose one of: auto, sequential, workers, processes, stacked, flower-inproc.",
     ),
-    (["--optimizer", "lion"], "optimizer must be one of sgd, adam, adamw; found 'lion'"),
+    (
+        ["--optimizer", "lion"],
+        "optimizer must be one of sgd, adam, adamw, or a reference to your own, FILE.py:NAME; found 'lion'",
+    ),
     (["--optimizer", "adam", "--momentum", "0.9"], "--momentum belongs to SGD"),
     (["--engine", "workers", "--chunk", "4"], "--chunk belongs to the engine stacked"),
     (["--participation", "0"], "participation must be in (0, 1]; found 0.0"),

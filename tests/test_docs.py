@@ -94,7 +94,10 @@ def test_readme_example_shows_what_it_says(elsewhere: Path, capsys: pytest.Captu
 
 # commands
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=name_of)
-def test_commands_are_understood(page: Path) -> None:
+def test_commands_are_understood(page: Path, elsewhere: Path) -> None:
+    for block in blocks(page, "python"):
+        if named := re.match(r"# (\w+\.py)\n", block):
+            (elsewhere / named[1]).write_text(block)
     for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             if line.strip() and not line.startswith("#"):

@@ -688,7 +688,10 @@ def test_a_store_keeps_the_state_before_until_the_server_decides(tmp_path: Path)
         ({"rounds": 0}, "rounds must be a whole number >= 1; found 0"),
         ({"batch-size": "x"}, "batch-size must be a whole number >= 1; found 'x'"),
         ({"batchsize": 3}, "Did you mean 'batch-size'"),
-        ({"optimizer": "lion"}, "optimizer must be one of sgd, adam, adamw; found 'lion'"),
+        (
+            {"optimizer": "lion"},
+            "optimizer must be one of sgd, adam, adamw, or a reference to your own, FILE.py:NAME; found 'lion'",
+        ),
         ({"method": "fedhel"}, "fedheal"),
     ],
 )

@@ -63,7 +63,13 @@ def test_every_setting_is_in_the_file_and_may_be_told(here: Path, equipoise: Any
 
 
 def test_settings_are_those_of_a_run() -> None:
-    known = {f.name for f in fields(RunConfig)} - {"label", "scenario_options", "network_options", "checkpoint_every"}
+    known = {f.name for f in fields(RunConfig)} - {
+        "label",
+        "scenario_options",
+        "network_options",
+        "checkpoint_every",
+        "own_code",
+    }
     assert set(MEANINGS) == known
 
 

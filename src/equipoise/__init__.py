@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from equipoise.federation.method import Method, MethodError, parse
     from equipoise.federation.stopping import EarlyStopping
     from equipoise.methods import METHODS
+    from equipoise.metrics.own import Measure
     from equipoise.networks import NETWORKS
     from equipoise.networks import build as network
     from equipoise.report.statistics import Comparison
@@ -51,6 +52,7 @@ __all__ = [
     "History",
     "Images",
     "Lazy",
+    "Measure",
     "Method",
     "MethodError",
     "Model",
@@ -88,6 +90,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "federation.method": ("Method", "MethodError", "parse"),
     "federation.stopping": ("EarlyStopping",),
     "methods": ("METHODS",),
+    "metrics.own": ("Measure",),
     "networks": ("NETWORKS", "network"),
     "runs.tracking": ("Tracking", "track"),
     "report.statistics": ("Comparison",),

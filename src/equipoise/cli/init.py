@@ -16,6 +16,7 @@ from rich.markup import escape
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import SETTINGS, Json
 from equipoise.core.settings import SCENARIO, meaning
+from equipoise.system import own_code
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
 
@@ -292,8 +293,13 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
     overrides, options = _divided(settings)
+    if isinstance(given.get("measures"), list):
+        given["measures"] = ", ".join(map(str, given["measures"]))
+    for name in ("method", "network", "optimizer", "data", "measures"):
+        if isinstance(text := given.get(name), str):
+            given[name] = own_code.whole(text, path.parent)
     method, seed = given.pop("method", "fedavg"), given.pop("seed", 0)
-    if "data" in given:
+    if "data" in given and not own_code.split(given["data"])[0]:
         beside = path.parent / Path(given["data"]).expanduser()
         given["data"] = whole(given["data"] if given["data"].startswith(HUB) else str(beside))
     given["scenario"], bracketed = called(

@@ -58,7 +58,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
             "--data",
             "-d",
             metavar="PATH",
-            help="Your files: a folder per client with a folder per class, a CSV, an NPZ, `hub:OWNER/NAME`; or, for a "
+            help="Your files: a folder per client with a folder per class, a CSV, an NPZ, `hub:OWNER/NAME`, a function of your own, `data.py:clients`; or, for a "
             "scenario of a paper, the folder with its data sets.",
         ),
     ],
@@ -85,7 +85,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
         str | None,
         typer.Option(
             "--network",
-            help="mlp, cnn or resnet10, with options in brackets: `resnet10(width=64)` [default: the scenario's].",
+            help="mlp, cnn or resnet10, with options in brackets: `resnet10(width=64)`; or your own, `nets.py:build(width=32)` [default: the scenario's].",
             autocompletion=completion.networks,
         ),
     ],

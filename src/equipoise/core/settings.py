@@ -7,10 +7,11 @@ are generated from these fields. This module imports no library, so that help is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from equipoise.core.by_name import ByName, by_name
+from equipoise.system import own_code
 from equipoise.system.ranges import Range, Rates, check_fields, choice, describe, number, rates, text
 from equipoise.system.suggestions import unknown
 
@@ -162,10 +163,15 @@ class RunSettings:
     """Settings of a run that are not keywords of a federation: method, rounds, local optimiser, threads."""
 
     method: str = setting(
-        text("fedavg"), "one method or a sum of parts, such as fedprox+fedheal; see `equipoise methods`"
+        text("fedavg"),
+        "one method or a sum of parts, such as fedprox+fedheal; see `equipoise methods`; a part may be your own, mine.py:Prox",
     )
     rounds: int = setting(number(20, 1), "communication rounds", SCENARIO)
-    optimizer: str = setting(choice("sgd", "adam", "adamw"), "local optimiser: sgd, adam or adamw", SCENARIO)
+    optimizer: str = setting(
+        choice("sgd", "adam", "adamw", own=True),
+        "local optimiser: sgd, adam, adamw, or your own, solvers.py:Mine",
+        SCENARIO,
+    )
     lr: float | str = setting(
         rates(0.01),
         "local learning rate: a number, cosine(0.1, warmup=5), step(0.1, every=10, gamma=0.5), exponential(0.1, gamma=0.95), or by "
@@ -189,6 +195,12 @@ class RunSettings:
         free=True,
     )
 
+    measures: str | None = setting(
+        text(None),
+        "what is measured beside the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost",
+        "the scenario's",
+        example="f1, mine.py:cost",
+    )
     select: str = setting(
         choice("last", "best-validation"),
         "which model is exported: last, or best-validation, that of the round with the best accuracy on what clients hold out",
@@ -207,8 +219,14 @@ class RunSettings:
     @property
     def solver(self) -> Solver:
         """The local optimiser."""
-        from equipoise.core.solver import SGD, Adam  # torch, which is slow to load
+        from equipoise.core.solver import SGD, Adam, checked  # torch, which is slow to load
 
+        if own_code.split(self.optimizer)[0]:
+            given = {name: getattr(self, name) for name in ("lr", "momentum", "weight_decay", "clip")}
+            made: Any = own_code.call("optimizer", self.optimizer, given, {})
+            if not is_dataclass(made):
+                raise TypeError(f"optimizer {self.optimizer} must be, or give, a frozen dataclass; found {made!r}.")
+            return checked(made)
         if self.optimizer == "sgd":
             return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
         return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)

@@ -34,7 +34,7 @@ from equipoise.core.tree import flatten
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import OneByOne
-from equipoise.system import memory
+from equipoise.system import memory, own_code
 
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end
@@ -311,7 +311,7 @@ def _parts(tensors: Mapping[str, Tensor], name: str, n_rules: int) -> list[State
 def _start() -> Worker:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has trained cannot train
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    process = context.Process(target=_work, args=(theirs, own_code.files()), daemon=True)
     process.start()
     theirs.close()  # so that the end of the process is the end of the pipe
     return Worker(process, ours)
@@ -322,13 +322,13 @@ def _end(workers: Sequence[Worker]) -> None:
         worker.process.terminate()
 
 
-def _work(pipe: Connection) -> None:
-    """The main function of a worker."""
+def _work(pipe: Connection, files: Sequence[str]) -> None:
+    """The main function of a worker; ``files`` are the user's own code."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
-        _serve(pipe)
+        _serve(pipe, files)
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, files: Sequence[str]) -> None:
     """Answer messages until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles a stop from the keyboard
     torch.set_num_threads(1)
@@ -336,6 +336,9 @@ def _serve(pipe: Connection) -> None:
     worker, constants = Worker(multiprocessing.current_process(), pipe), dict[int, Any]()
     number, job, visitor, trained = 0, None, None, torch.empty(0)
     problem: str | None = None
+    for file in files:
+        with contextlib.suppress(own_code.OwnCodeError):  # what is gone may not be needed
+            own_code.run_file(file)
     while True:
         try:
             kind, *content = worker.receive()

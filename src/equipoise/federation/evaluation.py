@@ -25,6 +25,7 @@ from equipoise.federation.records import Record
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
+from equipoise.metrics.own import Found, Measure, recorded
 from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between costly evaluations: personalised models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # last rounds, over which results are averaged: always evaluated
 
+Outputs = tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]  # probabilities [n, C], labels [n]
 Score = dict[str, Any]  # accuracy, loss, samples, other measures; "missing", "undefined": see History
 
 
@@ -211,6 +213,12 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 
 
+def _probabilities(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> Outputs:
+    """Probabilities [n, C] by a whole vector [G], and labels [n], of all samples of some data sets."""
+    x, y = (torch.cat(parts) for parts in zip(*answers(trial, vector, sets), strict=True))
+    return x.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
+
+
 @dataclass(frozen=True)
 class EvaluationSets:
     """Named evaluation sets, and for each of ``n`` clients the one it belongs to (None: all of them), or a test set of its own."""
@@ -220,6 +228,7 @@ class EvaluationSets:
     measures: tuple[str, ...] = ("accuracy",)
     of_clients: tuple[Samples | Stream | None, ...] | None = None
     n: int = 0
+    own: tuple[Measure, ...] = ()  # recorded beside the others
 
     @staticmethod
     def of(
@@ -251,7 +260,11 @@ class EvaluationSets:
         self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
     ) -> Score:
         """Accuracy, loss and other measures (None: all of the run) of a whole vector [G] on one data set."""
-        return self._scores(trial, vector, {"": data}, self.measures if measures is None else measures)[""]
+        score = self._scores(trial, vector, {"": data}, self.measures if measures is None else measures)[""]
+        if measures is None and self.own:
+            found = self._found([_probabilities(trial, vector, [data])])
+            score |= {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
+        return score
 
     def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str]) -> dict[str, Score]:
         """Scores of a whole vector [G] on every set: accuracy, loss, and other ``measures``."""
@@ -288,28 +301,46 @@ class EvaluationSets:
         vector = published(trial, p)
         scores = self.scores(trial, vector, self.measured(p.t, rounds))
         record: Record = {"groups": scores}
+        own = (
+            {name: _probabilities(trial, vector, [d]) for name, d in self.sets.items()}
+            if self.own and costly(p.t, rounds)
+            else {}
+        )
+        found: list[list[Found] | None] = []  # the user's own measures of the clients
         if self.of_clients is not None or personal(trial, p):
             if not costly(p.t, rounds):
                 return record
-            clients = [self._of_client(trial, p, m, vector) for m in range(self.n)]
+            clients = []
+            for m in range(self.n):
+                model = self._used(trial, p, m, vector)
+                clients.append(None if model is None else self.accuracy(trial, model, m))
+                found.append(None if model is None or not own else self._found([self._outputs(trial, model, m)]))
         else:
-            same = {own: self.average(scores, own) for own in set(map(self._own, range(self.n)))}
+            same = {of: self.average(scores, of) for of in set(map(self._own, range(self.n)))}
             clients = [same[self._own(m)] for m in range(self.n)]
-        return {**record, "clients": {"accuracy": clients}}
+            if own:
+                alike = {of: self._found([own[name] for name in of]) for of in same}
+                found = [alike[self._own(m)] for m in range(self.n)]
+        return {**record, "clients": {"accuracy": clients}, **(self._entry(trial, found, own) if own else {})}
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """Accuracy on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
         found: dict[str, list[float]] = {name: [] for name in self.sets}
         clients: list[float | None] = []
+        values: list[list[Found] | None] = []
         for m in range(self.n):
             own, vector = self._own(m), deployable(trial, p, m)
             scores = self._scores(trial, vector, {name: self.sets[name] for name in own}, ())
             for name in own:
                 found[name].append(scores[name]["accuracy"])
-            known = self.of_clients is None
-            clients.append(self.average(scores, own) if known else self._of_client(trial, p, m, vector))
+            mine = None if self.of_clients is None else self.of_clients[m]
+            average = self.average(scores, own) if self.of_clients is None else None
+            clients.append(average if mine is None else self.accuracy(trial, vector, m))
+            tested = bool(self.own) and clients[-1] is not None
+            values.append(self._found([self._outputs(trial, vector, m)]) if tested else None)
         groups = {name: {"accuracy": float(np.mean(of)) if of else math.nan} for name, of in found.items()}
-        return {"groups": groups, "clients": {"accuracy": clients}}
+        record = {"groups": groups, "clients": {"accuracy": clients}}
+        return {**record, **(self._entry(trial, values, {}) if self.own else {})}
 
     def measured(self, t: int, rounds: int) -> tuple[str, ...]:
         """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model
@@ -319,11 +350,30 @@ class EvaluationSets:
             return ()
         return (*self.measures, RATES, *((CORRECT,) if t > rounds - LAST else ()))
 
-    def _of_client(self, trial: Trial, p: Progression, m: int, shared: Tensor) -> float | None:
-        """Accuracy of the model with which client ``m`` predicts; None if others have a test set of their own, and it has none."""
+    def _used(self, trial: Trial, p: Progression, m: int, shared: Tensor) -> Tensor | None:
+        """The model with which client ``m`` predicts; None if others have a test set of their own, and it has none."""
         if self.of_clients is not None and self.of_clients[m] is None:
             return None
-        return self.accuracy(trial, deployable(trial, p, m) if personal(trial, p) else shared, m)
+        return deployable(trial, p, m) if personal(trial, p) else shared
+
+    def _entry(self, trial: Trial, clients: Sequence[list[Found] | None], own: Mapping[str, Outputs]) -> Record:
+        """The user's own measures in a record, of the clients and of the global model's outputs on every set, if there is one."""
+        names = [("client", trial.names[m] if m < len(trial.names) else str(m)) for m in range(self.n)]
+        found = {("group", name): self._found([own[name]]) if own else None for name in self.sets}
+        found |= dict(zip(names, clients, strict=True)) | {
+            ("all", "samples"): self._found([*own.values()]) if own else None
+        }
+        return {"measures": recorded(self.own, found)}
+
+    def _outputs(self, trial: Trial, vector: Tensor, m: int) -> Outputs:
+        """Probabilities by a whole vector [G], and labels, of all samples on which client ``m`` is tested."""
+        mine = None if self.of_clients is None else self.of_clients[m]
+        return _probabilities(trial, vector, [self.sets[n] for n in self._own(m)] if mine is None else [mine])
+
+    def _found(self, parts: Sequence[Outputs]) -> list[Found]:
+        """The user's own measures on samples in parts."""
+        p, y = (np.concatenate(of) for of in zip(*parts, strict=True))
+        return [measure(p, y) for measure in self.own]
 
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """Accuracy of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""

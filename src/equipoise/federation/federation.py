@@ -42,6 +42,7 @@ from equipoise.federation.trial import Progression, begin
 from equipoise.federation.validation import HeldOut
 from equipoise.metrics.classification import chosen
 from equipoise.metrics.failure import diverged
+from equipoise.metrics.own import Measure, divided, failures
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
 from equipoise.report.notebook import block
@@ -78,7 +79,9 @@ class Federation:
     head : name of the classifier layer whose inputs are the features; default the last ``nn.Linear``.
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
-        in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five.
+        in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five. So are, also
+        of every client: ``"f1"``, ``"mcc"``, ``"kappa"``, ``"ece"``, ``"brier"``, ``"log_loss"``, functions of your own and
+        :class:`equipoise.Measure`, also as text, ``"mine.py:cost"``.
     server_validation : ``(x, y)`` or a data set of the server's own, for methods that judge clients by it.
     contribution : what each client contributes, numbers in [0, 1]. Default: the accuracy it reaches alone, measured by
         training the clients on their own before the first round, if the method or ``collaborative`` asks for it.
@@ -113,7 +116,7 @@ class Federation:
         client_tests: Sequence[Any] | None = None,
         head: str | None = None,
         memory: int | None = None,
-        measures: Iterable[str] = ("accuracy",),
+        measures: Iterable[str | Measure | Callable[..., Any]] = ("accuracy",),
         server_validation: Any = None,
         contribution: Sequence[float] | None = None,
         collaborative: bool = False,
@@ -126,7 +129,8 @@ class Federation:
         settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
         if workers is not None:
             check_whole("workers", workers, 1)
-        measured = chosen(measures)
+        names_of, own = divided(measures)
+        measured = chosen(names_of)
         self.method, self.solver = Method.of(method), checked_solver(solver)
         self.method.check(self.solver)
         known = frame(
@@ -143,7 +147,9 @@ class Federation:
             memory=memory,
         )
         belongs = named("groups", groups, "clients, that of its test set")
-        self.tests = EvaluationSets.of(known.tests, belongs, len(known.data), measured, known.client_tests)
+        self.tests = replace(
+            EvaluationSets.of(known.tests, belongs, len(known.data), measured, known.client_tests), own=own
+        )
         self.model, self.transform, self._dtype = known.model, transform, known.dtype
         known.check(self.method)
         self.held: HeldOut | None = None
@@ -321,6 +327,9 @@ class Federation:
             record["stopped"] = said if isinstance(said, str) else "stop returned True"
         if self.select != "last" and selected([*self.records, record]) == record["round"]:
             self.best = following
+        for name, (where, why) in failures(record).items():
+            if not any(name in failures(before) for before in self.records):
+                log.warning("The measure %s cannot be computed for %s: %s. It is null there.", name, where, why)
         self.records.append(record)
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record

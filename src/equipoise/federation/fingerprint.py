@@ -19,7 +19,7 @@ from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.federation.trial import Trial
 from equipoise.submodels.hidden_units import Neurons
-from equipoise.system import hashes
+from equipoise.system import hashes, own_code
 
 Data = Samples | Stream | Absent
 LOOKS = 8  # samples of a streamed data set that are hashed
@@ -100,8 +100,10 @@ def _content(data: Data, *, look: bool = True) -> str:
 
 def fingerprint(trial: Trial, data: Mapping[str, str]) -> dict[str, Any]:
     """What must agree for a checkpoint to be continued; ``data`` are the :func:`contents`."""
+    own = own_code.hashes(str(trial.method))
     return {
         "method": str(trial.method),
+        **({"own code": own} if own else {}),
         "seed": trial.settings.seed,
         "validation": trial.settings.validation,
         "clients": len(trial.data),

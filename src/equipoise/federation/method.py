@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.model import Model
 from equipoise.core.rule import SEES, Rule, Sees, overrides
 from equipoise.core.solver import Solver
 from equipoise.methods import ALIASES, METHODS
+from equipoise.system import own_code
 from equipoise.system.suggestions import near
 
 
@@ -62,10 +64,7 @@ class Method:
         object.__setattr__(self, "parts", tuple(part for _, part in paired))
         object.__setattr__(self, "text", self.text or _sum(self.rules) or "fedavg")
         for k, (rule, part) in enumerate(paired):
-            if "__dataclass_params__" not in vars(type(rule)):
-                raise MethodError(
-                    f"{part}: a rule must be a frozen dataclass, which shows its hyper-parameters. Decorate it with @dataclass(frozen=True)."
-                )
+            _check_frozen(type(rule), part)
             for other, elsewhere in paired[:k]:
                 if type(rule) is type(other):
                     raise MethodError(
@@ -107,7 +106,10 @@ class Method:
         return self.text
 
     def __add__(self, other: Method) -> Method:
-        texts = (_text(m.rules[0], summed=True) if len(m.rules) == 1 else m.text for m in (self, other))
+        own = own_code.REFERENCE.search
+        texts = (
+            _text(m.rules[0], summed=True) if len(m.rules) == 1 and not own(m.text) else m.text for m in (self, other)
+        )
         return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
 
     def private(self, model: Model) -> Tensor | None:
@@ -163,6 +165,13 @@ class Method:
         return [k for k, rule in enumerate(self.rules) if overrides(rule, hook)]
 
 
+def _check_frozen(rule: type[Rule], part: str) -> None:
+    if "__dataclass_params__" not in vars(rule):
+        raise MethodError(
+            f"{part}: a rule must be a frozen dataclass, which shows its hyper-parameters. Decorate it with @dataclass(frozen=True)."
+        )
+
+
 def _rank(rule: Rule) -> int:
     return max((ORDER.index(what) + 1 for what in rule.owns if what in ORDER), default=0)
 
@@ -185,7 +194,8 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
 
     Parameters
     ----------
-    text : names joined by ``+``; each may take ``:preset`` and ``(name=value, ...)``.
+    text : names joined by ``+``; each may take ``:preset`` and ``(name=value, ...)``. A name may be a reference to a rule of
+        your own, ``mine.py:Prox`` or ``mypkg.rules:Prox``, which is called ``Prox`` from then on.
     overrides : hyper-parameters by name, ``{"fedheal.tau": 0.4}``, which replace those in the text.
 
     Raises
@@ -198,10 +208,10 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
     rules: list[Rule] = []
     parts: list[str] = []
     texts: list[str] = []
-    for name, preset, given in pieces:
-        entry = METHODS[name]
+    for written, preset, given in pieces:
+        entry, name = METHODS.get(written) or _own(written), written.rpartition(":")[2]
         summed = entry.summed if len(pieces) > 1 and preset is None else None
-        values = {**entry.values, **(entry.presets[summed] if summed else {}), **_preset(name, preset), **given}
+        values = {**entry.values, **(entry.presets[summed] if summed else {}), **_preset(written, preset), **given}
         values |= {
             key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
         }
@@ -211,17 +221,20 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
                 raise MethodError(
                     f"{name} has no hyper-parameter {key!r}.{near(key, known)} It has: {', '.join(known) or 'none'}."
                 )
-        made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
+        try:
+            made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
+        except TypeError as error:  # a value without a default
+            raise MethodError(f"{written}: {error}. Give it in brackets, or give it a default in the class.") from None
         rules += made
         parts += [name] * len(made)
         always = entry.presets[entry.summed] if entry.summed and len(pieces) > 1 else {}  # shown even if the default
         shown = {k: values.get(k, known[k]) for k in (*always, *values) if k in always or values[k] != known[k]}
         inside = ", ".join(f"{k}={v}" for k, v in shown.items())
-        texts.append(name + (f"({inside})" if inside else ""))
+        texts.append(own_code.whole(written) + (f"({inside})" if inside else ""))
     if rest:
         key = next(iter(rest))
-        names = [name for name, _, _ in pieces]
-        example = f"{names[0]}.{next(iter(f.name for f in fields(METHODS[names[0]].rules[0])), 'x')}"
+        names = [written.rpartition(":")[2] for written, _, _ in pieces]
+        example = f"{names[0]}.{next(iter(f.name for rule in rules[:1] for f in fields(rule)), 'x')}"
         raise MethodError(
             f"--set {key}={rest[key]}: {key.split('.', 1)[0]!r} is not part of {text!r}; "
             f"write PART.NAME=VALUE with a part out of {', '.join(names)}, for example {example}."
@@ -229,10 +242,20 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
     return Method(tuple(rules), "+".join(texts), tuple(parts))
 
 
+def _own(reference: str) -> CatalogueEntry:
+    """The entry of a rule of the user's own."""
+    rule = own_code.load(reference)
+    if not isinstance(rule, type) or not issubclass(rule, Rule):
+        found = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)
+        raise MethodError(f"{reference} must be a class that inherits from equipoise.Rule; found {found}.")
+    _check_frozen(rule, reference)
+    return CatalogueEntry((rule,), "", "")
+
+
 def _preset(name: str, preset: str | None) -> Mapping[str, Any]:
-    presets: dict[str, Mapping[str, Any]] = {"paper": {}, **METHODS[name].presets}
     if preset is None:
         return {}
+    presets: dict[str, Mapping[str, Any]] = {"paper": {}, **METHODS[name].presets}
     if preset not in presets:
         raise MethodError(f"{name} has no preset {preset!r}.{near(preset, presets)} It has: {', '.join(presets)}.")
     return presets[preset]
@@ -248,15 +271,17 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
         name = next(
             (n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(", " ")), None
         )
-        if name is None:
+        name = name or own_code.split(rest)[0]
+        if not name:
             word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
+            own = f" A rule in {word}.py: {word}.py:MyRule." if rest[len(word) :].startswith(":") else ""
             raise MethodError(
-                f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods."
+                f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods.{own}"
             )
         rest = rest[len(name) :].lstrip()
         name = ALIASES.get(name, name)
         preset = None
-        if rest.startswith(":"):
+        if rest.startswith(":") and name in METHODS:
             end = min((k for k in (rest.find("+"), rest.find("(")) if k > 0), default=len(rest))
             preset, rest = rest[1:end].strip(), rest[end:]
         given: dict[str, Any] = {}

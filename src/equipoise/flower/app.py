@@ -44,6 +44,7 @@ from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
+from equipoise.metrics.own import divided
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, sweep, write_atomically
 from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
@@ -276,7 +277,7 @@ def in_process(
     names: Sequence[str] | None = None,
     server_validation: Any = None,
     transform: Transform | None = None,
-    measures: Sequence[str] = ("accuracy",),
+    measures: Sequence[Any] = ("accuracy",),
     neurons: Any = None,
     head: str | None = None,
     states: str | Path | None = None,
@@ -312,7 +313,7 @@ def in_process(
     folder = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
     nodes = [{"site": name, "state-dir": str(folder), "device": settings.device} for name in known]
     client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
-    fields = description(made, optimiser, settings, measures, "run")
+    fields = description(made, optimiser, settings, divided(measures)[0], "run")
     sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
     sites.roster.gather(len(known), known, 0.0)
     fed = federation(

@@ -8,9 +8,10 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings
+from equipoise.system import own_code
 from equipoise.system.ranges import misfit, number, text
 
-OF_SITES = ("engine", "chunk", "device", "track")  # settings of which each site has its own, or none
+OF_SITES = ("engine", "chunk", "device", "track", "measures")  # settings of which each site has its own, or none
 ON_SERVER = ("sites", "min_sites", "wait", "deadline", "poll", "run_dir")  # settings on which no result depends
 
 
@@ -38,6 +39,11 @@ class AppSettings(Settings, RunSettings):
         for name in SIMULATED:
             if getattr(self, name) != getattr(Settings, name):
                 raise ValueError(f"{_key(name)} is for simulation: sites come and go themselves. Leave it out.")
+        if own_code.REFERENCE.search(f"{self.method},{self.optimizer}"):
+            raise ValueError(
+                f"method = {self.method!r}, optimizer = {self.optimizer!r}: sites run no code that a server names. Give your own rules "
+                "in the app, to make_client_app(task, method=MyRule()) and make_server_app(task, method=MyRule())."
+            )
         if not self.run_dir:
             raise ValueError("run-dir must be the path of a directory; found ''.")
 
@@ -50,6 +56,10 @@ class AppSettings(Settings, RunSettings):
         ValueError : a value is out of its range, or a key is probably misspelt.
         """
         own = {_key(f.name): f for f in fields(AppSettings) if f.name not in OF_SITES}
+        if "measures" in config:
+            raise ValueError(
+                "measures: sites measure what their own task says, Task(measures=...). Leave it out of the run's configuration."
+            )
         for key in config:
             if key not in own and (meant := difflib.get_close_matches(key, own, n=1, cutoff=0.85)):
                 raise ValueError(

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from equipoise.networks.cnn import CNN
 from equipoise.networks.mlp import MLP
 from equipoise.networks.resnet import ResNet, ResNet10, resnet18, resnet50
+from equipoise.system import own_code
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
@@ -59,7 +61,8 @@ def build(
 
     Parameters
     ----------
-    name : a key of ``NETWORKS``.
+    name : a key of ``NETWORKS``, or a reference to a function or class of your own, ``nets.py:build`` or ``mypkg.nets:build``. It is
+        called with ``in_shape`` and ``n_classes``, as far as its signature has them, and with the options, all by name.
     in_shape : shape of one input, (channels, height, width) for images.
     n_classes : >= 1, number of logits.
     seed : decides the initial weights.
@@ -73,15 +76,27 @@ def build(
     ------
     ValueError if the name or an option is unknown, a value is out of its range, or a file of weights does not fit.
     """
-    if name not in NETWORKS:
-        raise ValueError(unknown("network", name, NETWORKS))
+    own = own_code.split(name)[0]
+    if name not in NETWORKS and not own:
+        raise ValueError(f"{unknown('network', name, NETWORKS)} Or one of your own: nets.py:build.")
     check_whole(f"{name}: n_classes", n_classes, 1)
-    make = NETWORKS[name].build
-    known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    make = None if own else NETWORKS[name].build
+    known = (
+        [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY] if make else options
+    )
     for option in options:
         if option not in known:
             raise ValueError(unknown(f"option of network '{name}':", option, known))
     # On the CPU and its generator alone: torch.manual_seed would reseed every accelerator too.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        return make(in_shape, n_classes, **options)
+        if make is not None:
+            return make(in_shape, n_classes, **options)
+        net = own_code.call("network", name, {"in_shape": tuple(in_shape), "n_classes": n_classes}, options)
+    if not isinstance(net, nn.Module):
+        raise ValueError(
+            f"network {name} must give an nn.Module, from inputs to logits [batch, classes]; found {net!r}."
+        )
+    if any(isinstance(x, UninitializedParameter) for x in net.parameters()):
+        raise ValueError(f"network {name}: give its lazy layers their sizes, which follow from in_shape.")
+    return net

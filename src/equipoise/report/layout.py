@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -34,6 +34,9 @@ VALIDATION: Final = tuple(
         ("test", "test AVG", 2),
         ("test_worst", "test worst", 2),
     )
+)
+OWN: Final = tuple(
+    Column(key, title, float, digits=4) for key, title in (("avg", "AVG"), ("std", "STD"), ("worst", "worst"))
 )
 MANY: Final = 100  # clients: more are in the figure only
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
@@ -175,6 +178,20 @@ def sheets(comparison: Numbers) -> list[Sheet]:
                 narrow=True,
             )
         )
+    for k, (name, found) in enumerate(comparison["own_measures"].items(), start=1):
+        columns = [column for column in OWN if column.key in found["methods"][0]]
+        worst = (
+            f"worst: that of the worst group, {found['better']} is better"
+            if found["better"]
+            else "neither way is better"
+        )
+        text = (
+            f"{name} of the global model, in its own unit, the mean over the last rounds that have it, {comparison['averaged']} at most. AVG "
+            f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
+        )
+        notes = [f"Not defined for {where}: {why}." for where, why in [*found["undefined"].items()][:1]]
+        sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(found["methods"], columns), text)
+        shown.append(replace(sheet, notes=notes))
     if found := comparison["validation"]:
         text = (
             f"The model of {comparison['exported']}, which is exported: accuracy in percent and loss in nats on the samples that "

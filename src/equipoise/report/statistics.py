@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from equipoise.metrics.classification import AREAS, CORRECT, MEASURES
 from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, Column, placed
 from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, resampled
-from equipoise.metrics.performance import last_rounds
+from equipoise.metrics.performance import best, last_rounds, mean, std, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
@@ -137,6 +137,7 @@ class Comparison(Mapping[str, Any]):
             "group_fairness": _parity(grouped, runs),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
+            "own_measures": _own_measures(runs, last),
         }
         return cls(runs, tuple(histories), last, document)
 
@@ -281,6 +282,10 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     and `exported`: which round's model is exported, in words; `validation`: of these models `methods` with `method`, `failed`, and
     over seeds `round`, `accuracy`, `worst` and `loss` on what clients hold out of their own samples, and `test` and `test_worst`, AVG
     and the worst group on the test sets. Null where nothing was held out.
+
+    and `own_measures`: by measure that is none of `equipoise.metrics.MEASURES`, which way is `better`, `undefined`, why it was null for some group,
+    and `methods` with `method`, `failed` and over seeds `avg`, `worst` (none where neither way is better) and `std` over the groups, of
+    the mean over the last rounds that have it, in its own unit. Empty where there was none.
 
     Numbers that are not defined are null.
 
@@ -659,6 +664,34 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
                 }
             )
     return {"methods": methods} if methods else None
+
+
+def _own_measures(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers:
+    """The measures beside those of ``MEASURES``, each over the groups of the global model, in its own unit."""
+    records = [
+        r["measures"] for seeds in runs.values() for run in seeds.values() for r in run.shown.records if "measures" in r
+    ]
+    found: Numbers = {}
+    for name, better in {name: of["better"] for record in records for name, of in record.items()}.items():
+        statistics = {"avg": mean, "std": std} | ({"worst": worst if better == "higher" else best} if better else {})
+        methods = []
+        for label, seeds in runs.items():
+            each = [_on_groups(run, name, last) for run in seeds.values()]
+            of = {key: over_seeds([make(values).value for values in each]) for key, make in statistics.items()}
+            methods.append({"method": label, "failed": any(run.failure for run in seeds.values()), **of})
+        undefined = {
+            where: why for record in records if name in record for where, why in record[name]["undefined"].items()
+        }
+        found[name] = {"better": better, "undefined": undefined, "methods": methods}
+    return found
+
+
+def _on_groups(run: Run, name: str, last: int) -> Table:
+    """A measure of the user's own on every group [D], the mean over the last rounds that have it; NaN where it is not defined."""
+    records = [r["measures"][name]["groups"] for r in run.shown.records if name in r.get("measures", {})]
+    if not records:
+        return np.full(2, math.nan)
+    return last_rounds(np.array([[of.get(group) for group in run.history.groups] for of in records], float), last)
 
 
 def _scenario(grouped: Mapping[str, Mapping[int, History]]) -> str:

@@ -16,6 +16,9 @@ from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse, read_value
 from equipoise.federation.stopping import NONE
+from equipoise.metrics.own import divided
+from equipoise.scenarios.own import several
+from equipoise.system import own_code
 from equipoise.system.errors import ExpectedError
 from equipoise.system.ranges import number, text
 
@@ -39,6 +42,7 @@ class RunConfig(Settings, RunSettings):
     network: str = text()
     network_options: dict[str, Any] = field(default_factory=dict)
     checkpoint_every: int = number(1, 1)
+    own_code: dict[str, str] | None = None  # files of the user's code, and their SHA-256
 
     @property
     def weights(self) -> Path | None:
@@ -75,6 +79,12 @@ def configure(
     chosen = {name: value for name, value in choices.items() if value is not None}
     if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
         chosen["network_options"] = {**chosen["network_options"], "weights": whole(weights)}
+    if measures := several(chosen.get("measures", "")):
+        chosen["measures"] = own_code.whole(", ".join(measures))
+        divided(several(chosen["measures"]))  # or a measure that is not known
+    for name in ("network", "data", "optimizer"):
+        if own_code.split(chosen.get(name, ""))[0]:
+            chosen[name] = own_code.whole(chosen[name])
     rules = parse(method, overrides)
     options = chosen.get("scenario_options", {})
     try:
@@ -95,11 +105,20 @@ def configure(
     if optimizer != data.protocol.optimizer and "sgd" in (optimizer, data.protocol.optimizer):
         # The rate of one means nothing to another.
         protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
-    if optimizer != "sgd" and chosen.get("momentum"):
+    if own_code.split(optimizer)[0]:
+        for name in {"momentum", "weight_decay", "clip"} - set(own_code.takes(optimizer)):
+            if chosen.get(name):
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {chosen[name]}: {optimizer} takes no {name}. Leave it out."
+                )
+            chosen[name] = 0.0 if name != "clip" else None
+    elif optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
-    label = method if not overrides else str(rules)
+    label = own_code.short(method if not overrides else str(rules))
     network = {"network": data.network, "network_options": dict(data.network_options)}
-    named = {"method": str(rules), "label": label, "scenario": scenario}
+    named: dict[str, Any] = {"method": str(rules), "label": label, "scenario": scenario}
+    references = (own_code.split(chosen.get(name, ""))[0] for name in ("network", "data", "optimizer"))
+    named["own_code"] = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
     config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
         net = networks.build(
@@ -143,7 +162,9 @@ def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
     ------
     ValueError : brackets that are not such pairs.
     """
-    name, bracket, inside = text.partition("(")
+    reference, options = own_code.split(text)
+    name, bracket, inside = options.partition("(")
+    name = reference + name
     rest, given = inside.strip(), dict[str, Any]()
     if not bracket:
         return name.strip(), {}
@@ -158,7 +179,8 @@ def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
 
 def whole(data: str) -> str:
     """The user's path as it holds in any folder; an address such as ``hub:owner/name`` stays."""
-    return data if data.startswith("hub:") else str(Path(data).expanduser().resolve())
+    own = own_code.split(data)[0] == data
+    return own_code.whole(data) if own else data if data.startswith("hub:") else str(Path(data).expanduser().resolve())
 
 
 def _listed(options: Mapping[str, Any]) -> str:

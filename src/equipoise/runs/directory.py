@@ -32,7 +32,8 @@ from equipoise.federation.stopping import EarlyStopping
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError
 from equipoise.scenarios import Scenario
-from equipoise.system import hashes
+from equipoise.scenarios.own import several
+from equipoise.system import hashes, own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
 from equipoise.system.seals import open_text, sealed_json, sealed_text
@@ -107,9 +108,16 @@ def load(directory: Path) -> RunConfig:
             "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
         )
     try:
-        return made(RunConfig, table)
+        config = made(RunConfig, table)
     except ValueError as error:
         raise RunError(f"{path} cannot be used: {error}") from None
+    for file, known in (config.own_code or {}).items():
+        if own_code.digest(file) != known:
+            raise RunError(
+                f"{directory} was begun with other code: {file} {'has changed since' if Path(file).exists() else 'is gone'}. Put it back "
+                "as it was, or begin a new run with another --name."
+            )
+    return config
 
 
 def finished(directory: Path) -> bool:
@@ -159,7 +167,7 @@ def federation(
         "transform": data.transform,
         "names": data.client_names,
         "groups": data.client_groups,
-        "measures": data.measures,
+        "measures": (*data.measures, *several(config.measures or ())),
         "server_validation": data.server_validation,
         "collaborative": data.collaborative,
         "workers": workers or cores(),

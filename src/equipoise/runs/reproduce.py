@@ -25,6 +25,7 @@ from equipoise.runs.experiment import (
     published,
     read_experiment,
 )
+from equipoise.system import own_code
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
 
@@ -156,7 +157,7 @@ def _stem(config: RunConfig) -> str:
     if config.weights is not None:
         about["weights"] = _digest(config.weights, config.weights.stat().st_mtime_ns)  # the file's path says little
     content = json.dumps(about, sort_keys=True)
-    name = runs.slug(config.method.split("(")[0])
+    name = runs.slug(own_code.short(config.method).split("(")[0])
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:10]}-seed{config.seed}"
 
 

@@ -22,6 +22,7 @@ from equipoise.data.own.reading import read_user_data
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
+from equipoise.system import own_code
 from equipoise.system.ranges import check_number, check_option, check_whole
 
 VERSION: Final = 1  # raise it whenever the same files give other parts
@@ -64,7 +65,8 @@ def scenario(
 
     Parameters
     ----------
-    data : folder, file, or ``hub:OWNER/NAME``.
+    data : folder, file, ``hub:OWNER/NAME``, or a function of your own, ``data.py:clients``, which is called with the ``seed`` if its
+        signature has one.
     clients : >= 1, among so many the training data are divided, if they do not say whose they are: by classes, with shares
         from a Dirichlet distribution.
     alpha : >= 0.01; the lower, the more the divided clients differ.
@@ -85,7 +87,8 @@ def scenario(
     """
     _check(clients, test, server_validation, tests, size)
     columns = Columns(label, client, group, split, image, several(leave_out))
-    own = _read(str(data), columns, download)
+    own = first = _read(str(data), columns, download)
+    seeded = own_code.split(str(data))[0] == str(data) and "seed" in own_code.takes(str(data))
     share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
@@ -107,6 +110,9 @@ def scenario(
     )
 
     def build(seed: int) -> Scenario:
+        own = _read(str(data), columns, download, seed) if seeded else first
+        if (own.classes, own.layout) != (first.classes, first.layout):
+            raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
         parts = divided(own, seed, **share)
         sets, of_clients = test_sets(own, parts, tests)
         beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
@@ -140,17 +146,19 @@ def scenario(
     return known, build
 
 
-def _read(source: str, columns: Columns, download: bool) -> UserData:
-    """What the user has; of one file it is kept, so that a run, which asks several times, reads it once."""
+def _read(source: str, columns: Columns, download: bool, seed: int = 0) -> UserData:
+    """What the user has; of one file or function it is kept, so that a run, which asks several times, reads it once."""
+    if own_code.split(source)[0] == source:
+        return _kept(source, columns, download, tuple(own_code.hashes(source).items()), seed)
     if not Path(source).is_file():
         return read_user_data(source, columns, download=download)
     about = Path(source).stat()
     return _kept(source, columns, download, (about.st_size, about.st_mtime_ns))
 
 
-@lru_cache(maxsize=1)
-def _kept(source: str, columns: Columns, download: bool, _changed: tuple[int, int]) -> UserData:
-    return read_user_data(source, columns, download=download)
+@lru_cache(maxsize=2)  # a function's data of the first seed, which describe them, and of that of the run
+def _kept(source: str, columns: Columns, download: bool, _changed: tuple[Any, ...], seed: int = 0) -> UserData:
+    return read_user_data(source, columns, download=download, seed=seed)
 
 
 def _check(clients: object, test: float, server_validation: float, tests: object, size: object) -> None:
@@ -356,7 +364,7 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
         if len(own) * 3 * size * size > IN_MEMORY:
             return Mapped(path, np.arange(len(own)), y), {}
         return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}
-    if own.inputs.dtype == np.uint8:
+    if own.inputs.dtype == np.uint8 or "function" in own.about:
         return (torch.from_numpy(own.inputs), y), {}
     axes = (0, 2, 3) if own.inputs.ndim == 4 else 0  # images of floats have a scale per channel
     known = own.inputs[training].astype(np.float64)

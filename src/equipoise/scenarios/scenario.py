@@ -133,7 +133,8 @@ class Scenario(Description):
             if not isinstance(data, Mapped):
                 x = data[0]
                 images = x.dtype == torch.uint8 and x.dim() == 4
-                if not (images or x.is_floating_point()) or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+                numbers = x.is_floating_point() or x.dtype == torch.int64
+                if not (images or numbers) or y.dtype != torch.int64 or y.shape != x.shape[:1]:
                     raise ValueError(
                         f"Scenario {self.name}: '{who}' must have uint8 images [n, C, H, W], or numbers [n, ...], and int64 "
                         f"labels [n]; found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."

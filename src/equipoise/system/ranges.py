@@ -7,6 +7,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
+from equipoise.system import own_code
+
 INF = float("inf")
 
 
@@ -43,12 +45,15 @@ class Options:
     """One of several values, of the same type as the option."""
 
     values: tuple[object, ...]
+    own: bool = False
 
     def __contains__(self, value: object) -> bool:
+        if self.own and isinstance(value, str) and own_code.split(value)[0] == value:
+            return True
         return any(type(value) is type(option) and value == option for option in self.values)
 
     def __str__(self) -> str:
-        return "one of " + ", ".join(map(str, self.values))
+        return "one of " + ", ".join(map(str, self.values)) + ", or a reference to your own, FILE.py:NAME" * self.own
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,9 @@ def rates(default: float) -> Any:
     return field(default=default, metadata={"allowed": Rates()})
 
 
-def choice(*options: object) -> Any:
-    """A field that holds one of the options; the first is the default."""
-    return field(default=options[0], metadata={"allowed": Options(options)})
+def choice(*options: object, own: bool = False) -> Any:
+    """A field that holds one of the options, the first is the default; or, if ``own``, a reference to code of the user's own."""
+    return field(default=options[0], metadata={"allowed": Options(options, own)})
 
 
 def text(default: Any = MISSING) -> Any:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import Column, Columns, UserData, listed
-from equipoise.system import text
+from equipoise.system import own_code, text
 
 HUB = "hub:"
 
 
-def read_user_data(source: str | Path, columns: Columns | None = None, *, download: bool = False) -> UserData:
+def read_user_data(
+    source: str | Path, columns: Columns | None = None, *, download: bool = False, seed: int = 0
+) -> UserData:
     """Read the user's data.
 
     ======================= ============================================================================================
@@ -24,6 +26,7 @@ def read_user_data(source: str | Path, columns: Columns | None = None, *, downlo
                             and ``split``
     ``arrays.npz``          arrays ``x`` and ``y``; ``client``, ``group`` and ``split``
     ``hub:OWNER/NAME``      a data set of the Hugging Face Hub that is on this machine, or may be downloaded
+    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.own.coded.read`
     ======================= ============================================================================================
 
     Parameters
@@ -31,6 +34,7 @@ def read_user_data(source: str | Path, columns: Columns | None = None, *, downlo
     source : one of these.
     columns : the names of the columns, where they differ from the usual ones.
     download : whether a data set of the Hub may be downloaded.
+    seed : for a function that takes one.
 
     Raises
     ------
@@ -45,9 +49,15 @@ def read_user_data(source: str | Path, columns: Columns | None = None, *, downlo
         raise DataError(
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
         )
+    if own_code.split(address)[0] == address:
+        from equipoise.data.own.coded import read as from_code
+
+        return _checked(from_code(address, columns, seed))
     path = Path(source).expanduser()
     if not path.exists():
-        raise DataError(f"{path} does not exist. Give a folder, a .csv or .npz file, or {HUB}OWNER/NAME.")
+        raise DataError(
+            f"{path} does not exist. Give a folder, a .csv or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
+        )
     try:
         return _checked(_read(path, columns))
     except MemoryError as error:

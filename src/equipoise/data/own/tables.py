@@ -6,7 +6,7 @@ import csv as csv_
 import math
 import zipfile
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,10 +194,17 @@ def npz(path: Path, columns: Columns) -> UserData:
         raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
     except (OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
-    known = list(arrays)
-    used = {role: column(known, getattr(columns, role), role, path.name) for role in ROLES}
-    used["label"] = column(known, columns.label, "y", path.name) or column(known, None, "label", path.name)
-    x_name = column(known, columns.image, "x", path.name)
+    return of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+
+
+def of_arrays(
+    path: Path | str, arrays: Mapping[str, NDArray[Any]], columns: Columns, about: Mapping[str, Any]
+) -> UserData:
+    """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
+    file, known = Path(path).name, list(arrays)
+    used = {role: column(known, getattr(columns, role), role, file) for role in ROLES}
+    used["label"] = column(known, columns.label, "y", file) or column(known, None, "label", file)
+    x_name = column(known, columns.image, "x", file)
     for what, name in (("x", x_name), ("y", used["label"])):
         if name is None:
             raise DataError(
@@ -217,7 +224,8 @@ def npz(path: Path, columns: Columns) -> UserData:
     def where(role: str) -> Where:
         return lambda k: f"{path}, {used[role]}[{k}]"
 
-    inputs = _inputs(path, str(x_name), x)
+    tokens = "function" in about and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
+    inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
     unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
     kind = "images" if inputs.dtype == np.uint8 else "numbers"
     return UserData(
@@ -225,8 +233,8 @@ def npz(path: Path, columns: Columns) -> UserData:
         layout=f"arrays: {kind} {list(inputs.shape[1:])}",
         inputs=inputs,
         names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
-        about={"file": path.name, "bytes": path.stat().st_size},
-        notes=(f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used.",) if unused else (),
+        about=about,
+        notes=(f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used.",) if unused else (),
         **_roles(cells, where),
     )
 
@@ -239,7 +247,7 @@ def _words(values: NDArray[Any]) -> list[str]:
     return [str(value) for value in values.tolist()]
 
 
-def _inputs(path: Path, name: str, x: NDArray[Any]) -> NDArray[Any]:
+def _inputs(path: Path | str, name: str, x: NDArray[Any]) -> NDArray[Any]:
     """Numbers float32 [n, ...], or images uint8 [n, C, H, W] from [n, H, W], [n, H, W, C] or [n, C, H, W]."""
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
         raise DataError(

@@ -30,6 +30,7 @@ from equipoise.flower.server.scores import Tested, counts, fraction, pooled
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
+from equipoise.metrics.classification import MEASURES, RATES
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ def description(
     """
     if not isinstance(solver, SGD | Adam):
         raise ValueError(f"Sites can train with SGD or Adam; found {type(solver).__name__}.")
+    if strange := [one for one in measures if one not in (*MEASURES, RATES)]:
+        raise ValueError(
+            f"Sites measure {', '.join(MEASURES)} and {RATES} only, as they run no code that a server names; found {strange[0]}. Leave it out."
+        )
     return {
         "name": name,
         "method": str(method),
@@ -111,6 +116,11 @@ def federation(
         population=consortium,
         **more,
     )
+    if fed.tests.own and (fed.personal or not complete):
+        raise ValueError(
+            f"{fed.tests.own[0].name} cannot be measured here: sites keep their test sets, and the models that they predict with. Leave it "
+            "out, or choose an engine whose clients are in this process."
+        )
     sites.roster.check(structure(fed.model, fed.trial.neurons))
     if consortium.masked is not None:
         consortium.masked.check(fed.trial, fed.progress.server, fed.collaborative)

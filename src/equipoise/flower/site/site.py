@@ -31,6 +31,7 @@ from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
+from equipoise.system import own_code
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +218,10 @@ def open_site(
         raise SiteError(f"has the method {method}, and the server {fields['method']}.")
     if task.train is None:
         raise SiteError("has no training data: its task gives train=None.")
+    if method is None and own_code.REFERENCE.search(str(fields["method"])):
+        raise SiteError(
+            "runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule())."
+        )
     method = method or Method.of(fields["method"])
     same = {key: fields[key] for key in Settings().decisive if key in fields}
     settings = Settings(**same, device=fields.get("device", "cpu"))

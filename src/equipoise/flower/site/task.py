@@ -37,7 +37,7 @@ class Task:
     transform: Transform | None = None
     head: str | None = None
     neurons: Groups | None = None
-    measures: tuple[str, ...] = ("accuracy",)
+    measures: tuple[Any, ...] = ("accuracy",)
 
     def tests(self, name: str) -> dict[str, Any]:
         """The test sets by name; one without a name is called ``name``."""

@@ -1,0 +1,63 @@
+"""Data of the user's own that a function makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import Columns, UserData
+from equipoise.data.own.tables import of_arrays
+from equipoise.data.samples import Lazy
+from equipoise.system import own_code
+
+EXPECTED = (
+    "Return a list with (x, y) or a data set for each client, a dictionary of these by the clients' names, or a dictionary of arrays "
+    "x [n, ...], y [n] and, if you like, client, group and split [n]"
+)
+
+
+def read(reference: str, columns: Columns, seed: int) -> UserData:
+    """Call a function, with ``seed`` if its signature has one, and take what it returns as it is: nothing is standardised.
+
+    It returns a list with ``(x, y)``, a ``torch.utils.data.Dataset`` or :class:`Lazy` for each client; or a dictionary of these by
+    the clients' names; or a dictionary of arrays as an ``.npz`` file has them. All samples are kept in memory.
+
+    Raises
+    ------
+    OwnCodeError : the function is not there, or fails. DataError : it returns something else.
+    """
+    found = own_code.call("data", reference, {"seed": seed}, {})
+    if isinstance(found, Mapping) and {"x", "y"} <= found.keys():
+        arrays = {name: np.asarray(value) for name, value in found.items()}
+    elif not isinstance(found, Mapping | list | tuple) or not len(found):
+        raise DataError(f"{reference} returned {type(found).__name__}, or an empty one. {EXPECTED}.")
+    else:
+        clients = found if isinstance(found, Mapping) else {f"client-{k}": one for k, one in enumerate(found, start=1)}
+        pairs = {str(name): _pair(f"{reference}, {name}", one) for name, one in clients.items()}
+        if len({x.shape[1:] for x, _ in pairs.values()}) > 1:
+            shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in pairs.items())
+            raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")
+        x, y = (np.concatenate(parts) for parts in zip(*pairs.values(), strict=True))
+        arrays = {"x": x, "y": y, "client": np.repeat(list(pairs), [len(y) for _, y in pairs.values()])}
+    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
+
+
+def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The samples and labels of one client."""
+    try:
+        data = data.load() if isinstance(data, Lazy) else data
+        if isinstance(data, Dataset):
+            data = zip(*(data[k] for k in range(len(data))), strict=True)  # type: ignore[arg-type]
+        x, y = (np.stack([*map(np.asarray, part)]) for part in data)
+    except Exception as error:  # of the user's code
+        raise DataError(
+            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
+        ) from error
+    if y.shape != x.shape[:1]:
+        raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
+    return x, y
