@@ -217,6 +217,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     statistics = {"avg", "std", "worst", "gap", "client_std"}
     assert entry.keys() == {
         "method",
+        "bound",
         "seeds",
         *statistics,
         "groups",
