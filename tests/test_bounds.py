@@ -17,8 +17,10 @@ import equipoise as eq
 from equipoise.report import render, rich_table
 from equipoise.report.sentences import limits, verdict
 from equipoise.report.statistics import Comparison
+from equipoise.runs import directory as runs
+from equipoise.runs.configuration import configure
 from helpers import clients, consortium, federation, samples
-from run_helpers import TINY, cache, equipoise
+from run_helpers import TINY, cache, config, equipoise, started
 
 GROUPS = ["a", "a", "b", "b", "b"]
 
@@ -145,9 +147,27 @@ def test_centralised_data_must_be_here() -> None:
         eq.Federation(nn.Linear(6, 3), lazy, "centralised")
 
 
+@pytest.mark.parametrize("part", ["fedbn", "finetune", "ditto", "fedsac", "cgsv", "standalone"])
+def test_one_model_for_all_is_no_model_of_each_client(part: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"'{part}' gives each client a model, .*, and 'centralised' trains one for all"
+    ):
+        eq.Method.of(f"{part}+centralised")
+    assert eq.Method.of("centralised+afl").bound == "upper"
+
+
+def test_clients_keep_their_names(tmp_path: Path, cache: Path) -> None:
+    run = started(tmp_path / "run", config("centralised", rounds=1))
+    history = runs.execute(run, progress=False)
+    assert history.client_names == runs.trained(run).names
+    assert len(history.client_names) == 4
+
+
 def test_sites_keep_their_data() -> None:
     with pytest.raises(ValueError, match="needs the data of all clients in one place, and sites keep theirs"):
         consortium("centralised")
+    with pytest.raises(ValueError, match=r"sites keep theirs\. Choose another engine"):  # before the other runs begin
+        configure("centralised", engine="flower-inproc")
 
 
 def test_the_command_line_adds_both(equipoise: Callable[..., Any], tmp_path: Path) -> None:

@@ -331,6 +331,7 @@ def test_runs_may_stop_early_and_go_on_where_they_stopped(tmp_path: Path) -> Non
     (history,) = found.histories
     assert 0 < len(history) < 8
     assert history.stopped
+    assert found["notes"][0].startswith(f"fedavg, seed 0, stopped after {len(history)} of 8 rounds: ")
     again = compared(["fedavg", "fedprox(mu=1)"], stop=stop, **given)
     assert records(again)[0] == records(found)[0]
     with pytest.raises(ValueError, match="EarlyStopping needs"):

@@ -76,6 +76,7 @@ def test_text_reads_back(given: str) -> None:
         ("cosine(x)", "cosine: lr must be > 0 and finite; found 'x'"),
         ("layers(head=0.1)", "give the rate of all other parameters first"),
         ("layers(0, head=0)", "all rates are 0"),
+        ("layers(0.1, head=0.2, head=0.3)", "give the rate of each part once; found all others, head, head"),
         ("layers(0.1, head=layers(0.1))", "layers cannot stand inside layers"),
     ],
 )

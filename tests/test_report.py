@@ -158,8 +158,15 @@ def test_comparison_uses_common_seeds_and_says_what_is_missing():
 
 
 def test_comparison_notes_runs_that_stopped():
-    found = comparison([made_up(), made_up("afl", rounds=3)])
-    assert found["notes"] == ["afl, seed 0, stopped after 3 of 8 rounds."]
+    stopped = made_up("afl", rounds=3)
+    found = comparison([made_up(), History(stopped.records, {**stopped.meta, "rounds": 20})])
+    few = "Runs of afl have fewer than 5 evaluated rounds: their mean is over all of these, from the first on."
+    assert found["notes"] == ["afl, seed 0, stopped after 3 of 20 rounds.", few]
+
+
+def test_comparison_notes_runs_that_were_planned_to_be_short():
+    found = comparison([made_up(), made_up("afl", rounds=6)])
+    assert found["notes"] == ["afl, seed 0, was trained for 6 rounds, and others for up to 8."]
 
 
 def test_comparison_without_clients_or_groups():

@@ -72,6 +72,8 @@ def test_each_round_arrives_once_however_often_it_is_sent(tmp_path: Path, fake: 
     (kept,) = fake.values()
     assert [t for t, _ in kept["rounds"]] == [0, 1, 2, 3]
     assert not kept.get("complete")  # its summary was not written yet when the last round ended
+    follower.look()
+    assert kept["complete"]
     assert track(run, "json") == 4
     assert [t for t, _ in kept["rounds"]] == [0, 1, 2, 3]
     assert kept["complete"]
@@ -96,8 +98,8 @@ def test_a_run_from_python_is_followed(tmp_path: Path, fake: dict[str, Any]) -> 
 
     data = [(torch.randn(12, 3), torch.randint(0, 2, (12,))) for _ in range(2)]
     fed = eq.Federation(torch.nn.Linear(3, 2), data, tests={"all": data[0]})
-    with eq.Tracking(tmp_path / "mine", "json"):
-        fed.fit(3, directory=tmp_path / "mine", progress=False)
+    with eq.Tracking(tmp_path / "mine", "json"):  # a run that ends early is complete, too
+        fed.fit(9, directory=tmp_path / "mine", stop=lambda records: len(records) == 3, progress=False)
     (kept,) = fake.values()
     assert [t for t, _ in kept["rounds"]] == [0, 1, 2]
     assert kept["complete"]

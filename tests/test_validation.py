@@ -267,6 +267,14 @@ def test_early_stopping_says_what_it_takes(given: dict[str, Any], error: str) ->
         eq.EarlyStopping(**given)
 
 
+@pytest.mark.parametrize("stop", [5, eq.EarlyStopping])
+def test_stop_is_a_function(stop: Any) -> None:
+    fed = federation(validation=0.3)
+    with pytest.raises(TypeError, match=r"stop must be a function of all records, such as EarlyStopping\(10\); found"):
+        fed.fit(3, stop=stop, progress=False)
+    assert fed.progress.t == 0
+
+
 def test_stopping_needs_validation_before_the_first_round() -> None:
     fed = federation()
     with pytest.raises(ValueError, match=r"EarlyStopping needs what clients hold out.*give validation=0\.2"):

@@ -226,7 +226,7 @@ def test_the_command_line_draws_examples_and_prints_json(equipoise: Any, tmp_pat
     ("arguments", "says"),
     [
         (["digits", "--figure", "who.xyz"], "ends in .png, .pdf or .svg"),
-        (["digits", "--examples"], "ends in .png, .pdf or .svg"),
+        (["digits", "--examples"], "Add --figure FILE.png"),
         (["--figure", "who.png"], "name it, such as"),
         (["digit", "--figure", "who.png"], "Did you mean 'digits'?"),
         (["own", "--figure", "who.png"], "--data DIR"),

@@ -36,7 +36,7 @@ def export(
     from equipoise.system.files import write_atomically
 
     fed = runs.trained(directory)
-    names = fed.trial.names
+    names = fed.names
     folder = output or directory / "models"
     for number in _numbers(client, names):
         path = folder / f"{'global' if number is None else runs.slug(names[number])}.safetensors"

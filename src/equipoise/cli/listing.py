@@ -110,7 +110,9 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     from equipoise.report import holdings as report
     from equipoise.runs.configuration import called, whole
 
-    if (figure is None and examples) or (figure is not None and figure.suffix not in (".png", ".pdf", ".svg")):
+    if figure is None and examples:
+        raise ValueError("--examples draws images into the file of --figure. Add --figure FILE.png.")
+    if figure is not None and figure.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--figure must name a file that ends in .png, .pdf or .svg; found {figure}.")
     name, options = called("scenarios", text, "digits(clients=8)")
     made = scenarios.load(name, seed, data and whole(data), **options)

@@ -138,6 +138,9 @@ class Layers:
             raise ValueError(
                 'layers: give the rate of all other parameters first, layers(0.01, head=0.1), or {"": 0.01, ...}.'
             )
+        if len(dict(self.rates)) < len(self.rates):
+            names = [prefix or "all others" for prefix, _ in self.rates]
+            raise ValueError(f"layers: give the rate of each part once; found {', '.join(names)}.")
         if all(rate == 0 for _, rate in self.rates):
             raise ValueError("layers: all rates are 0, so that nothing would be trained. Give one part a rate above 0.")
 

@@ -269,6 +269,8 @@ class Federation:
         """
         check_whole("rounds", rounds, 1)
         check_whole("checkpoint_every", checkpoint_every, 1)
+        if isinstance(stop, type) or not (stop is None or callable(stop)):
+            raise TypeError(f"stop must be a function of all records, such as EarlyStopping(10); found {stop!r}.")
         if isinstance(stop, EarlyStopping) and not self.trial.settings.validation:
             raise ValueError(f"EarlyStopping {NONE}: give validation=0.2.")
         total = self.progress.t + rounds
@@ -380,7 +382,7 @@ class Federation:
         meta = {
             "method": str(self.method),
             "seed": self.trial.settings.seed,
-            "rounds": self.progress.t,
+            "rounds": max(self.trial.rounds, self.progress.t),
             "select": self.select,
             "client_names": list(self.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),

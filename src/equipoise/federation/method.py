@@ -87,6 +87,17 @@ class Method:
         for rule, part in paired:
             if rule.seals:
                 self._sealed(part)
+            if rule.bound == "upper":
+                self._whole(part)
+
+    def _whole(self, by: str) -> None:
+        """Refuse a rule that keeps something of single clients beside ``by``, which has one client with all data."""
+        for rule, part in zip(self.rules, self.parts, strict=True):
+            own = any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.owns
+            if own:
+                raise MethodError(
+                    f"{part!r} gives each client a model, or a part of one, of its own, and {by!r} trains one for all. Leave one out."
+                )
 
     def _sealed(self, by: str) -> None:
         """Refuse a rule whose clients send more than the update, which is all that the rule ``by`` protects."""

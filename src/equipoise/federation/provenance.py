@@ -25,7 +25,7 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
         f"features enter {model.head_name!r}" if model.head_name else "no linear layer, so the logits are its features"
     )
     lines = [
-        f"method {trial.method} · {len(trial.data)} clients, {asked} a round · {local} of batch {s.batch_size} · {trial.solver}",
+        f"method {trial.method} · {len(trial.data)} client{'s' * (len(trial.data) > 1)}, {asked} a round · {local} of batch {s.batch_size} · {trial.solver}",
         f"network of {model.n_params:,} trainable parameters ({dtype}{', autocast to bf16' * model.bf16}); {features}",
         f"engine {choice.engine}: {choice.why}",
         f"BatchNorm: {_batch_norm(trial)}",

@@ -26,7 +26,7 @@ BOUNDS = {
 def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
     histories = [run for seeds in runs.values() for run in seeds.values()]
-    rounds = max(max(len(run) for run in histories), *(int(run.meta.get("rounds") or 0) for run in histories))
+    rounds = max(map(len, histories))
     for run in histories:
         yield from warnings(run, rounds)
     all_seeds = {run.seed for run in histories}
@@ -44,13 +44,24 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
 
 
 def warnings(run: History, rounds: int) -> Iterator[str]:
-    """Warnings about one run; ``rounds`` are those of the longest run, or the planned ones."""
-    if run.stopped or len(run) < rounds:
-        of = f" of {rounds}" if len(run) < rounds else ""
+    """Warnings about one run; ``rounds`` are those of the longest run."""
+    planned = int(run.meta.get("rounds") or rounds)
+    if run.stopped or len(run) < planned:
+        of = f" of {planned}" if len(run) < planned else ""
         why = f": {run.stopped}" if run.stopped else ""
         yield f"{run.label}, seed {run.seed}, stopped after {len(run)}{of} rounds{why}."
+    elif len(run) < rounds:
+        yield f"{run.label}, seed {run.seed}, was trained for {len(run)} rounds, and others for up to {rounds}."
     if (best := run.selected_round) is not None:
         yield f"{run.label}, seed {run.seed}: the exported model is that of round {best}, which has the best validation accuracy."
+
+
+def of_short(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:
+    """A sentence about methods with runs of fewer than ``last`` evaluated rounds, which are given by label."""
+    if short := [label for label, rounds in evaluated.items() if any(0 < n < last for n in rounds)]:
+        yield (
+            f"Runs of {listed(short)} have fewer than {last} evaluated rounds: their mean is over all of these, from the first on."
+        )
 
 
 def mixed_machines(histories: Iterable[History]) -> Iterator[str]:

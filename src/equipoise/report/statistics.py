@@ -402,6 +402,8 @@ def _of_measure(
     racing = {label: seeds for label, seeds in runs.items() if label not in bounds}
     draws = _draws(racing) if measure == "accuracy" and racing else {}
     failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
+    averaged = min(last, max(len(run.groups[measure][0]) for run in every) or last)
+    evaluated = {label: [len(run.groups[measure][0]) for run in seeds.values()] for label, seeds in runs.items()}
     methods = []
     for label, seeds in summaries.items():
         found = list(seeds.values())
@@ -428,11 +430,12 @@ def _of_measure(
         "measure": measure,
         "title": MEASURES[measure],
         "rounds": max(len(history) for history in histories),
-        "averaged": min(last, max(len(run.groups[measure][0]) for run in every) or last),
+        "averaged": averaged,
         "exported": _exported([history.selected_round is not None for history in histories]),
         "seeds": sorted({history.seed for history in histories}),
         "notes": [
             *(notes.of_runs(grouped) if measure == "accuracy" else ()),
+            *notes.of_short(evaluated, averaged),
             *(notes.of_areas(histories) if measure in AREAS else ()),
         ],
         "methods": methods,

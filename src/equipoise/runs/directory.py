@@ -302,7 +302,7 @@ def _execute(
         **environment(),
         "data": data.manifest,
         "contents": unchanged.contents(config, data, before),
-        "client_names": list(fed.trial.names),
+        "client_names": list(fed.names),
         "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
         "measures": list(fed.tests.measures),
         "client_tests": fed.tests.of_clients is not None,

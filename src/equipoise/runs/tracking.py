@@ -87,7 +87,7 @@ class Follower:
         """Send every round that a checkpoint counts on, and close what is complete."""
         for path in members(self.path):
             t, complete = _reached(path)
-            if t == self.sent.get(path, 0):
+            if t == self.sent.get(path, 0) and not (complete and path in self.open):
                 continue
             records, hashes = parse((path / "metrics.jsonl").read_text(), t)
             if path not in self.open:
@@ -114,8 +114,11 @@ def _reached(path: Path) -> tuple[int, bool]:
     if not checkpoint.exists(path / "checkpoint"):
         return 0, False
     about = checkpoint.about(path / "checkpoint")
-    done = runs.finished(path) if (path / "config.toml").exists() else about["t"] == about.get("rounds")
-    return int(about["t"]), done
+    t = int(about["t"])
+    if (path / "config.toml").exists():
+        return t, runs.finished(path)
+    records, _ = parse((path / "metrics.jsonl").read_text(), t)
+    return t, t == about.get("rounds") or "stopped" in records[-1]
 
 
 def track(path: str | Path, to: str) -> int:
