@@ -225,3 +225,19 @@ def test_a_schedule_resumes_bit_for_bit(tmp_path: Path) -> None:
     again = federation("scaffold", solver=eq.SGD("cosine(0.1, warmup=1)"))
     again.fit(again.resume(tmp_path), progress=False)
     assert torch.equal(again.progress.vector, whole.progress.vector)
+
+
+@pytest.mark.parametrize("frozen", [{"": 0.05, "0": 0}, {"": 0.05}])
+def test_a_group_norm_whose_input_has_no_gradient(frozen: dict[str, float]) -> None:
+    """With channels innermost, PyTorch crashes there."""
+    first = nn.Conv2d(3, 4, 1) if len(frozen) > 1 else nn.Identity()
+    norm = nn.GroupNorm(1, 4 if len(frozen) > 1 else 3)
+    net = nn.Sequential(first, norm, nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(2))
+    data = [(torch.randn(6, 3, 5, 5), torch.tensor([0, 1] * 3)) for _ in range(2)]
+    net(data[0][0])
+    fed = eq.Federation(net, data, solver=eq.SGD(frozen), engine="sequential")
+    before = fed.state_dict()
+    fed.fit(1, progress=False)
+    moved = {name for name, x in fed.state_dict().items() if not torch.equal(x, before[name])}
+    assert moved == {name for name in before if not name.startswith("0.")}
+    assert not fed.model.channels_last

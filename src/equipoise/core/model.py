@@ -137,15 +137,23 @@ class Model:
     def try_channels_last(self, x: Tensor) -> None:
         """Use images with their channels innermost, which is faster on a CPU, if the network accepts them.
 
-        One step on ``x`` [B, C, H, W], B > 1, shows whether it does: a network that calls ``view`` on an image may fail.
+        One step on ``x`` [B, C, H, W], B > 1, shows whether it does: a network that calls ``view`` on an image may fail. A
+        trained GroupNorm whose input has no gradient, as behind frozen layers, would crash PyTorch 2.13 in this order.
         """
         if not self.convolutional or x.dim() != 4 or x.device.type != "cpu":
             return
-        self.channels_last = True
         theta, buffers = self.initial.clone().split([self.n_params, self.size - self.n_params])
+        bound, crashes = Bound(self), list[bool]()
+        for m in bound.training.net.modules():
+            if isinstance(m, nn.GroupNorm):
+                m.register_forward_hook(
+                    lambda _, given, out: crashes.append(out.requires_grad and not given[0].requires_grad)
+                )
         try:
             with torch.random.fork_rng(devices=[]):
-                Bound(self).gradient(theta, buffers, x, lambda logits, features: logits.sum())
+                bound.training(theta, buffers, x, train=True)
+                self.channels_last = not any(crashes)
+                bound.gradient(theta, buffers, x, lambda logits, features: logits.sum())
         except Exception:  # due to this order only, or training will raise it again
             self.channels_last = False
 
