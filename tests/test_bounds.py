@@ -141,7 +141,21 @@ def test_only_bounds_have_no_winner() -> None:
     assert "best" not in verdict(found.document)
 
 
+def test_a_lower_bound_is_not_said_to_be_better_than_guessing() -> None:
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    guessed = (x, torch.arange(40) % 2)
+    tests = {"a": guessed, "b": guessed}
+    runs = [
+        eq.Federation(nn.Linear(6, 2), [guessed] * 2, method, eq.SGD(1e-6), tests=tests)
+        for method in ("centralised", "standalone")
+    ]
+    found = Comparison.of([fed.fit(1, progress=False) for fed in runs])
+    assert [bool(of["failed"]) for of in found["methods"]] == [True, False]
+    assert "Only standalone" not in verdict(found)
+
+
 def test_centralised_data_must_be_here() -> None:
+
     lazy = [eq.Lazy(lambda k=k: samples(8, k), 8) for k in range(3)]
     with pytest.raises(ValueError, match="needs the data of all clients together"):
         eq.Federation(nn.Linear(6, 3), lazy, "centralised")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import equipoise as eq
@@ -446,3 +447,21 @@ def test_reports_say_which_model_their_numbers_are_of(tmp_path: Path) -> None:
     plain = Comparison.of([federation(tests=SETS, groups=GROUPS).fit(2, progress=False)])
     assert plain["validation"] is None
     assert "The model of the last round, which is exported" in (other_rounds(plain) or table).explanations[0]
+
+
+def test_a_run_that_diverges_after_its_best_round_exports_a_good_model() -> None:
+    def made(lr: Any, scenario: str) -> eq.History:
+        x = [torch.randn(60, 6, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+        data = [(each, (each[:, 0] > 0).long()) for each in x]
+        fed = eq.Federation(
+            nn.Linear(6, 2), data, solver=eq.SGD(lr), tests={"a": data[0]}, validation=0.2, select="best-validation"
+        )
+        history = fed.fit(8, progress=False)
+        return eq.History(history.records, {**history.meta, "scenario": scenario})
+
+    for scenario, main in (("", True), ("own", False)):
+        found = Comparison.of([made(lambda t: 0.5 if t < 6 else 1e6, scenario)])
+        of_exported, others = found["validation"]["methods"][0], found["other_rounds"]["methods"][0]
+        assert bool(found["methods"][0]["failed"]) is main
+        assert (of_exported["failed"], others["failed"]) == (False, not main)
+        assert ("†: diverged" in other_rounds(found).explanations[0]) is not main

@@ -198,8 +198,16 @@ def sheets(comparison: Numbers) -> list[Sheet]:
             "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
             "worst: the clients of the worst group. Beside it the accuracy of the global model on the test sets."
         )
+        text += _marked(found["methods"])
         shown.append(_block("validation", "Validation", lay_out(found["methods"], VALIDATION), text))
     return shown
+
+
+def _marked(methods: Sequence[Numbers]) -> str:
+    """What the mark of failed methods means, if there are any."""
+    return (
+        f"{FAILED}: diverged in these rounds, or no better than guessing." if any(m["failed"] for m in methods) else ""
+    )
 
 
 def other_rounds(comparison: Numbers) -> Sheet | None:
@@ -215,6 +223,7 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
         else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         f"{comparison['exported']}, which is exported."
     )
+    text += _marked(found["methods"])
     columns = [column for column in columns_of(comparison) if column.key != "client_std"] + parity
     grid = lay_out(found["methods"], columns, list(found["methods"][0]["groups"]))
     grid = Grid(

@@ -112,7 +112,7 @@ def verdict(comparison: Numbers) -> str:
     sentences = [*failures(comparison)]
     racing = [method for method in methods if not method["bound"]] or methods
     learned = [method for method in racing if not method["failed"]]
-    if len(learned) == 1 and len(racing) > 1:
+    if len(learned) == 1 < len(racing) and learned[0]["bound"] != "lower":  # which is not judged
         sentences.append(f"Only {learned[0]['method']} is better than guessing with every seed.")
     if len(learned) == 1:
         sentences.append(_of_one(learned[0]))

@@ -623,7 +623,7 @@ def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers |
         methods.append(
             {
                 "method": label,
-                "failed": any(run.failure for run in seeds.values()),
+                "failed": any(_shown(run.history, last).failure(last) for run in seeds.values()),
                 "groups": {
                     g: over_seeds([_percent(of.get(g)) for of in of_groups]) for g in dict.fromkeys(sum(groups, ()))
                 },
@@ -659,7 +659,7 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
             methods.append(
                 {
                     "method": label,
-                    "failed": any(run.failure for run in seeds.values()),
+                    "failed": any(history.exported.failure(1) for history in validated),
                     "bound": validated[0].bound,
                     **{key: over_seeds([one[key] for one in of]) for key in ("round", "accuracy", "worst", "loss")},
                     "test": over_seeds([summary["avg"] for summary in found]),
