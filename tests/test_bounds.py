@@ -189,3 +189,27 @@ def test_the_command_line_adds_both(equipoise: Callable[..., Any], tmp_path: Pat
     done = equipoise("compare", "fedavg", "standalone", *given)
     assert done.status == 0, done.err
     assert [method["bound"] for method in json.loads(done.out)["methods"]] == ["", "lower", "upper"]
+
+
+def test_a_lower_bound_has_no_global_model() -> None:
+    fed = trained("standalone", rounds=1)
+    for use in (fed.state_dict, lambda: fed.predict(SETS["a"][0]), lambda: fed.score(*SETS["a"])):
+        with pytest.raises(ValueError, match="standalone has no global model: every client has its own"):
+            use()
+    assert fed.score(*SETS["a"], client=1) == pytest.approx(fed.records[-1]["clients"]["accuracy"][1])
+
+
+def test_a_lower_bound_that_diverged_is_marked() -> None:
+    fed = federation("standalone", data=[easy(20, m) for m in range(5)], tests=SETS, groups=GROUPS, solver=eq.SGD(1e4))
+    fed.fit(3, progress=False)
+    assert "training loss" in fed.history.failure()
+    assert Comparison.of([fed.history])["methods"][0]["failed"]
+
+
+def test_the_note_says_in_which_rounds_clients_trained_alone() -> None:
+    fed = federation("standalone", tests=SETS, groups=GROUPS, participation=0.4)
+    fed.fit(2, progress=False)
+    assert any(
+        "alone, in the rounds in which it took part (a group" in note for note in Comparison.of([fed.history])["notes"]
+    )
+    assert any("alone (a group" in note for note in compared(["standalone"], 1)["notes"])

@@ -166,7 +166,7 @@ def test_comparison_notes_runs_that_stopped():
 
 def test_comparison_notes_runs_that_were_planned_to_be_short():
     found = comparison([made_up(), made_up("afl", rounds=6)])
-    assert found["notes"] == ["afl, seed 0, was trained for 6 rounds, and others for up to 8."]
+    assert found["notes"] == ["afl, seed 0, trained for 6 rounds, and others for up to 8."]
 
 
 def test_comparison_without_clients_or_groups():
@@ -920,3 +920,9 @@ def test_page_survives_numbers_that_are_not_defined():
     ]
     page = Page(render([History(records, {"method": "m"}), History(records, {"method": "n"})]))
     assert page.tables[0][1] == ["m", "–", "–", "–", "–", "–"]
+
+
+def test_notes_of_several_seeds_are_one_sentence():
+    runs = [made_up(seed=seed, rounds=3 + seed) for seed in range(3)]
+    found = comparison([History(run.records, {**run.meta, "rounds": 9}) for run in runs])
+    assert found["notes"][0] == "fedavg, seeds 0, 1 and 2, stopped after 3, 4 and 5 of 9 rounds."

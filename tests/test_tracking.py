@@ -19,7 +19,7 @@ from equipoise.runs import comparison, tracking
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Tracked, numbers
 from equipoise.runs.tracking import Follower, Tracking, TrackingError, of_round, track
-from run_helpers import TINY, cache, config, started  # noqa: F401 (a fixture)
+from run_helpers import TINY, cache, config, equipoise, started  # noqa: F401 (fixtures)
 
 NOWHERE = "mlflow:http://127.0.0.1:9"  # a port that nobody listens at
 
@@ -37,7 +37,7 @@ class Fake:
         self.kept["rounds"].append((t, values))
 
     def close(self, run: Tracked, *, complete: bool) -> None:
-        self.kept["complete"] = complete
+        self.kept |= {"complete": complete, "files": [path.name for path in run.files]}
 
 
 @pytest.fixture
@@ -91,6 +91,14 @@ def test_a_comparison_is_one_group(tmp_path: Path, fake: dict[str, Any]) -> None
         ("sweep", "fedavg-seed1"),
     }
     assert all([t for t, _ in kept["rounds"]] == [0, 1] and kept["complete"] for kept in fake.values())
+
+
+def test_a_run_is_complete_with_its_report(tmp_path: Path, fake: dict[str, Any], equipoise: Any) -> None:  # noqa: F811
+    done = equipoise("run", *TINY, "--rounds", 2, "--track", "json", "--name", "a", "--runs", tmp_path)
+    assert done.status == 0, done.err
+    (kept,) = fake.values()
+    assert kept["complete"]
+    assert {"report.html", "summary.json"} <= set(kept["files"])
 
 
 def test_a_run_from_python_is_followed(tmp_path: Path, fake: dict[str, Any]) -> None:

@@ -403,7 +403,7 @@ def test_the_command_line_validates_stops_and_exports_the_best(equipoise: Call, 
     assert found["stopped_round"] == n - 1
     assert found["selected_round"] == selected(records(run))
     assert f"stopped after {n} of 60 rounds: the validation loss has not improved for 3 rounds." in text
-    assert f"the exported model is that of round {found['selected_round']}, which has the best validation" in text
+    assert f"exports the model of round {found['selected_round']}, which has the best validation" in text
     assert "which is exported: accuracy in percent and loss in nats" in text  # the table
     again = equipoise("resume", run, "--no-report")
     assert "is finished; its results" in " ".join(again.out.split())
@@ -443,7 +443,7 @@ def test_reports_say_which_model_their_numbers_are_of(tmp_path: Path) -> None:
     assert {g: of["mean"] for g, of in one["methods"][0]["groups"].items()} == pytest.approx(exact)
     assert "after the round with the best validation accuracy" in sheets(one)[0].caption
     page = write([history], tmp_path / "report.html").read_text()
-    assert f"the exported model is that of round {best}" in page
+    assert f"exports the model of round {best}" in page
     plain = Comparison.of([federation(tests=SETS, groups=GROUPS).fit(2, progress=False)])
     assert plain["validation"] is None
     assert "The model of the last round, which is exported" in (other_rounds(plain) or table).explanations[0]

@@ -85,7 +85,7 @@ def run(
     runs.start(config, directory)
     with Tracking(directory, config.track):
         histories = relabelled([_execute(directory, quiet=json_, workers=workers)], labels)
-    _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
+        _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
 
 
 @training_options
@@ -158,8 +158,10 @@ def resume(
 
     with Tracking(directory, None if quiet else load(directory).track):  # quiet: whoever called it tracks it
         history = _execute(directory, quiet=quiet or json_, workers=workers)
-    if json_ or not quiet:
-        _show_results([history], directory, json_=json_, report=report and not quiet, figures=False, details=details)
+        if json_ or not quiet:
+            _show_results(
+                [history], directory, json_=json_, report=report and not quiet, figures=False, details=details
+            )
 
 
 def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:

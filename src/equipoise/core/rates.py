@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from equipoise.system.ranges import Range, check_fields, number
@@ -15,8 +15,15 @@ LOOK = 1000  # rounds for which a function of the user's is known by its values
 POSITIVE = Range(0, above=True, below=True)
 
 
-@dataclass(frozen=True)
-class Cosine:
+class Shown:
+    """Is shown as the text that makes it."""
+
+    def __repr__(self) -> str:
+        return text(cast(Any, self))
+
+
+@dataclass(frozen=True, repr=False)
+class Cosine(Shown):
     r"""Half a cosine from ``lr`` to ``final``, after a linear warm-up; ``CosineAnnealingLR`` after ``LinearLR`` of PyTorch.
 
     .. math:: \eta_t = \eta \frac{t + 1}{w} \; (t < w), \qquad
@@ -51,8 +58,8 @@ class Cosine:
         return self.final + (self.lr - self.final) * (1 + math.cos(math.pi * share)) / 2
 
 
-@dataclass(frozen=True)
-class Step:
+@dataclass(frozen=True, repr=False)
+class Step(Shown):
     r"""A rate that is multiplied by ``gamma`` after every so many rounds; ``StepLR`` of PyTorch.
 
     .. math:: \eta_t = \eta \gamma^{\lfloor t / k \rfloor}
@@ -76,8 +83,8 @@ class Step:
         return float(self.lr * self.gamma ** (t // self.every))
 
 
-@dataclass(frozen=True)
-class Exponential:
+@dataclass(frozen=True, repr=False)
+class Exponential(Shown):
     r"""A rate that is multiplied by ``gamma`` after every round; ``ExponentialLR`` of PyTorch.
 
     .. math:: \eta_t = \eta \gamma^t
@@ -120,9 +127,9 @@ class Function:
         return f"Function({', '.join(f'{v:g}' for v in values[:3])}, ..., {digest})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layers:
-    """A rate for each part of the network: ``layers(0.01, head=0.1, features=0)``.
+    """A rate for each part of the network: ``layers(0.01, head=0.1, blocks=0)``.
 
     Parameters
     ----------
@@ -143,6 +150,9 @@ class Layers:
             raise ValueError(f"layers: give the rate of each part once; found {', '.join(names)}.")
         if all(rate == 0 for _, rate in self.rates):
             raise ValueError("layers: all rates are 0, so that nothing would be trained. Give one part a rate above 0.")
+
+    def __repr__(self) -> str:
+        return f"layers({', '.join(f'{name}={rate!r}' if name else repr(rate) for name, rate in self.rates)})"
 
     def of(self, names: Sequence[str], head: str | None) -> list[Any]:
         """The rate of each parameter or module of some names, in a network whose classifier is called ``head``."""
@@ -298,14 +308,8 @@ def text(of: Rate) -> str:
             "a learning rate that is a function of Python has no text. Use a schedule such as cosine(0.1)."
         )
     first, *others = fields(cast(Any, of))
-    more = [
-        f"{f.name}={getattr(of, f.name)}" for f in others if f.default is MISSING or getattr(of, f.name) != f.default
-    ]
+    more = [f"{f.name}={getattr(of, f.name)}" for f in others if getattr(of, f.name) != f.default]
     return f"{name}({', '.join([text(getattr(of, first.name)), *more])})"
-
-
-def _said(of: Rate) -> str:
-    return "a function" if isinstance(of, Function) else text(of)
 
 
 def at(of: Rate, t: int, rounds: int) -> float | Layers:
@@ -324,9 +328,9 @@ def at(of: Rate, t: int, rounds: int) -> float | Layers:
     try:
         value = float(of(t, rounds))
     except ValueError as error:
-        raise ValueError(f"lr {_said(of)}: the schedule {error}. Give it as many rounds.") from None
+        raise ValueError(f"lr {of}: the schedule {error}. Give it as many rounds.") from None
     if not (0 < value < math.inf):
-        raise ValueError(f"lr {_said(of)}: the rate must be > 0 and finite in every round; in round {t} it is {value}.")
+        raise ValueError(f"lr {of}: the rate must be > 0 and finite in every round; in round {t} it is {value}.")
     return value
 
 

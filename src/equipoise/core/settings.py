@@ -175,7 +175,7 @@ class RunSettings:
     lr: float | str = setting(
         rates(0.01),
         "local learning rate: a number, cosine(0.1, warmup=5), step(0.1, every=10, gamma=0.5), exponential(0.1, gamma=0.95), or by "
-        "layers, layers(0.01, head=0.1, features=0)",
+        "layers, layers(0.01, head=0.1, blocks=0)",
         SCENARIO,
         example="cosine(0.1, warmup=5)",
     )

@@ -321,7 +321,12 @@ class Federation:
             record |= self.tests.record(trial, following, last)
         if self.held is not None:
             record |= self.held.record(trial, following, last)
-        if why := diverged(record.get("groups", {}), trial.setup.n_classes):
+        if self.method.bound == "lower":  # without a global model, training shows it
+            losses = {str(m): {"loss": loss} for m, loss in enumerate(record.get("losses", ()))}
+            why = diverged(losses, trial.setup.n_classes, "training loss")
+        else:
+            why = diverged(record.get("groups", {}), trial.setup.n_classes)
+        if why:
             record["diverged"] = why
         record["seconds"] = round(time.perf_counter() - began, 4)
         said = None if stop is None else stop([*self.records, record])
@@ -465,10 +470,11 @@ class Federation:
         return logits
 
     def _vector(self, client: int | None) -> Tensor:
-        if client is None:
-            return evaluation.published(self.trial, self.chosen)
-        check_whole("client", client, 0, len(self.names) - 1)
-        if self.method.bound == "upper":
+        if client is not None:
+            check_whole("client", client, 0, len(self.names) - 1)
+        if client is None and self.method.bound == "lower":
+            raise ValueError(f"{self.method} has no global model: every client has its own. Name one: client=0.")
+        if client is None or self.method.bound == "upper":
             return evaluation.published(self.trial, self.chosen)
         deployed = evaluation.deployed if self.population is None else self.population.deployed
         return deployed(self.trial, self.chosen, client)

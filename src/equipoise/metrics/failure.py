@@ -12,8 +12,8 @@ HUGE: Final = 10  # times the loss of guessing: so large a loss is no longer tha
 LEVEL: Final = 1.959963984540054  # of the normal distribution, two-sided 95 %
 
 
-def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0) -> str:
-    """Why a model's test loss is that of a training that diverged; empty if it is not.
+def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0, which: str = "test loss") -> str:
+    """Why a model's loss is that of a training that diverged; empty if it is not.
 
     A loss is taken for that of a diverged training if it is not finite, or more than 10 times `ln C`, the loss of a model
     that finds all C classes equally likely, as a new one about does.
@@ -22,6 +22,7 @@ def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0) -> str
     ----------
     scores : of one round, by test set: `"loss"`, and if known `"n"`, its samples, and `"rates"`, counts per class.
     n_classes : C; if it is 0 and there are no counts, a finite loss is not judged.
+    which : what the loss is.
     """
     known = [of for of in scores.values() if "loss" in of]
     if not known:
@@ -29,10 +30,10 @@ def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0) -> str
     losses = [math.nan if of["loss"] is None else float(of["loss"]) for of in known]
     loss = float(np.average(losses, weights=[float(of.get("n") or 1) for of in known]))
     if not math.isfinite(loss):
-        return "its test loss is not a finite number"
+        return f"its {which} is not a finite number"
     C = n_classes or max((len(counts["true"]) for counts in _counts(scores)), default=0)
     if C > 1 and loss > HUGE * math.log(C):
-        return f"its test loss is {loss:.3g}, and a model that guesses has {math.log(C):.3g}"
+        return f"its {which} is {loss:.3g}, and a model that guesses has {math.log(C):.3g}"
     return ""
 
 

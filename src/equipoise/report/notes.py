@@ -18,7 +18,7 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
 
 BOUNDS = {
-    "lower": "a lower bound, what each client reaches alone (a group's number is the mean over its clients, each with its own model)",
+    "lower": "a lower bound, what each client reaches alone{drawn} (a group's number is the mean over its clients, each with its own model)",
     "upper": "an upper bound, one model trained on all data in one place",
 }
 
@@ -27,15 +27,17 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
     histories = [run for seeds in runs.values() for run in seeds.values()]
     rounds = max(map(len, histories))
-    for run in histories:
-        yield from warnings(run, rounds)
+    for label, seeds in runs.items():
+        yield from warnings(label, seeds.values(), rounds)
     all_seeds = {run.seed for run in histories}
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
-    bounds = dict.fromkeys((label, run.bound) for label, seeds in runs.items() for run in seeds.values() if run.bound)
-    for label, bound in bounds:
-        yield f"{label} is {BOUNDS[bound]}: no method of federated learning, so in no verdict and no test."
+    bounds = [(label, run) for label, seeds in runs.items() if (run := next(iter(seeds.values()))).bound]
+    for label, run in bounds:
+        some = run.bound == "lower" and any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
+        drawn = ", in the rounds in which it took part" * some
+        yield f"{label} is {BOUNDS[run.bound].format(drawn=drawn)}: no method of federated learning, so in no verdict and no test."
     groups = {frozenset(run.groups) for run in histories}
     if len(groups) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
@@ -43,17 +45,25 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     yield from releases(histories)
 
 
-def warnings(run: History, rounds: int) -> Iterator[str]:
-    """Warnings about one run; ``rounds`` are those of the longest run."""
-    planned = int(run.meta.get("rounds") or rounds)
-    if run.stopped or len(run) < planned:
-        of = f" of {planned}" if len(run) < planned else ""
-        why = f": {run.stopped}" if run.stopped else ""
-        yield f"{run.label}, seed {run.seed}, stopped after {len(run)}{of} rounds{why}."
-    elif len(run) < rounds:
-        yield f"{run.label}, seed {run.seed}, was trained for {len(run)} rounds, and others for up to {rounds}."
-    if (best := run.selected_round) is not None:
-        yield f"{run.label}, seed {run.seed}: the exported model is that of round {best}, which has the best validation accuracy."
+def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
+    """Warnings about the runs of a method, by what happened to them; ``rounds`` are those of the longest run of all methods."""
+    happened: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for run in runs:
+        planned = int(run.meta.get("rounds") or rounds)
+        if run.stopped or len(run) < planned:
+            of = f" of {planned}" if len(run) < planned else ""
+            end = f"{of} rounds{f': {run.stopped}' if run.stopped else ''}."
+            happened.setdefault(("stopped after", end), []).append((run.seed, len(run)))
+        elif len(run) < rounds:
+            happened.setdefault(("trained for", f" rounds, and others for up to {rounds}."), []).append(
+                (run.seed, len(run))
+            )
+        if (best := run.selected_round) is not None:
+            end = ", which has the best validation accuracy."
+            happened.setdefault(("exports the model of round", end), []).append((run.seed, best))
+    for (what, end), found in happened.items():
+        which = f"seed{'s' * (len(found) > 1)} {listed([str(seed) for seed, _ in found])}"
+        yield f"{label}, {which}, {what} {listed([str(n) for _, n in found])}{end}"
 
 
 def of_short(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:

@@ -310,6 +310,12 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the accuracies and "
             "the order of methods may differ on another task."
         )
+    lengths = sorted({len(history) for history in histories if not history.bound})
+    if len(lengths) > 1:
+        yield (
+            f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
+            "the rounds."
+        )
     rising = [label for label, seeds in comparison.runs.items() if _rises(list(seeds.values()))]
     if rising:
         yield (

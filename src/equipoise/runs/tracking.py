@@ -83,8 +83,10 @@ class Follower:
         self.open: dict[Path, tuple[Tracked, Sink]] = {}
         self.sent: dict[Path, int] = {}
 
-    def look(self) -> None:
-        """Send every round that a checkpoint counts on, and close what is complete."""
+    def look(self, *, last: bool = True) -> None:
+        """Send every round that a checkpoint counts on, and close what is complete; if it is not the ``last`` look, a run alone not
+        before it has its report.
+        """
         for path in members(self.path):
             t, complete = _reached(path)
             if t == self.sent.get(path, 0) and not (complete and path in self.open):
@@ -98,7 +100,7 @@ class Follower:
                 if record["round"] >= sink.begin:
                     sink.log(record["round"], of_round(record, run.names))
             self.sent[path] = t
-            if complete:
+            if complete and (last or run.group or (path / "report.html").exists()):
                 sink.close(run, complete=True)
                 del self.open[path]
 
@@ -189,7 +191,7 @@ class Tracking:
             with _impatient():
                 while not last:
                     last = self.ends.wait(PAUSE)
-                    follower.look()
+                    follower.look(last=last)
                 follower.close()
         except Exception as error:
             log.warning(
