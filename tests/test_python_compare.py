@@ -334,5 +334,8 @@ def test_runs_may_stop_early_and_go_on_where_they_stopped(tmp_path: Path) -> Non
     assert found["notes"][0].startswith(f"fedavg, seed 0, stopped after {len(history)} of 8 rounds: ")
     again = compared(["fedavg", "fedprox(mu=1)"], stop=stop, **given)
     assert records(again)[0] == records(found)[0]
+    for other in (eq.EarlyStopping(3), None, lambda records: False):
+        with pytest.raises(eq.CheckpointError, match=r"was begun with stop=EarlyStopping\(patience=1, .*, and stop="):
+            compared(["fedavg"], stop=other, **given)
     with pytest.raises(ValueError, match="EarlyStopping needs"):
         compared(["fedavg"], stop=stop, seeds=1)

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def compare(
                 bar.update(task, description=f"{label}, seed {seed}")
                 fed = Federation(start, each, method, seed=seed, **given)
                 path = None if base is None else _place(base, label, seed)
-                left = rounds if path is None else _resumed(fed, path, label, rounds)
+                left = rounds if path is None else _resumed(fed, path, label, rounds, stop)
                 bar.update(task, advance=rounds - left)
 
                 def shown(record: Record) -> None:
@@ -161,23 +161,27 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 
 
-def _resumed(fed: Federation, path: Path, label: str, rounds: int) -> int:
+def _resumed(fed: Federation, path: Path, label: str, rounds: int, stop: Stop | None) -> int:
     """The rounds that are left of a run after going back to its last complete one.
 
-    Its manifest has the label, and the hash of the model it started from.
+    Its manifest has the label, the hash of the model it started from, and what may stop it.
     """
+    plain = stop is None or is_dataclass(stop)
+    ends = str(stop) if plain else getattr(stop, "__qualname__", type(stop).__qualname__)
     first = hashlib.sha256(fed.model.initial.cpu().numpy().tobytes()).hexdigest()
     if not checkpoint.exists(path / "checkpoint"):
         (path / MANIFEST).unlink(missing_ok=True)
         fed.prepare(rounds, progress=False)
-        meta = {**fed.history.meta, "rounds": rounds, "label": label, "first": first}
+        meta = {**fed.history.meta, "rounds": rounds, "label": label, "first": first, "stop": ends}
         write_manifest(path, meta, fed.machines)
         return rounds
     left = fed.resume(path)
     if fed.progress.t + left != rounds:
         found = f"plans {fed.progress.t + left} rounds, and rounds={rounds} was given"
-    elif open_json((path / MANIFEST).read_text()).get("first") != first:
+    elif (known := open_json((path / MANIFEST).read_text())).get("first") != first:
         found = "started from a network with other values"
+    elif known.get("stop") != ends:
+        found = f"was begun with stop={known.get('stop')}, and stop={ends} was given"
     else:
         return left
     raise CheckpointError(f"The run in {path} {found}. Give the same, or choose another directory.")
