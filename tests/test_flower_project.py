@@ -688,6 +688,7 @@ def test_a_program_interrupted_while_it_starts_is_known_and_stopped(
 ) -> None:
     """Ctrl-C between the start of a program and the moment it is known would leave it running for ever."""
     begin, begun = subprocess.Popen, list[Any]()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 
     def interrupted(arguments: list[str], **more: Any) -> Any:
         begun.append(begin(["sleep", "60"], **more))
@@ -697,7 +698,10 @@ def test_a_program_interrupted_while_it_starts_is_known_and_stopped(
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     monkeypatch.setattr(processes, "program", str)
     here = processes.Processes(tmp_path, dict(os.environ), 1.0)
-    with pytest.raises(KeyboardInterrupt):
-        here.start("site-0", "sleep", ["60"])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            here.start("site-0", "sleep", ["60"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     here.stop("site-0")
     assert begun[0].poll() is not None

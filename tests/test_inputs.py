@@ -112,7 +112,7 @@ def federation(**changes: Any) -> eq.Federation:
         ),
         ({"settings": {"epochs": 2}}, r"settings must be equipoise.Settings\(epochs=2, ...\); found \{'epochs': 2\}"),
         ({"memory": "1GB"}, "memory must be a whole number >= 0 bytes; found '1GB'"),
-        ({"measures": None}, "measures must be several names"),
+        ({"measures": None}, "measures must be several, such as"),
         ({"contribution": 5}, r"contribution must be a list of numbers in \[0, 1\], one per client; found 5"),
         ({"engine": 5}, "engine must be the name of one, or a function from a Job to Answers; found 5"),
         ({"device": "meta"}, "device 'meta' holds no numbers"),

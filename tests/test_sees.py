@@ -35,7 +35,10 @@ CONTRIBUTION = (0.5, 0.9, 0.6, 0.4, 0.7)
 SUMS = ("scaffold+fedga", "fedproto+qffl", "fedproto+fedheal")
 OTHERS = {"cffl": ["cffl(theta_u=0.5)"]}  # forms without a preset of which a site keeps or sends something else
 FORMS = {n: [n, *(f"{n}:{preset}" for preset in entry.presets), *OTHERS.get(n, ())] for n, entry in METHODS.items()}
-ALL = [*(form for forms in FORMS.values() for form in forms), *SUMS]
+ALL = [
+    *(form for name, forms in FORMS.items() if name != "centralised" for form in forms),
+    *SUMS,
+]  # which has no clients
 
 
 # one round, and what came of it

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_every_method import NAMES, ROUNDS
+from test_every_method import NAMES, OF_CLIENTS, ROUNDS
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -27,7 +27,6 @@ from equipoise.engines.workers import Stacks, Workers
 from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
-from equipoise.methods import METHODS
 from helpers import REPRESENTATIVE, clients, consortium, federation, identical, network, samples, told
 
 STEPS = cycle(range(1, 16))  # elements: every place that a tensor can have between two multiples of 64 bytes
@@ -129,7 +128,7 @@ def test_no_bit_depends_on_where_tensors_begin(name: str, engine: str, dtype: st
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in REPRESENTATIVE)) for name in METHODS],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in REPRESENTATIVE)) for name in OF_CLIENTS],
 )
 def test_nor_on_where_arrays_out_of_messages_and_files_begin(
     name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

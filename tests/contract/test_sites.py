@@ -18,8 +18,8 @@ from equipoise.flower.site.store import Receipt, Store
 from helpers import consortium, told
 
 CASES = [
-    (name, kind) for name, kind in EVERY if name not in (*SUMS, "centralised")
-]  # not sums of one site's side with another's server side; and sites keep their data
+    (name, kind) for name, kind in EVERY if name not in SUMS
+]  # those of one site's side with another's server side
 FAST = {  # for each thing that travels or is kept at a site, a method that needs it; the others wait for `make test-all`
     *(
         (name, "mlp")

@@ -96,7 +96,7 @@ class Method:
             own = any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.owns
             if own:
                 raise MethodError(
-                    f"{part!r} gives each client a model, or a part of one, of its own, and {by!r} trains one for all. Leave one out."
+                    f"{part!r} keeps or changes something of each client, and {by!r} has one client with the data of all. Leave one out."
                 )
 
     def _sealed(self, by: str) -> None:
