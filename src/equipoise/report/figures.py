@@ -658,7 +658,7 @@ def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
         for i, of in enumerate(found["methods"]):
             accuracy = np.array([of["groups"].get(name, {}).get("mean") for name in shares], dtype=np.float64)
             how: dict[str, Any] = {"color": drawing.color(i), "label": drawing.plain(of["method"]), "markersize": 4}
-            axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], **how)
+            axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **how)
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
         drawing.legend(figure, axes, [of["method"] for of in found["methods"]])
     for axes, what in zip((left, *right), ("rounds trained (%)", "accuracy (%)"), strict=False):
