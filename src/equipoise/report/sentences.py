@@ -310,8 +310,9 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the accuracies and "
             "the order of methods may differ on another task."
         )
-    lengths = sorted({len(history) for history in histories if not history.bound})
-    if len(lengths) > 1:
+    competing = [history for history in histories if not history.bound]
+    lengths = sorted({len(history) for history in competing})
+    if len(lengths) > 1 and len({history.label for history in competing}) > 1:
         yield (
             f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
             "the rounds."
