@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equipoise.core import draws
 from equipoise.core.by_name import ByName
-from equipoise.core.settings import SIMULATED, Settings
+from equipoise.core.settings import Settings, simulated
 from equipoise.system.suggestions import near, some
 
 Ids = dict[str, list[int]]
@@ -64,11 +64,6 @@ class Presence:
         slow = self.late[asked] & ~fails
         lost = {"absent": np.flatnonzero(~there), "late": asked[slow], "dropped": asked[fails]}
         return torch.from_numpy(asked[~(fails | slow)]), {kind: ids.tolist() for kind, ids in lost.items()}
-
-
-def simulated(settings: Settings) -> dict[str, object]:
-    """The settings that make clients come and go, where they are not their defaults."""
-    return {name: of for name in SIMULATED if (of := getattr(settings, name)) != getattr(Settings, name)}
 
 
 def _each(settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None) -> NDArray[Any]:

@@ -136,6 +136,11 @@ class Settings:
         return {f.name: getattr(self, f.name) for f in fields(Settings) if not f.metadata["free"]}
 
 
+def simulated(settings: Settings) -> dict[str, object]:
+    """The settings that make clients come and go, where they are not their defaults."""
+    return {name: of for name in SIMULATED if (of := getattr(settings, name)) != getattr(Settings, name)}
+
+
 class Keywords(TypedDict, total=False):
     """The fields of :class:`Settings` as keyword arguments, for type checkers and editors."""
 

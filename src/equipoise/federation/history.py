@@ -322,7 +322,8 @@ class History:
         """
         import pandas as pd
 
-        table = np.empty((0, 0)) if self.attendance is None else self.attendance
+        known = self.attendance
+        table = np.empty((0, 0)) if known is None else known
         n = table.shape[1]
         who = {"client": range(n), "name": self.client_names[:n], "group": self.client_groups[:n]}
         return pd.DataFrame(who | {what: (table == k).sum(axis=0) for k, what in enumerate(ATTENDANCE)})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.core.draws import cohort_size
-from equipoise.core.presence import simulated
+from equipoise.core.settings import simulated
 from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
 from equipoise.system.environment import code, kind, machine, release

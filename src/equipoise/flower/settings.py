@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings
+from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings, simulated
 from equipoise.system import own_code
 from equipoise.system.ranges import misfit, number, text
 
@@ -36,9 +36,8 @@ class AppSettings(Settings, RunSettings):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in SIMULATED:
-            if getattr(self, name) != getattr(Settings, name):
-                raise ValueError(f"{_key(name)} is for simulation: sites come and go themselves. Leave it out.")
+        for name in simulated(self):
+            raise ValueError(f"{_key(name)} is for simulation: sites come and go themselves. Leave it out.")
         if own_code.REFERENCE.search(f"{self.method},{self.optimizer}"):
             raise ValueError(
                 f"method = {self.method!r}, optimizer = {self.optimizer!r}: sites run no code that a server names. Give your own rules "

@@ -113,7 +113,7 @@ def divided(measures: Iterable[Any]) -> tuple[tuple[str, ...], tuple[Measure, ..
 
 
 def _measure(one: Any) -> Measure:
-    if isinstance(one, str) and own_code.split(one)[0] != one:
+    if isinstance(one, str) and not own_code.is_reference(one):
         if one not in KNOWN:
             raise ValueError(f"{unknown('measure', one, [*MEASURES, RATES, *KNOWN])} Or your own: mine.py:cost.")
         return KNOWN[one]

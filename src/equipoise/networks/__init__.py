@@ -80,18 +80,17 @@ def build(
     if name not in NETWORKS and not own:
         raise ValueError(f"{unknown('network', name, NETWORKS)} Or one of your own: nets.py:build.")
     check_whole(f"{name}: n_classes", n_classes, 1)
-    make = None if own else NETWORKS[name].build
-    known = (
-        [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY] if make else options
-    )
-    for option in options:
-        if option not in known:
-            raise ValueError(unknown(f"option of network '{name}':", option, known))
+    if not own:
+        parameters = inspect.signature(NETWORKS[name].build).parameters.values()
+        known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        for option in options:
+            if option not in known:
+                raise ValueError(unknown(f"option of network '{name}':", option, known))
     # On the CPU and its generator alone: torch.manual_seed would reseed every accelerator too.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        if make is not None:
-            return make(in_shape, n_classes, **options)
+        if not own:
+            return NETWORKS[name].build(in_shape, n_classes, **options)
         net = own_code.call("network", name, {"in_shape": tuple(in_shape), "n_classes": n_classes}, options)
     if not isinstance(net, nn.Module):
         raise ValueError(

@@ -183,7 +183,7 @@ def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
 
 def whole(data: str) -> str:
     """The user's path as it holds in any folder; an address such as ``hub:owner/name`` stays."""
-    own = own_code.split(data)[0] == data
+    own = own_code.is_reference(data)
     return own_code.whole(data) if own else data if data.startswith("hub:") else str(Path(data).expanduser().resolve())
 
 

@@ -88,7 +88,7 @@ def scenario(
     _check(clients, test, server_validation, tests, size)
     columns = Columns(label, client, group, split, image, several(leave_out))
     own = first = _read(str(data), columns, download)
-    seeded = own_code.split(str(data))[0] == str(data) and "seed" in own_code.takes(str(data))
+    seeded = own_code.is_reference(str(data)) and "seed" in own_code.takes(str(data))
     share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
@@ -148,7 +148,7 @@ def scenario(
 
 def _read(source: str, columns: Columns, download: bool, seed: int = 0) -> UserData:
     """What the user has; of one file or function it is kept, so that a run, which asks several times, reads it once."""
-    if own_code.split(source)[0] == source:
+    if own_code.is_reference(source):
         return _kept(source, columns, download, tuple(own_code.hashes(source).items()), seed)
     if not Path(source).is_file():
         return read_user_data(source, columns, download=download)

@@ -34,6 +34,11 @@ def split(text: str) -> tuple[str, str]:
     return ("", text) if found is None else (found[0], text.strip()[found.end() :])
 
 
+def is_reference(text: str) -> bool:
+    """Whether a text is a reference and nothing else."""
+    return split(text)[0] == text
+
+
 def whole(text: str, folder: Path | None = None) -> str:
     """A text with every path of a reference as it holds in any folder; relative ones are below ``folder``, here by default."""
 

@@ -48,7 +48,7 @@ class Options:
     own: bool = False
 
     def __contains__(self, value: object) -> bool:
-        if self.own and isinstance(value, str) and own_code.split(value)[0] == value:
+        if self.own and isinstance(value, str) and own_code.is_reference(value):
             return True
         return any(type(value) is type(option) and value == option for option in self.values)
 

@@ -49,7 +49,7 @@ def read_user_data(
         raise DataError(
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
         )
-    if own_code.split(address)[0] == address:
+    if own_code.is_reference(address):
         from equipoise.data.own.coded import read as from_code
 
         return _checked(from_code(address, columns, seed))
