@@ -217,7 +217,7 @@ def qfedavg(i: Inputs, q: float, *, weighted: bool = False) -> Fields:
     W, losses = tensor(i["W"]), tensor(i["losses"])
     updates = tensor(i["client_models"]) - W
     sizes = i.get("n_samples", [1.0] * len(losses))
-    rule = QFFL(q=q, eps=i["eps"], sample_weights=weighted)
+    rule = QFFL(q=q, form="full", eps=i["eps"], sample_weights=weighted)
     server = Server(rule, W, sizes, solver=SGD(i["lr"]))
     p = maths.simplex(server.sizes) if weighted else torch.ones_like(losses)
     factor, h = rule.terms(losses, updates, server.state[0]["L"], p)

@@ -169,7 +169,7 @@ def margin(form: str) -> Callable[[Inputs], Fields]:
 def one_round(i: Inputs) -> Fields:
     values = {"fedld.lam": i["lam"], "fedld.keep": i["keep"], "fedld.eigen": i["eigen_norm"]}
     start = tensor(i["params_global"])
-    server = Server(parse("fedld", values), start, [float(len(y)) for y in i["y"]], layout=(9, 3))
+    server = Server(parse("fedld:paper", values), start, [float(len(y)) for y in i["y"]], layout=(9, 3))
     losses, updates = [], []
     for x, y in zip(i["X"], i["y"], strict=True):
         oracle = linear_oracle(x, y, i["lr"])

@@ -96,7 +96,6 @@ def test_the_methods(equipoise: Call) -> None:
             "hyper_parameters",
             "presets",
             "remarks",
-            "preset_in_a_sum",
             "needs",
             "sees",
         }

@@ -57,7 +57,7 @@ def test_the_classifier_is_the_last_linear_layer(name, options):
 
 def test_sizes_are_those_of_the_published_shapes():
     assert count(build("mlp")) == 3072 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10
-    convolutions = 9 * (3 * 16 + 16 * 32 + 32 * 64) + 2 * (16 + 32 + 64)
+    convolutions = 9 * (3 * 16 + 16 * 32 + 32 * 64) + 2 * (16 + 32 + 64 + 64)
     assert count(build("cnn")) == convolutions + 1024 * 64 + 64 + 64 * 10 + 10
     assert count(build("resnet10", width=64)) == 4_903_242  # the 3x3-stem ResNet-10 of FedHEAL
     assert count(build("resnet10")) == count(build("resnet10", width=16))

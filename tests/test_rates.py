@@ -189,12 +189,12 @@ def test_scaffold_by_layers_typed_out() -> None:
 
 
 def test_qffl_takes_the_rate_of_the_round() -> None:
-    fed = federation("qffl", solver=eq.SGD("step(0.1, every=1, gamma=0.5)"))
+    fed = federation("qffl:full", solver=eq.SGD("step(0.1, every=1, gamma=0.5)"))
     for expected in (10.0, 20.0, 40.0):
         fed.fit(1, progress=False)
         assert float(fed.progress.server[0]["L"]) == pytest.approx(expected)
     with pytest.raises(TypeError, match=r"Set qffl\.lipschitz"):
-        federation("qffl", solver=eq.SGD({"": 0.1, "head": 0.2}))
+        federation("qffl:full", solver=eq.SGD({"": 0.1, "head": 0.2}))
 
 
 def test_a_prefix_that_is_in_no_name() -> None:

@@ -93,8 +93,8 @@ def test_a_direction_comes_after_the_weights_and_only_once() -> None:
     with pytest.raises(MethodError, match="each set the direction of the step"):
         Method((Turn(), *parse("fedfv").rules))
     with pytest.raises(MethodError, match="each set the direction of the step"):
-        Method((Turn(), *parse("qffl").rules))
-    Method((Turn(), *parse("qffl:weights").rules))
+        Method((Turn(), *parse("qffl:full").rules))
+    Method((Turn(), *parse("qffl").rules))
     forth, back = (fitted(m, 1, participation=1.0) for m in ("fedavg", (Turn(),)))
     start = forth.model.initial
     assert torch.allclose(back.progress.vector - start, start - forth.progress.vector, rtol=0, atol=1e-14)

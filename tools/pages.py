@@ -90,8 +90,7 @@ def method(name: str) -> str:
         for preset, values in entry.presets.items()
     ]
     if presets:
-        taken = f" In a sum {code(f'{name}:{entry.summed}')} is taken." if entry.summed else ""
-        text.append(f"**Presets:** {', '.join(presets)}.{taken}")
+        text.append(f"**Presets:** {', '.join(presets)}.")
     if shown["needs"]:
         text.append(f"**Needs:** {'; '.join(shown['needs'])}.")
     text.append(f"**The server must see** {seen(name)}.")

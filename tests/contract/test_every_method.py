@@ -63,7 +63,7 @@ MORE = [
     "fedprox+cgsv:released",
     "fedproc+fedave(sort_losses=true)",
     "fedprox+cffl(theta_u=0.4)",
-    "qffl+finetune",
+    "qffl:full+finetune",
     "finetune(form=every_round)",
     "fedprox+dp+fedheal",
     "moon+dp(clip=0.05, noise=0.1)+cgsv",
@@ -357,7 +357,7 @@ ODD = [
     "fedprox(mu=0.125)",
     "fedfv(alpha=0.25, tau=3)",
     "scaffold(eta=0.5, option=1)+fedheal(tau=0.45)",
-    "qffl(form=weights, lipschitz=3.5)",
+    "qffl(form=full, lipschitz=3.5)",
     "afl(averaged=true)",
 ]
 ALONE = {entry.rules for entry in METHODS.values()}  # a rule that has a name of its own can be written alone
@@ -430,7 +430,7 @@ NEUTRAL: dict[str, Neutral] = {
     ),
     "ditto-personal": Neutral("ditto-personal(lam=0.7)", "fedavg", within=0),
     "afl": Neutral("afl(gamma=0)", "fedavg:uniform"),
-    "qffl": Neutral("qffl(q=0)", "fedavg:uniform"),
+    "qffl": Neutral("qffl(q=0)", "fedavg"),
     "fairfed": Neutral("fairfed(beta=0)", "fedavg"),
     "fedce": Neutral("fedce(floor=2)", "fedavg:uniform"),
     "fedga": Neutral("fedga(d=0)", "fedavg:uniform"),
@@ -477,7 +477,7 @@ NEUTRAL: dict[str, Neutral] = {
     "fedpac": Neutral("fedpac(lam=0)", "fedpac", 1, why="head and features train apart; the first round has no pull"),
 }
 MORE_NEUTRAL = [
-    Neutral("qffl(q=0, form=weights)", "fedavg"),
+    Neutral("qffl:full(q=0)", "fedavg:uniform"),
     Neutral("qffl(q=0, form=losses)", "fedavg:uniform"),
     Neutral("fairfed:published(beta=0)", "fedavg"),
     Neutral("ditto(lam=0)", "fedavg", 1),

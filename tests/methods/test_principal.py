@@ -44,7 +44,7 @@ def naive(updates: Tensor, p: list[float], keep: float, eigen: str) -> tuple[Ten
 @pytest.mark.parametrize(("M", "G", "keep"), [(5, 12, 0.8), (4, 9, 0.5), (2, 7, 0.8), (6, 4, 1.0), (12, 30, 0.8)])
 def test_equations_4_to_7_typed_out(eigen: str, M: int, G: int, keep: float) -> None:
     updates, W, sizes = normal(M, G, seed=1), normal(G, seed=2), [float(3 + k * k) for k in range(M)]
-    server = Server(Principal(keep=keep, eigen=eigen), W, sizes)
+    server = Server(Principal(keep=keep, eigen=eigen, scope="model"), W, sizes)
     cohort = server.round(updates)
     _, step = naive(updates, [n / sum(sizes) for n in sizes], keep, eigen)
     assert torch.allclose(server.theta, W + step, rtol=0, atol=1e-11)
@@ -162,7 +162,7 @@ def test_the_plain_mean_until_something_was_seen() -> None:
     assert torch.allclose(step[:4], warm.theta[:4], rtol=0, atol=1e-14)
     assert torch.allclose(step[4:], (p @ second)[4:], rtol=0, atol=1e-14)
     assert server.state[0]["seen"].tolist() == [True, True]
-    assert Server(Principal(warm_start=True), start, [1.0], layout).state[0]["seen"].tolist() == [False]
+    assert Server(Principal(scope="model", warm_start=True), start, [1.0], layout).state[0]["seen"].tolist() == [False]
 
 
 def test_weights_are_those_of_another_rule_or_equal() -> None:

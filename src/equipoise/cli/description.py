@@ -68,7 +68,7 @@ def describe_method(name: str) -> dict[str, Any]:
     Returns
     -------
     ``summary``, ``citation``, ``remarks``, ``parts`` (its rules, with the hooks that each defines), ``hyper_parameters``, ``presets``,
-    ``preset_in_a_sum``, ``needs`` (what the federation must have, in words) and ``sees`` (what the server must see).
+    ``needs`` (what the federation must have, in words) and ``sees`` (what the server must see).
     """
     entry, method = METHODS[name], parse(name)
     return {
@@ -78,7 +78,6 @@ def describe_method(name: str) -> dict[str, Any]:
         "parts": [f"{rule.__name__} ({', '.join(hooks(rule))})" for rule in entry.rules],
         "hyper_parameters": hyper_parameters(name),
         "presets": {"paper": {}, **{preset: dict(values) for preset, values in entry.presets.items()}},
-        "preset_in_a_sum": entry.summed,
         "needs": [REQUIREMENTS[need] for need in sorted(method.needs)],
         "sees": method.sees,
     }

@@ -61,8 +61,6 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
     out.print(f"the server must see: {catalogue()['visibility'][d['sees']]}", highlight=False)
     if d["needs"]:
         out.print(f"needs: {'; '.join(d['needs'])}", highlight=False)
-    if d["preset_in_a_sum"]:
-        out.print(f"As one part of a sum, {name} means {name}:{d['preset_in_a_sum']}.", highlight=False)
     for part in d["parts"]:
         documentation = catalogue()["rules"][part.split(" (")[0]]
         out.print("\n" + escape("\n".join(documentation)), highlight=False)

@@ -12,15 +12,14 @@ from equipoise.core.rule import Rule
 class CatalogueEntry(NamedTuple):
     """One name of the catalogue: its rules, where they come from, named sets of hyper-parameters.
 
-    ``summed`` is the preset used where the name is one part of a sum; ``values`` are the defaults of this name where they
-    are not those of its rules (FedISM is FedISM+ with another radius). ``remarks`` say what the docstrings of the rules do not.
+    ``values`` are the defaults of this name where they are not those of its rules (FedISM is FedISM+ with another radius).
+    ``remarks`` say what the docstrings of the rules do not.
     """
 
     rules: tuple[type[Rule], ...]
     summary: str
     citation: str
     presets: Mapping[str, Mapping[str, Any]] = {}
-    summed: str | None = None
     values: Mapping[str, Any] = {}
     remarks: str = ""
 

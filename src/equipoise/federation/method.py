@@ -118,9 +118,7 @@ class Method:
 
     def __add__(self, other: Method) -> Method:
         own = own_code.REFERENCE.search
-        texts = (
-            _text(m.rules[0], summed=True) if len(m.rules) == 1 and not own(m.text) else m.text for m in (self, other)
-        )
+        texts = (_text(m.rules[0]) if len(m.rules) == 1 and not own(m.text) else m.text for m in (self, other))
         return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
 
     def private(self, model: Model) -> Tensor | None:
@@ -187,17 +185,16 @@ def _rank(rule: Rule) -> int:
     return max((ORDER.index(what) + 1 for what in rule.owns if what in ORDER), default=0)
 
 
-def _text(rule: Rule, *, summed: bool = False) -> str:
-    """A rule as text, with the values that differ from its defaults or, if ``summed``, from those in a sum."""
-    named = [(n, e) for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
-    also = [key for _, e in named if summed and e.summed for key in e.presets[e.summed]]
-    values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default or f.name in also}
+def _text(rule: Rule) -> str:
+    """A rule as text, with the values that differ from its defaults."""
+    named = [n for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
+    values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default}
     inside = ", ".join(f"{k}={v}" for k, v in values.items())
-    return (named[0][0] if named else type(rule).__name__) + (f"({inside})" if inside else "")
+    return (named[0] if named else type(rule).__name__) + (f"({inside})" if inside else "")
 
 
 def _sum(rules: Sequence[Rule]) -> str:
-    return "+".join(_text(rule, summed=len(rules) > 1) for rule in rules)
+    return "+".join(map(_text, rules))
 
 
 def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
@@ -221,8 +218,7 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
     texts: list[str] = []
     for written, preset, given in pieces:
         entry, name = METHODS.get(written) or _own(written), written.rpartition(":")[2]
-        summed = entry.summed if len(pieces) > 1 and preset is None else None
-        values = {**entry.values, **(entry.presets[summed] if summed else {}), **_preset(written, preset), **given}
+        values = {**entry.values, **_preset(written, preset), **given}
         values |= {
             key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
         }
@@ -238,9 +234,7 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
             raise MethodError(f"{written}: {error}. Give it in brackets, or give it a default in the class.") from None
         rules += made
         parts += [name] * len(made)
-        always = entry.presets[entry.summed] if entry.summed and len(pieces) > 1 else {}  # shown even if the default
-        shown = {k: values.get(k, known[k]) for k in (*always, *values) if k in always or values[k] != known[k]}
-        inside = ", ".join(f"{k}={v}" for k, v in shown.items())
+        inside = ", ".join(f"{k}={v}" for k, v in values.items() if v != known[k])
         texts.append(own_code.whole(written) + (f"({inside})" if inside else ""))
     if rest:
         key = next(iter(rest))

@@ -6,15 +6,15 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.methods.margin import PAPER, Margin
 from equipoise.methods.margin import RELEASED as RELEASED_MARGIN
 from equipoise.methods.principal import RELEASED as RELEASED_PRINCIPAL
-from equipoise.methods.principal import Principal
+from equipoise.methods.principal import WHOLE, Principal
 
 CATALOGUE = {
     "fedld": CatalogueEntry(
         (Margin, Principal),
         "margin control and principal gradients: less loss to label skew",
         PAPER,
-        {"released": {**RELEASED_MARGIN, **RELEASED_PRINCIPAL}},
-        remarks="``released`` is the loss and the aggregation of the authors' code, which also trains in evaluation mode, "
+        {"paper": WHOLE, "released": {**RELEASED_MARGIN, **RELEASED_PRINCIPAL}},
+        remarks="``paper`` takes the axes of the whole update, as the equations are printed. ``released`` is the loss and the aggregation of the authors' code, which also trains in evaluation mode, "
         "warms the learning rate up from 0, and runs its aggregation over running statistics and counters; none of this is "
         "in the paper, nor here.",
     ),

@@ -32,8 +32,7 @@ class FineTune(Rule):
     Traffic: none. One epoch per client before it predicts; with ``every_round`` one more every round but the first.
     Differs: cross-entropy only, whatever other rules add to the local loss. With ``every_round`` the update counts from
     the model received, so it holds both trainings. Where a round is shorter than an epoch, it begins with as many
-    batches of it as the round has. In a sum, ``qffl+finetune`` takes the weights of q-FFL as every sum does;
-    ``qffl(form=full)+finetune`` is q-FedAvg with one more epoch, as FedSAC compares with it.
+    batches of it as the round has. ``qffl:full+finetune`` is q-FedAvg with one more epoch, as FedSAC compares with it.
     """
 
     form: Literal["last", "every_round"] = choice("last", "every_round")

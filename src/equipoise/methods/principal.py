@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,6 +25,18 @@ def axes(K: Tensor) -> tuple[Tensor, Tensor]:
     return lam.flip(0).clamp(min=0), e.flip(1)
 
 
+def beside_mean(grams: Sequence[Tensor], columns: Sequence[Tensor], p: Tensor) -> dict[str, float | None]:
+    """Length of the step with coefficients ``columns`` [M] of each part, relative to that of the mean with ``p``, and their cosine.
+
+    ``grams`` are the Gram matrices [M, M] of the parts; None where a length is 0.
+    """
+    both = sum(c @ K @ p for K, c in zip(grams, columns, strict=True))
+    step = sum(c @ K @ c for K, c in zip(grams, columns, strict=True)).clamp(min=0).sqrt()
+    mean = sum(p @ K @ p for K in grams).clamp(min=0).sqrt()
+    length = float(step / mean) if mean > 0 else None
+    return {"step_length": length, "step_cosine": float(both / (step * mean)) if length else None}
+
+
 @dataclass(frozen=True)
 class Principal(Rule):
     r"""Replace every update by a sum of the principal axes of all updates, and keep its length.
@@ -39,13 +52,15 @@ class Principal(Rule):
     keep : kappa, the share of axes kept, in (0, 1]. Paper: 0.8.
     eigen : omega. ``"l2_kept"``: :math:`\lambda_l / \lVert (\lambda_1, \ldots, \lambda_L) \rVert`, which keeps the length; ``"literal"``: 1, which
         makes updates :math:`\sqrt L` times as long; ``"l1_all"``: :math:`\lambda_l / \sum_j \lambda_j`, released, which shortens them.
-    scope : axes of the whole ``"model"``, or of every ``"tensor"`` by itself; a tensor of one element is then averaged.
+    scope : axes of every ``"tensor"`` by itself, as released (a tensor of one element is averaged), or of the whole ``"model"``. A
+        client counts by length and signs alone: over the whole model a few large tensors can turn the step against the mean.
     weights : p is by ``"samples"`` (or what another rule says), or ``"uniform"``.
     warm_start : take the plain mean until one that is not zero has been seen (of this tensor), as released.
 
     Server state: with ``warm_start``, ``seen`` [1], or [T] for tensors.
     Server sees: inner products of updates.
-    Notes: ``principal_axes`` is L, ``principal_tie`` whether the result jumps nearby (eigenvalues or signs near a tie).
+    Notes: ``principal_axes`` is L, ``principal_tie`` whether the result jumps nearby (eigenvalues or signs near a tie),
+    ``eigenvalues`` [M] are summed over the tensors, ``step_length`` is relative to the mean with p, ``step_cosine`` the cosine to it.
     Differs: Eq. 7 prints omega as 1; ``"l2_kept"`` does what its text says. A client that does not move adds nothing
     and an axis below :math:`10^{-12} \lambda_1` is left out, where released code divides by zero. One client's update
     passes unchanged. Eq. 6 turns axes, which changes nothing.
@@ -53,7 +68,7 @@ class Principal(Rule):
 
     keep: float = number(0.8, low=0, high=1, above=True)
     eigen: Literal["l2_kept", "literal", "l1_all"] = choice("l2_kept", "literal", "l1_all")
-    scope: Literal["model", "tensor"] = choice("model", "tensor")
+    scope: Literal["tensor", "model"] = choice("tensor", "model")
     weights: Literal["samples", "uniform"] = choice("samples", "uniform")
     warm_start: bool = False
 
@@ -88,21 +103,24 @@ class Principal(Rule):
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         p = cohort.uniform if self.weights == "uniform" else cohort.weights
         parts = cohort.updates.split(cohort.layout if self.scope == "tensor" else len(cohort.theta), 1)
-        columns, seen, ties = list[Tensor](), list[Tensor](), list[bool]()
+        columns, grams, ties = list[Tensor](), list[Tensor](), list[bool]()
         for k, u in enumerate(parts):
             K = gram(u)
             plain = (self.scope == "tensor" and u.shape[1] == 1) or (self.warm_start and not state["seen"][k])
             c, tie = (p, False) if plain else self.coefficients(K, p)
-            columns, seen, ties = [*columns, c], [*seen, p @ K @ p > 0], [*ties, tie]
+            columns, grams, ties = [*columns, c], [*grams, K], [*ties, tie]
         c = torch.stack(columns, 1) if self.scope == "tensor" else columns[0]
         notes = {**cohort.notes, "principal_axes": self.kept(len(p)), "principal_tie": any(ties)}
+        notes |= beside_mean(grams, columns, p) | {"eigenvalues": sum(axes(K)[0] for K in grams).tolist()}
+        seen = [p @ K @ p > 0 for K in grams]
         state = {"seen": state["seen"] | torch.stack(seen)} if self.warm_start else state
         return state, replace(cohort, weights=p, coefficients=c, notes=notes)
 
 
+WHOLE = {"scope": "model"}
 RELEASED = {"eigen": "l1_all", "scope": "tensor", "weights": "uniform", "warm_start": True}
 CATALOGUE = {
     "principal": CatalogueEntry(
-        (Principal,), "move along the principal axes of the updates", PAPER, {"released": RELEASED}
+        (Principal,), "move along the principal axes of the updates", PAPER, {"paper": WHOLE, "released": RELEASED}
     ),
 }

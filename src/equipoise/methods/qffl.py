@@ -18,7 +18,7 @@ from equipoise.system.ranges import choice, number
 
 @dataclass(frozen=True)
 class QFFL(Rule):
-    r"""Minimise :math:`\sum_m p_m F_m^{q+1} / (q + 1)` by q-FedAvg, or weigh clients by :math:`N_m F_m^q` or :math:`F_m^q`.
+    r"""Minimise :math:`\sum_m p_m F_m^{q+1} / (q + 1)`: weigh clients by :math:`N_m F_m^q` or :math:`F_m^q`, or take the step of q-FedAvg.
 
     .. math:: \delta_m = -L F_m^q \Delta_m, \qquad h_m = q F_m^{q-1} \lVert L \Delta_m \rVert^2 + L F_m^q, \qquad
         \theta^{t+1} = \theta^t - \sum_m \delta_m / \sum_m h_m
@@ -28,8 +28,8 @@ class QFFL(Rule):
 
     Parameters
     ----------
-    q : >= 0; 0 is FedAvg with equal weights (``full``, ``losses``) or FedAvg (``weights``). 0.1 to 1; tune it.
-    form : ``"full"`` is q-FedAvg; ``"weights"`` keeps the size of the step: :math:`p_m \propto N_m F_m^q`, sum one;
+    q : >= 0; 0 is FedAvg (``weights``) or FedAvg with equal weights (``full``, ``losses``). 0.1 to 1; tune it.
+    form : ``"weights"`` keeps the size of FedAvg's step: :math:`p_m \propto N_m F_m^q`, sum one; ``"full"`` is q-FedAvg, as published;
         ``"losses"``, as FFL4MIA computes, :math:`p_m \propto F_m^q` without the samples.
     lipschitz : L, > 0, or None for 1 / (learning rate). It sets the step of ``full``; with momentum or many local steps
         1 / lr is far too large and training stalls.
@@ -40,15 +40,15 @@ class QFFL(Rule):
     Reports: ``loss``, mean loss of the model it received on its training data.
     Server sees: the ``loss``; with ``form=full`` also the length of the update.
     Traffic: one number up. One more pass over the local data.
-    Differs: in a sum the form is ``weights``, because the step of ``full`` is estimated for plain gradient steps: with
-    momentum or many local steps L is far too large and training stalls. With q below 1, a client of almost no loss can
-    freeze a round; the record then shows ``qffl_largest_h``, the largest client's share of the sum of h, near 1.
+    Differs: the form is ``weights``, because the step of ``full`` is estimated for plain gradient steps: with momentum or many
+    local steps L is far too large and training stalls. With q below 1, a client of almost no loss can freeze a round of
+    ``full``; the record then shows ``qffl_largest_h``, the largest client's share of the sum of h, near 1.
     """
 
     sees = "scalars+sum"  # loss and length of the update
     reports = "the loss of its data"
     q: float = number(1.0, low=0)
-    form: Literal["full", "weights", "losses"] = choice("full", "weights", "losses")
+    form: Literal["weights", "full", "losses"] = choice("weights", "full", "losses")
     lipschitz: float | None = number(None, low=0, above=True)
     sample_weights: bool = False
     eps: float = number(1e-10, low=0)
@@ -95,9 +95,8 @@ class QFFL(Rule):
 CATALOGUE = {
     "qffl": CatalogueEntry(
         (QFFL,),
-        "losses to the power q + 1 (q-FedAvg)",
+        "losses to the power q + 1",
         "Li et al., ICLR 2020",
-        {"full": {"form": "full"}, "weights": {"form": "weights"}, "ffl4mia": {"form": "losses"}},
-        "weights",
+        {"paper": {"form": "full"}, "full": {"form": "full"}, "ffl4mia": {"form": "losses"}},
     ),
 }
