@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.federation.history import History
-from equipoise.metrics.statistics import summary_over_seeds
+from equipoise.metrics.statistics import judge, summary_over_seeds
+from equipoise.report.claims import TRIAL, JudgedClaim
 from equipoise.report.notes import mixed_machines, releases
 from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, ReproducedValue, Result, of_groups
 from equipoise.runs.reproduce import ReproductionPlan, histories
@@ -81,11 +82,48 @@ def collect(
     left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part for row in experiment.of(part)
             if (part.name, row.name) in planned.skipped and part.name not in {one.name for one in shown}}  # fmt: skip
     note = " ".join([*experiment.note.split(), *(f"Not run: {title}: {why}." for title, why in left.items())])
+    paper_elsewhere = not planned.reads and bool(planned.published)
     return Result(
         title=f"{experiment.paper}: {experiment.title}", citation=experiment.citation, about=" ".join(experiment.about.split()),
-        note=note, embedded=planned.embedded, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
+        note=note, embedded=planned.embedded or paper_elsewhere, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
         settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.runs)},
+        claims=tuple(_judged(planned, reasons, found)), chosen=tuple(planned.chosen.values()), reads=planned.reads,
     )  # fmt: skip
+
+
+def _judged(
+    planned: ReproductionPlan,
+    reasons: Mapping[tuple[str, str], str],
+    found: Mapping[tuple[str, str], Sequence[History]],
+) -> Iterator[JudgedClaim]:
+    """Every claim in every part it is made for, with what the seeds that all its rows have say of it."""
+    experiment = planned.experiment
+    for claim in experiment.claim:
+        for part in experiment.claimed(claim):
+            columns = part.condition(embedded=planned.embedded).columns
+            seeds = [
+                {h.seed: value(h, experiment.columns[claim.column]) for h in found.get((part.name, row), [])}
+                for row in claim.rows
+            ]
+            values = {
+                seed: v - (seeds[1].get(seed, math.nan) if claim.value is None else claim.value)
+                for seed, v in seeds[0].items()
+            }
+            seen = [v for v in values.values() if math.isfinite(v)] if claim.column in columns else []
+            why = TRIAL if planned.trial else "one seed gives no interval" if len(seen) == 1 else ""
+            if not seen:
+                told = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
+                there = {cell.row for cell in planned.runs if cell.part == part.name}
+                asked = "it is not defined for any seed" if {*claim.rows} <= there else "not among what was asked for"
+                why = "; ".join(told) or (
+                    asked if claim.column in columns else f"no column {claim.column} in these data"
+                )
+            yield JudgedClaim(
+                claim.text, claim.source, part.name, part.title or part.name, claim.row,
+                claim.than or claim.value or 0.0, claim.column, claim.direction, claim.margin,
+                sum((cell.part, cell.row) == (part.name, claim.row) for cell in planned.runs),
+                judge(seen, claim.direction, claim.margin or 0.0) if seen else None, why,
+            )  # fmt: skip
 
 
 def _measured(columns: Mapping[str, str]) -> str:
