@@ -14,14 +14,12 @@ from equipoise.cli.options import Base, Jobs, Json, help_of
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from matplotlib.figure import Figure
 
     from equipoise.federation.history import History
     from equipoise.report import reproduction
     from equipoise.runs.experiment import PaperExperiment
-    from equipoise.runs.reproduce import PlannedRun, ReproductionPlan
+    from equipoise.runs.reproduce import ReproductionPlan
 
 
 def reproduce(
@@ -137,21 +135,19 @@ def _run(
     from equipoise.runs.comparison import fitting
     from equipoise.system.errors import ExpectedError
 
-    def bar_of(what: str, runs: Sequence[PlannedRun]) -> tuple[int, Callable[[int, int], None]]:
-        task = bar.add_task(what, total=None)
-        return jobs or fitting([one.config for one in runs]), lambda done, total: bar.update(
-            task, completed=done, total=total
-        )
-
+    at_once = jobs or fitting([one.config for one in (*plan.trials, *plan.runs)])
     with progress_bar("rounds", shown=not quiet) as bar:
-        if plan.trials:
-            at_once, shown = bar_of(f"{len(plan.trials)} trial runs", plan.trials)
-            plan = reproductions.choose(plan, jobs=at_once, on_progress=shown)
-        out_of = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
+        task = bar.add_task(f"{len(plan.trials)} trial runs", total=None)
+
+        def shown(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        plan = reproductions.choose(plan, jobs=at_once, on_progress=shown)
+        failed = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
         if not plan.runs:
-            raise ExpectedError("; ".join(f"{p}/{r}: {why}" for (p, r), why in out_of.items()) + ".")
-        at_once, shown = bar_of(f"{len(plan.runs)} runs", plan.runs)
-        return plan, out_of | reproductions.run(plan, jobs=at_once, on_progress=shown)
+            raise ExpectedError("; ".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()) + ".")
+        bar.update(task, description=f"{len(plan.runs)} runs")
+        return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown)
 
 
 def _write(

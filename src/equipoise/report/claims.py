@@ -11,23 +11,34 @@ from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.report.formatting import UNDEFINED, number
 from equipoise.system.text import cell
 
-TRIAL = "a quick trial"  # why it cannot tell
+HOW = (
+    "Difference: mean with its 95 % interval over seeds (Student's t), paired by seed where two rows are compared. Each interval is one "
+    "by itself, not corrected for how many claims there are: of 20 claims where in truth there is no difference (or just one as large "
+    "as the margin), about one would seem to hold or not to hold by chance alone. The seeds that would tell are those if mean and "
+    "spread stayed as they are."
+)
+EMBEDDED = "All this is of embedded data that come with Equipoise, not of the paper's own."
+CHOSEN = (
+    "Tried: the mean accuracy, in percent, over trial runs with seeds of their own and the last five rounds that were validated, on "
+    "samples that clients held out of their own training data. The best is taken, the first of those that are equal; the runs of the "
+    "table train on all samples. Test data decide nothing here."
+)
 
 
 class Table(NamedTuple):
-    """A table of text below its title and above its sentences."""
+    """A table of text below its title and above a paragraph."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    sentences: tuple[str, ...]
+    below: str
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim in one part: ``row`` less ``than`` (a row or a number) has a direction; ``why`` it was not run, or cannot tell.
+    """A claim in one part: ``row``, less the row ``than`` or less ``value``, has a direction.
 
-    ``found`` is of the ``planned`` seeds that both rows have; None: there are none.
+    ``found`` is of those of the ``planned`` seeds that all its rows have; ``why`` there are none, or they cannot tell.
     """
 
     text: str
@@ -35,59 +46,48 @@ class JudgedClaim:
     part: str
     title: str
     row: str
-    than: str | float
+    than: str | None
+    value: float | None
     column: str
     direction: str
     margin: float | None
     planned: int
-    found: Judgement | None
+    found: Judgement
     why: str = ""
 
     @property
     def verdict(self) -> str:
         """``holds``, ``does not hold here``, ``cannot be told`` or ``not run``."""
-        if self.found is None:
-            return "not run"
-        said = "cannot be told" if self.why else self.found.verdict
-        return "does not hold here" if said == "does not hold" else said
+        if self.why:
+            return "cannot be told" if self.found.n else "not run"
+        return self.found.verdict + " here" * (self.found.verdict == "does not hold")
 
     @property
     def cells(self) -> tuple[str, ...]:
         """Its line of the table."""
-        less = self.than if isinstance(self.than, str) else f"{self.than:g}"
+        found, why = self.found, self.why
         equal = "" if self.margin is None else f" (up to {self.margin:g} counts as equal)"
-        found = self.found
-        shown = UNDEFINED if found is None else number(found.mean, sign=True)
-        if found is not None and math.isfinite(found.low):
-            shown += f" [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
-        seeds = 0 if found is None else found.n
+        ends = "" if math.isnan(found.low) else f" [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
+        if not why and not math.isnan(n := found.seeds_needed):
+            why = f"{'no number of' if math.isinf(n) else f'more than {MOST:,}' if n > MOST else f'{n:.0f}'} seeds would tell"
         return (
             f"{self.text} ({self.source})",
             self.title,
-            f"{self.row} − {less}, {self.column}: {self.direction}{equal}",
-            shown,
-            str(seeds) if seeds == self.planned else f"{seeds} of {self.planned}",
-            f"{self.verdict}{f': {self.why}' if self.why else self._needed()}",
+            f"{self.row} − {self.than or f'{self.value:g}'}, {self.column}: {self.direction}{equal}",
+            number(found.mean, sign=True) + ends,
+            str(found.n) if found.n == self.planned else f"{found.n} of {self.planned}",
+            f"{self.verdict}: {why}" if why else self.verdict,
         )
-
-    def _needed(self) -> str:
-        if self.found is None or math.isnan(needed := self.found.seeds_needed):
-            return ""
-        most = f"more than {MOST:,} seeds" if needed > MOST else f"{needed:.0f} seeds"
-        return f": {'no number of seeds' if math.isinf(needed) else most} would tell"
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON types."""
-        found = self.found or Judgement(math.nan, math.nan, math.nan, 0, "cannot be told")
-        numbers = {
-            k: None if math.isnan(v) else v for k, v in (("mean", found.mean), ("low", found.low), ("high", found.high))
-        }
-        needed = found.seeds_needed
-        versus = "than" if isinstance(self.than, str) else "value"
+        found, needed = self.found, self.found.seeds_needed
+        numbers = {"mean": found.mean, "low": found.low, "high": found.high}
         return {
-            "text": self.text, "source": self.source, "part": self.part, "row": self.row, versus: self.than, "column": self.column,
-            "direction": self.direction, "margin": self.margin, "seeds": found.n, **numbers, "verdict": self.verdict,
-            "seeds_needed": None if self.why or math.isnan(needed) or needed > MOST else int(needed), "why": self.why,
+            "text": self.text, "source": self.source, "part": self.part, "row": self.row, "than": self.than, "value": self.value,
+            "column": self.column, "direction": self.direction, "margin": self.margin, "seeds": found.n,
+            **{key: None if math.isnan(v) else v for key, v in numbers.items()}, "verdict": self.verdict,
+            "seeds_needed": int(needed) if needed <= MOST and not self.why else None, "why": self.why,
         }  # fmt: skip
 
 
@@ -116,6 +116,20 @@ class Chosen(NamedTuple):
         left = [one for one in self.tried if not math.isnan(one.accuracy)]
         return max(left, key=lambda one: one.accuracy, default=None)
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        tried = (f"{one}: {f'out ({one.why})' if one.why else number(one.accuracy)}" for one in self.tried)
+        return self.title, self.row, "; ".join(tried), str(self.taken or UNDEFINED)
+
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        candidates = [
+            {"settings": dict(one.settings), "accuracy": None if one.why else one.accuracy, "why": one.why} for one in self.tried
+        ]  # fmt: skip
+        taken = None if self.taken is None else dict(self.taken.settings)
+        return {"part": self.part, "row": self.row, "candidates": candidates, "taken": taken}
+
 
 def tables(claims: Sequence[JudgedClaim], chosen: Sequence[Chosen], *, embedded: bool) -> list[Table]:
     """The claims, and what was chosen: those of the two that there are.
@@ -125,27 +139,12 @@ def tables(claims: Sequence[JudgedClaim], chosen: Sequence[Chosen], *, embedded:
     claims, chosen : line by line.
     embedded : the data come with Equipoise.
     """
-    said = (
-        "Difference: mean with its 95 % interval over seeds (Student's t), paired by seed where two rows are compared. Each interval "
-        "is one by itself, not corrected for how many claims there are: of 20 claims where in truth there is no difference (or just "
-        "one as large as the margin), about one would seem to hold or not to hold by chance alone. The seeds that would tell are "
-        "those if mean and spread stayed as they are.",
-        *["All this is of embedded data that come with Equipoise, not of the paper's own."] * embedded,
-    )
-    headers = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
-    found = [Table("What the paper claims", headers, tuple(claim.cells for claim in claims), said)] if claims else []
-    if not chosen:
-        return found
-    rows = [
-        (one.title, one.row, "; ".join(f"{tried}: {f'out ({tried.why})' if tried.why else number(tried.accuracy)}" for tried in one.tried), str(one.taken or UNDEFINED))
-        for one in chosen
-    ]  # fmt: skip
-    how = (
-        "Tried: the mean accuracy, in percent, over trial runs with seeds of their own and the last five rounds that were validated, on "
-        "samples that clients held out of their own training data. The best is taken, the first of those that are equal; the runs of "
-        "the table train on all samples. Test data decide nothing here.",
-    )
-    return [*found, Table("What was chosen", ("where", "row", "tried", "taken"), tuple(rows), how)]
+    columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
+    both = (
+        Table("What the paper claims", columns, tuple(c.cells for c in claims), f"{HOW} {EMBEDDED}" if embedded else HOW),
+        Table("What was chosen", ("where", "row", "tried", "taken"), tuple(c.cells for c in chosen), CHOSEN),
+    )  # fmt: skip
+    return [table for table in both if table.rows]
 
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
@@ -153,14 +152,10 @@ def claims_csv(claims: Sequence[JudgedClaim]) -> str:
 
     Parameters
     ----------
-    claims : line by line.
+    claims : at least one.
     """
     file = io.StringIO()
-    names = [
-        "text", "source", "part", "row", "than", "value", "column", "direction", "margin", "seeds", "mean", "low", "high", "verdict",
-        "seeds_needed", "why",
-    ]  # fmt: skip
-    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer = csv.DictWriter(file, claims[0].plain(), lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: cell(value) for key, value in claim.plain().items()} for claim in claims)
     return file.getvalue()

@@ -225,7 +225,7 @@ def rich_tables(result: Result) -> "Group":
             table.add_column(column, overflow="fold")
         for row_ in said.rows:
             table.add_row(*map(escape, row_))
-        shown += [table, Text(" ".join(said.sentences)), Text()]
+        shown += [table, Text(said.below), Text()]
     return Group(*shown, *([Text(result.note), Text()] if result.note else []))
 
 
@@ -235,7 +235,7 @@ def markdown(result: Result) -> str:
     for said in result.said:
         lines += [f"### {said.title}", "", f"| {' | '.join(said.columns)} |", f"|{'---|' * len(said.columns)}"]
         lines += [f"| {' | '.join(map(escaped, row))} |" for row in said.rows]
-        lines += ["", " ".join(said.sentences), ""]
+        lines += ["", said.below, ""]
     for part in result.parts:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
         lines += [f"| | {' | '.join(map(escaped, part.columns))} |", f"|---|{'---:|' * len(part.columns)}"]
@@ -282,11 +282,7 @@ def latex(result: Result) -> str:
         blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
     for said in result.said:
         width = rf"p{{{0.9 / len(said.columns):.2f}\textwidth}}"  # or long texts would leave the page
-        lines = [
-            r"\begin{table*}",
-            r"\scriptsize",
-            rf"\caption{{{tex(' '.join([f'{said.title}.', *said.sentences]))}}}",
-        ]
+        lines = [r"\begin{table*}", r"\scriptsize", rf"\caption{{{tex(f'{said.title}. {said.below}')}}}"]
         lines += [rf"\begin{{tabular}}{{{width * len(said.columns)}}}", r"\toprule"]
         lines += [" & ".join(map(tex, said.columns)) + r" \\", r"\midrule"]
         lines += [" & ".join(map(tex, row)) + r" \\" for row in said.rows]
@@ -343,13 +339,7 @@ def as_dict(result: Result) -> dict[str, object]:
             for part in result.parts for row in part.rows for column in part.columns for e in [part.entries[row, column]]
         ],
         "claims": [claim.plain() for claim in result.claims],
-        "chosen": [
-            {
-                "part": one.part, "row": one.row, "taken": one.taken and dict(one.taken.settings),
-                "candidates": [{"settings": dict(tried.settings), "accuracy": plain(tried.accuracy), "why": tried.why} for tried in one.tried],
-            }
-            for one in result.chosen
-        ],
+        "chosen": [one.plain() for one in result.chosen],
         "missing": {f"{part.name}/{row}": why for part in result.parts for row, why in part.missing.items()},
     }  # fmt: skip
 

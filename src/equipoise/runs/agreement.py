@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import judge, summary_over_seeds
-from equipoise.report.claims import TRIAL, JudgedClaim
+from equipoise.report.claims import JudgedClaim
 from equipoise.report.notes import mixed_machines, releases
 from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, ReproducedValue, Result, of_groups
 from equipoise.runs.reproduce import ReproductionPlan, histories
@@ -100,29 +100,24 @@ def _judged(
     experiment = planned.experiment
     for claim in experiment.claim:
         for part in experiment.claimed(claim):
-            columns = part.condition(embedded=planned.embedded).columns
-            seeds = [
+            there = {cell.row for cell in planned.runs if cell.part == part.name}
+            told = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
+            if claim.column not in part.condition(embedded=planned.embedded).columns:
+                told = [f"there is no column {claim.column} with these data"]
+            elif not told:
+                told = ["not defined for any seed" if {*claim.rows} <= there else "not among what was asked for"]
+            values = [
                 {h.seed: value(h, experiment.columns[claim.column]) for h in found.get((part.name, row), [])}
                 for row in claim.rows
             ]
-            values = {
-                seed: v - (seeds[1].get(seed, math.nan) if claim.value is None else claim.value)
-                for seed, v in seeds[0].items()
-            }
-            seen = [v for v in values.values() if math.isfinite(v)] if claim.column in columns else []
-            why = TRIAL if planned.trial else "one seed gives no interval" if len(seen) == 1 else ""
-            if not seen:
-                told = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
-                there = {cell.row for cell in planned.runs if cell.part == part.name}
-                asked = "it is not defined for any seed" if {*claim.rows} <= there else "not among what was asked for"
-                why = "; ".join(told) or (
-                    asked if claim.column in columns else f"no column {claim.column} in these data"
-                )
+            less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
+            pairs = [(v, w) for seed, v in values[0].items() if (w := less.get(seed)) is not None]
+            seen = [v - w for v, w in pairs if math.isfinite(v - w)]
             yield JudgedClaim(
-                claim.text, claim.source, part.name, part.title or part.name, claim.row,
-                claim.than or claim.value or 0.0, claim.column, claim.direction, claim.margin,
-                sum((cell.part, cell.row) == (part.name, claim.row) for cell in planned.runs),
-                judge(seen, claim.direction, claim.margin or 0.0) if seen else None, why,
+                claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
+                claim.direction, claim.margin, sum((c.part, c.row) == (part.name, claim.row) for c in planned.runs),
+                judge(seen, claim.direction, claim.margin or 0.0),
+                "; ".join(told) if not seen else "a quick trial" if planned.trial else "one seed gives no interval" * (len(seen) == 1),
             )  # fmt: skip
 
 

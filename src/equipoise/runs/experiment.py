@@ -86,9 +86,8 @@ class Row(Strict):
     @property
     def candidates(self) -> list[dict[str, Any]]:
         """All combinations of the values to try, the first first; none for a row that does not choose."""
-        return [dict(zip(self.choose, values, strict=True)) for values in product(*self.choose.values())] * bool(
-            self.choose
-        )
+        every = product(*self.choose.values()) if self.choose else ()
+        return [dict(zip(self.choose, values, strict=True)) for values in every]
 
     def taking(self, settings: Mapping[str, Any]) -> Row:
         """The same with these hyper-parameters (``method.name``) and settings of training."""

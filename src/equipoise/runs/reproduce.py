@@ -130,10 +130,10 @@ def plan(
         if (of := experiment.quick) is None:
             raise ExperimentError(f"{name} has no quick trial in its file. Give --rounds and --seeds instead.")
         seeds, choices = of.seeds, {**choices, "rounds": of.rounds}
-    choice, most = experiment.choice, max(seeds or 0, experiment.seeds)
-    if choice is not None and min(choice.seeds) < most:
+    choice = experiment.choice
+    if choice is not None and seeds and min(choice.seeds) < seeds:
         raise ExperimentError(
-            f"{name}: --seeds {most} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
+            f"{name}: --seeds {seeds} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
         )
     for what, asked, there in (
         ("part", parts, [part.name for part in experiment.part]),
@@ -254,11 +254,7 @@ def choose(
 def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None) -> ReproductionPlan:
     """The same with the choices that can be made: of cells whose trial runs all have ended."""
     ended = {one.path for one in planned.trials if runs.finished(one.path)} | (failed or {}).keys()
-    chosen, taken, skipped = (
-        dict(planned.chosen),
-        dict[tuple[str, str], tuple[PlannedRun, ...]](),
-        dict(planned.skipped),
-    )
+    chosen, skipped, taken = dict(planned.chosen), dict(planned.skipped), dict[Any, tuple[PlannedRun, ...]]()
     for (part, row), candidates in planned.candidates.items():
         if (part, row) in chosen or not {one.path for c in candidates for one in c.trials} <= ended:
             continue
