@@ -226,7 +226,7 @@ def test_a_quick_trial_has_the_files_rounds(name: str, tmp_path: Path) -> None:
 def test_data_that_are_embedded_are_not_asked_for(name: str, tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="its data are embedded already. Leave --embedded out"):
         reproduce.plan(name, tmp_path, embedded=True)
-    with pytest.raises(ValueError, match="scenario digits makes its own data, and data='x' would not be read"):
+    with pytest.raises(ValueError, match=r"scenario digits makes its own data.* would not be read"):
         reproduce.plan(name, tmp_path, data="x")
     result = agreement.collect(reproduce.plan(name, tmp_path))
     assert not result.embedded  # nothing is published that it could be compared with
@@ -313,7 +313,7 @@ def test_what_is_finished_is_not_run_again(ran: tuple[str, Path], capsys: pytest
     assert proximal["taken"] in [one["settings"] for one in proximal["candidates"]]
     assert wild["taken"] is None
     assert told["missing"]["one/Wild"].startswith(
-        "each candidate's trial runs failed, those of lr = 1e+30 with seed 100:"
+        "each candidate's trial runs failed, those of lr=1e+30 with seed 100:"
     )
 
 

@@ -99,7 +99,7 @@ class Tried(NamedTuple):
     why: str = ""
 
     def __str__(self) -> str:
-        return ", ".join(f"{key} = {value}" for key, value in self.settings.items())
+        return ", ".join(f"{key}={value}" for key, value in self.settings.items())
 
 
 class Chosen(NamedTuple):

@@ -22,7 +22,7 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.system.suggestions import unknown
 
 FOLDER = resources.files("equipoise.runs") / "experiments"
-TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "validation"}
+TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "rounds", "validation"}
 
 
 class Strict(BaseModel):
