@@ -224,7 +224,7 @@ def test_a_quick_trial_has_the_files_rounds(name: str, tmp_path: Path) -> None:
 
 
 def test_data_that_are_embedded_are_not_asked_for(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="its data are embedded already. Leave --embedded out"):
+    with pytest.raises(ExperimentError, match=r"its data are embedded already\. Leave --embedded out"):
         reproduce.plan(name, tmp_path, embedded=True)
     with pytest.raises(ValueError, match=r"scenario digits makes its own data.* would not be read"):
         reproduce.plan(name, tmp_path, data="x")
