@@ -177,8 +177,9 @@ def _settings(planned: ReproductionPlan, part: str) -> str:
     c = next(cell.config for cell in planned.runs if cell.part == part)
     work = f"{c.steps} local steps" if c.steps else f"{c.epochs} local epoch{'s' * (c.epochs != 1)}"
     momentum = f", momentum {c.momentum:g}" if c.optimizer == "sgd" else ""
+    others = " (the first row; others as they chose)" * any(where == part for where, _ in planned.chosen)
     options = f"({', '.join(f'{k}={v}' for k, v in c.network_options.items())})" if c.network_options else ""
     return (
         f"{c.scenario}, {c.network}{options}: {c.rounds} rounds, {work} of batch {c.batch_size}, {c.optimizer} with learning rate "
-        f"{c.lr}{momentum}, weight decay {c.weight_decay:g}"
+        f"{c.lr}{momentum}, weight decay {c.weight_decay:g}{others}"
     )
