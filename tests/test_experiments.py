@@ -32,6 +32,8 @@ ROOT = Path(equipoise.__file__).parent / "runs" / "experiments"
 EVERY = experiment_names()
 TABLES = [name for name in EVERY if "/table" in name]
 FIGURES = [name for name in EVERY if "/figure" in name]
+CLAIMS = [name for name in EVERY if name.startswith("claims/")]
+TABLES_AND_FIGURES = [name for name in EVERY if name not in CLAIMS]
 READ = {name: read_experiment(name) for name in EVERY}
 
 
@@ -54,10 +56,10 @@ def test_every_experiment_of_the_four_papers_is_there() -> None:
         "fedld": ["figure2", "table1", "table2", "table3"],
         "fedsac": ["figure3", "figure4", "figure5", "figure6", *(f"table{k}" for k in range(1, 8))],
     }
-    assert [f"{paper}/{item}" for paper, items in wanted.items() for item in items] == EVERY
+    assert [f"{paper}/{item}" for paper, items in wanted.items() for item in items] == TABLES_AND_FIGURES
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", TABLES_AND_FIGURES)
 def test_a_file_says_what_it_is(name: str) -> None:
     experiment = READ[name]
     assert experiment.kind == ("table" if name in TABLES else "figure")
@@ -384,11 +386,8 @@ PAGE = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text(encodin
 def test_the_page_lists_every_experiment() -> None:
     rows = ["| experiment | of the paper | what it shows | runs | with `--embedded` | choices of ours |", "|---|---|---|---:|---:|---:|"]  # fmt: skip
     for name, experiment in READ.items():
-        full, small = (
-            experiment.seeds * sum(not r.skip for p in experiment.part if p.embedded or everything for r in experiment.of(p))
-            for everything in (True, False)
-        )  # fmt: skip
-        where = experiment.citation.rsplit(", ", 1)[1]
+        full, small = experiment.runs(), experiment.runs(embedded=True) if experiment.reads else "not needed"
+        where = "claims" if name in CLAIMS else experiment.citation.rsplit(", ", 1)[1]
         rows.append(f"| `{name}` | {where} | {experiment.title} | {full} | {small or '–'} | {len(experiment.ours)} |")
     table = "\n".join(rows)
     shown = PAGE.partition("<!-- experiments -->")[2].partition("<!-- /experiments -->")[0].strip()
@@ -396,7 +395,7 @@ def test_the_page_lists_every_experiment() -> None:
 
 
 def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
-    (example,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
+    example, _ = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
     (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
     name = str(tmp_path / "mine.toml")
     cells = embedded(name, tmp_path / "runs").runs
@@ -405,6 +404,22 @@ def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
     assert cells[0].config.rounds == 3
     with pytest.raises(ExperimentError, match="say where they are, with --data DIR"):
         reproduce.plan(name, tmp_path / "runs")
+
+
+def test_the_example_of_claims_can_be_run(tmp_path: Path) -> None:
+    _, example = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
+    (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
+    plan = reproduce.plan(str(tmp_path / "mine.toml"), tmp_path / "runs")
+    assert (len(plan.runs), len(plan.trials)) == (2 * 20, 2 * (2 + 4))
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_every_candidate_of_claims_can_be_run(name: str, tmp_path: Path) -> None:
+    """And their data come with the library, so that nobody needs files to see what holds."""
+    assert READ[name].claim
+    assert not READ[name].reads
+    plan = reproduce.plan(name, tmp_path)
+    assert len(plan.runs) + len(plan.trials) == READ[name].runs()
 
 
 def test_the_page_names_every_statistic_and_kind_of_figure() -> None:

@@ -52,6 +52,9 @@ def reproduce(
     rounds: Annotated[
         int | None, typer.Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The few rounds and seeds that the experiment has for a quick trial.")
+    ] = False,
     jobs: Jobs = None,
     device: Annotated[str | None, typer.Option(help=help_of("device"))] = None,
     precision: Annotated[str | None, typer.Option(help=help_of("precision"))] = None,
@@ -82,6 +85,7 @@ def reproduce(
     from equipoise.runs import directory as runs
     from equipoise.runs import reproduce as reproductions
     from equipoise.runs.configuration import whole
+    from equipoise.runs.experiment import read_experiment
     from equipoise.system.errors import ExpectedError
 
     if name is None:
@@ -89,24 +93,26 @@ def reproduce(
         return
     if embedded and data is not None:
         raise ValueError("--data and --embedded: give one of them, the paper's data or the stand-in.")
+    if quick and (rounds is not None or seeds is not None):
+        raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
-    trial = "" if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
+    trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
-    if dry_run and data is None and not embedded:
-        _outline(name, json_)
+    if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
+        _outline(experiment, json_)
         return
     with err.status("Looking at the runs ..."):
         plan = reproductions.plan(
             name,
             base / "reproduce",
             weights=None if weights is None else whole(weights),
-            data=None if data is None else whole(data), embedded=embedded, seeds=seeds, parts=part or (), rows=row or (),
+            data=None if data is None else whole(data), embedded=embedded, quick=quick, seeds=seeds, parts=part or (), rows=row or (),
             rounds=rounds, device=device, precision=precision,
         )  # fmt: skip
     if dry_run:
         _show_forecast(plan, folder, jobs, json_)
         return
-    failed = _run(plan, jobs, quiet=json_)
+    plan, failed = _run(plan, jobs, quiet=json_)
     histories = reproductions.histories(plan)
     result = agreement.collect(plan, failed, histories)
     written = _write(plan, result, histories, folder)
@@ -121,17 +127,27 @@ def reproduce(
         raise ExpectedError(f"Some cells failed, the others are shown. {named}. The same command runs them again.")
 
 
-def _run(plan: ReproductionPlan, jobs: int | None, *, quiet: bool) -> dict[tuple[str, str], str]:
+def _run(
+    plan: ReproductionPlan, jobs: int | None, *, quiet: bool
+) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
+    """Choose, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.runs import reproduce as reproductions
     from equipoise.runs.comparison import fitting
+    from equipoise.system.errors import ExpectedError
 
+    at_once = jobs or fitting([one.config for one in (*plan.trials, *plan.runs)])
     with progress_bar("rounds", shown=not quiet) as bar:
-        task = bar.add_task(f"{len(plan.runs)} runs", total=plan.rounds)
-        return reproductions.run(
-            plan,
-            jobs=jobs or fitting([cell.config for cell in plan.runs]),
-            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        task = bar.add_task(f"{len(plan.trials)} trial runs", total=None)
+
+        def shown(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        plan = reproductions.choose(plan, jobs=at_once, on_progress=shown)
+        failed = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
+        if not plan.runs:
+            raise ExpectedError("; ".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()) + ".")
+        bar.update(task, description=f"{len(plan.runs)} runs")
+        return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown)
 
 
 def _write(
@@ -140,6 +156,7 @@ def _write(
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
     from equipoise.report import reproduced_figures, reproduction
+    from equipoise.report.claims import claims_csv
     from equipoise.report.drawing import save
     from equipoise.report.html import write as write_report
     from equipoise.runs import reproduce as reproductions
@@ -160,6 +177,8 @@ def _write(
         write_atomically(folder / "table.tex", reproduction.latex(result)),
         write_atomically(folder / "table.csv", reproduction.table_csv(result)),
     ]
+    if result.claims:
+        written.append(write_atomically(folder / "claims.csv", claims_csv(result.claims)))
     if figures:
         written += save(figures, folder)
     packages = [(package, str(version)) for package, version in environment()["versions"].items()]
@@ -172,7 +191,7 @@ def _list(json_: bool) -> None:
     every = {name: read_experiment(name) for name in experiment_names()}
     if json_:
         print_json(
-            {n: {"title": e.title, "kind": e.kind, "paper": e.paper, "runs": _count(e)} for n, e in every.items()}
+            {n: {"title": e.title, "kind": e.kind, "paper": e.paper, "runs": e.runs()} for n, e in every.items()}
         )
         return
     table = plain_table()
@@ -181,21 +200,22 @@ def _list(json_: bool) -> None:
     for name, e in every.items():
         without = [part.name for part in e.part if part.embedded is None]
         few = ", ".join(without) if len(without) < 3 else f"{len(without)} of {len(e.part)} parts"
-        stands = "yes" if not without else "no" if len(without) == len(e.part) else f"without {few}"
-        table.add_row(f"[bold]{name}[/]", escape(e.title), str(_count(e)), stands)
+        stands = (
+            "not needed"
+            if not e.reads
+            else "yes"
+            if not without
+            else "no"
+            if len(without) == len(e.part)
+            else f"without {few}"
+        )
+        table.add_row(f"[bold]{name}[/]", escape(e.title), str(e.runs()), stands)
     out.print(table)
     out.print("\nBegin with [bold]equipoise reproduce fedheal/table5 --embedded --seeds 1[/].", highlight=False)
 
 
-def _count(experiment: PaperExperiment) -> int:
-    return experiment.seeds * sum(not row.skip for part in experiment.part for row in experiment.of(part))
-
-
-def _outline(name: str, json_: bool) -> None:
+def _outline(experiment: PaperExperiment, json_: bool) -> None:
     """What can be said of an experiment without its data."""
-    from equipoise.runs.experiment import read_experiment
-
-    experiment = read_experiment(name)
     parts = [
         {
             "part": part.name,
@@ -206,14 +226,14 @@ def _outline(name: str, json_: bool) -> None:
         for part in experiment.part
     ]
     if json_:
-        print_json({"runs": _count(experiment), "parts": parts})
+        print_json({"runs": experiment.runs(), "parts": parts})
         return
-    out.print(f"{experiment.paper}: {experiment.title}: {_count(experiment)} runs", highlight=False)
+    out.print(f"{experiment.paper}: {experiment.title}: {experiment.runs()} runs", highlight=False)
     for part in experiment.part:
         rows = experiment.of(part)
         trained = ", ".join(f"{k}={v}" for k, v in part.train.items()) or "the scenario's own settings"
         out.print(
-            f"  {part.title or part.name}: {part.scenario}, {part.network or 'its network'}, {trained}; {len(rows)} rows x {experiment.seeds} seeds",
+            f"  {part.title or part.name}: {part.scenario}, {part.network or 'its network'}, {trained}; {len(rows)} rows x {part.seeds or experiment.seeds} seeds",
             highlight=False,
         )
     out.print("Time and memory depend on the data: add --data DIR or --embedded.", highlight=False)
@@ -227,11 +247,12 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
     at_once = jobs or fitting([cell.config for cell in plan.runs])
     lines, seconds, most = [], 0.0, 0.0
     shown = {}
-    for cell in plan.runs:
-        if (cell.part, cell.row) not in shown:
+    for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in plan.runs)]:
+        key = (cell.part, cell.row, trial)
+        if key not in shown:  # the first candidate's, for all that may be taken
             with err.status(f"Trying {cell.part}: {cell.row} ..."):
-                shown[cell.part, cell.row] = runs.plan(cell.config, folder, workers=1, progress=False)
-        forecast = shown[cell.part, cell.row]
+                shown[key] = runs.plan(cell.config, folder, workers=1, progress=False)
+        forecast = shown[key]
         finished = runs.finished(cell.path)
         seconds += 0.0 if finished else forecast.seconds
         most = max(most, forecast.needed)
@@ -239,6 +260,7 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
             {
                 "part": cell.part,
                 "row": cell.row,
+                "trial": trial,
                 "seed": cell.seed,
                 "finished": finished,
                 "seconds": round(forecast.seconds, 3),
@@ -251,12 +273,13 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
     table = plain_table()
     for column in ("part", "row", "seeds", "finished", "minutes each", "memory each"):
         table.add_column(column, justify="left" if column in ("part", "row") else "right")
-    for (where, row), forecast in shown.items():
-        of_row = [line for line in lines if (line["part"], line["row"]) == (where, row)]
+    for key, forecast in shown.items():
+        where, row, trial = key
+        of_row = [line for line in lines if (line["part"], line["row"], line["trial"]) == key]
         done = sum(bool(line["finished"]) for line in of_row)
         table.add_row(
             where,
-            escape(row),
+            escape(row) + " (trial runs)" * trial,
             str(len(of_row)),
             str(done),
             f"{forecast.seconds / 60:.1f}",

@@ -1,10 +1,30 @@
 """Statistics over seeds: what several runs of the same experiment can and cannot show."""
 
 import math
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Direction = Literal["higher", "lower", "not lower", "not higher"]
+Verdict = Literal["holds", "does not hold", "cannot be told"]
+EXACT: Final = 1e-9  # points: what lies closer to a threshold lies on it
+MOST: Final = 1000  # seeds that are tried
+
+
+class Judgement(NamedTuple):
+    """Mean over seeds, its 95 % interval, number of seeds, and what they say of a claim.
+
+    ``seeds_needed`` would tell if mean and spread stayed as they are: ``MOST + 1`` if more than ``MOST``, infinite if no number
+    would, NaN where that is not known or not asked.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    verdict: Verdict
+    seeds_needed: float = math.nan
 
 
 class Summary(NamedTuple):
@@ -122,6 +142,38 @@ def seeds_needed(differences: ArrayLike, power: float = 0.8, most: int = 1000) -
     critical, shift = stdtrit(n - 1, 0.975), np.sqrt(n) * abs(float(d.mean())) / std
     reached = np.flatnonzero(1 - nctdtr(n - 1, shift, critical) + nctdtr(n - 1, shift, -critical) >= power)
     return int(n[reached[0]]) if reached.size else None
+
+
+def judge(differences: ArrayLike, direction: Direction, margin: float = 0.0) -> Judgement:
+    """Say whether a claim of a direction holds, by the 95 % interval of Student's t over seeds.
+
+    ``higher`` holds if the interval is above 0, and does not hold if it is below; ``not lower`` the same with ``-margin`` in
+    place of 0; ``lower`` and ``not higher`` mirrored. Without spread the interval is a point; one seed has none.
+    ``seeds_needed`` is the least n with ``t_{0.975, n-1} std / sqrt(n)`` below the distance of the mean from the threshold.
+
+    Parameters
+    ----------
+    differences : one per seed, finite, such as paired differences of two methods; shape [n].
+    direction : what is claimed of them.
+    margin : >= 0; how far on the wrong side still counts as equal, for the two directions with "not".
+    """
+    from scipy.special import stdtrit
+
+    d = _seeds(differences, "differences")
+    mean = float(d.mean()) if d.size else math.nan
+    std, ci95 = _std_and_ci95(d)
+    if not math.isfinite(std):
+        return Judgement(mean, math.nan, math.nan, d.size, "cannot be told")
+    low, high = mean - ci95, mean + ci95
+    sign = 1 if direction in ("higher", "not lower") else -1
+    threshold = -sign * margin if direction.startswith("not") else 0.0
+    near, far = sorted((sign * (low - threshold), sign * (high - threshold)))
+    if near > EXACT or far < -EXACT:
+        return Judgement(mean, low, high, d.size, "holds" if near > EXACT else "does not hold")
+    n, distance = np.arange(2, MOST + 1), abs(mean - threshold)
+    telling = n[stdtrit(n - 1, 0.975) * std / np.sqrt(n) < distance]
+    needed = math.inf if distance <= EXACT else telling[0] if telling.size else MOST + 1
+    return Judgement(mean, low, high, d.size, "cannot be told", float(needed))
 
 
 def _seeds(values: ArrayLike, name: str) -> NDArray[np.float64]:

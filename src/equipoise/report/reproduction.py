@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from equipoise.metrics.columns import GROUPS
 from equipoise.metrics.communication import traffic
+from equipoise.report import claims as claimed
 from equipoise.report.formatting import number
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import cell
@@ -132,7 +133,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Result:
-    """A reproduced table or figure."""
+    """A reproduced table or figure; ``embedded`` says that stand-ins are set beside a paper's numbers, ``reads`` whether files were read."""
 
     title: str
     citation: str
@@ -142,6 +143,14 @@ class Result:
     parts: tuple[Block, ...]
     ours: tuple[tuple[str, str], ...]
     settings: Mapping[str, str]
+    claims: tuple[claimed.JudgedClaim, ...] = ()
+    chosen: tuple[claimed.Chosen, ...] = ()
+    reads: bool = True
+
+    @property
+    def said(self) -> list[claimed.Table]:
+        """The claims, and what rows chose, as tables of text."""
+        return claimed.tables(self.claims, self.chosen, embedded=not self.reads)
 
     @property
     def comparable(self) -> bool:
@@ -210,12 +219,23 @@ def rich_tables(result: Result) -> "Group":
                 ),
             )
         shown += [table, Text(" ".join(sentences(result, part))), Text()]
+    for said in result.said:
+        table = Table(title=said.title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for column in said.columns:
+            table.add_column(column, overflow="fold")
+        for row_ in said.rows:
+            table.add_row(*map(escape, row_))
+        shown += [table, Text(said.below), Text()]
     return Group(*shown, *([Text(result.note), Text()] if result.note else []))
 
 
 def markdown(result: Result) -> str:
     """For a page or an issue."""
     lines = [f"## {result.title}", "", result.about, "", f"Published: {result.citation}.", ""]
+    for said in result.said:
+        lines += [f"### {said.title}", "", f"| {' | '.join(said.columns)} |", f"|{'---|' * len(said.columns)}"]
+        lines += [f"| {' | '.join(map(escaped, row))} |" for row in said.rows]
+        lines += ["", said.below, ""]
     for part in result.parts:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
         lines += [f"| | {' | '.join(map(escaped, part.columns))} |", f"|---|{'---:|' * len(part.columns)}"]
@@ -260,6 +280,13 @@ def latex(result: Result) -> str:
                     " & ".join(["", *(rf"{{\scriptsize {paper}}}" if paper else "" for paper in papers)]) + r" \\"
                 )
         blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
+    for said in result.said:
+        width = rf"p{{{0.9 / len(said.columns):.2f}\textwidth}}"  # or long texts would leave the page
+        lines = [r"\begin{table*}", r"\scriptsize", rf"\caption{{{tex(f'{said.title}. {said.below}')}}}"]
+        lines += [rf"\begin{{tabular}}{{{width * len(said.columns)}}}", r"\toprule"]
+        lines += [" & ".join(map(tex, said.columns)) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(tex, row)) + r" \\" for row in said.rows]
+        blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}"]))
     return "% needs the package booktabs\n" + "\n\n".join(blocks) + "\n"
 
 
@@ -311,6 +338,8 @@ def as_dict(result: Result) -> dict[str, object]:
             }
             for part in result.parts for row in part.rows for column in part.columns for e in [part.entries[row, column]]
         ],
+        "claims": [claim.plain() for claim in result.claims],
+        "chosen": [one.plain() for one in result.chosen],
         "missing": {f"{part.name}/{row}": why for part in result.parts for row, why in part.missing.items()},
     }  # fmt: skip
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.federation.history import History
-from equipoise.metrics.statistics import summary_over_seeds
+from equipoise.metrics.statistics import judge, summary_over_seeds
+from equipoise.report.claims import JudgedClaim
 from equipoise.report.notes import mixed_machines, releases
 from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, ReproducedValue, Result, of_groups
 from equipoise.runs.reproduce import ReproductionPlan, histories
@@ -81,11 +82,43 @@ def collect(
     left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part for row in experiment.of(part)
             if (part.name, row.name) in planned.skipped and part.name not in {one.name for one in shown}}  # fmt: skip
     note = " ".join([*experiment.note.split(), *(f"Not run: {title}: {why}." for title, why in left.items())])
+    paper_elsewhere = not planned.reads and bool(planned.published)
     return Result(
         title=f"{experiment.paper}: {experiment.title}", citation=experiment.citation, about=" ".join(experiment.about.split()),
-        note=note, embedded=planned.embedded, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
+        note=note, embedded=planned.embedded or paper_elsewhere, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
         settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.runs)},
+        claims=tuple(_judged(planned, reasons, found)), chosen=tuple(planned.chosen.values()), reads=planned.reads,
     )  # fmt: skip
+
+
+def _judged(
+    planned: ReproductionPlan,
+    reasons: Mapping[tuple[str, str], str],
+    found: Mapping[tuple[str, str], Sequence[History]],
+) -> Iterator[JudgedClaim]:
+    """Every claim in every part it is made for, with what the seeds that all its rows have say of it."""
+    experiment = planned.experiment
+    for claim in experiment.claim:
+        for part in experiment.claimed(claim):
+            there = {cell.row for cell in planned.runs if cell.part == part.name}
+            told = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
+            if claim.column not in part.condition(embedded=planned.embedded).columns:
+                told = [f"there is no column {claim.column} with these data"]
+            elif not told:
+                told = ["not defined for any seed" if {*claim.rows} <= there else "not among what was asked for"]
+            values = [
+                {h.seed: value(h, experiment.columns[claim.column]) for h in found.get((part.name, row), [])}
+                for row in claim.rows
+            ]
+            less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
+            pairs = [(v, w) for seed, v in values[0].items() if (w := less.get(seed)) is not None]
+            seen = [v - w for v, w in pairs if math.isfinite(v - w)]
+            yield JudgedClaim(
+                claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
+                claim.direction, claim.margin, sum((c.part, c.row) == (part.name, claim.row) for c in planned.runs),
+                judge(seen, claim.direction, claim.margin or 0.0),
+                "; ".join(told) if not seen else "a quick trial" if planned.trial else "one seed gives no interval" * (len(seen) == 1),
+            )  # fmt: skip
 
 
 def _measured(columns: Mapping[str, str]) -> str:
@@ -144,8 +177,9 @@ def _settings(planned: ReproductionPlan, part: str) -> str:
     c = next(cell.config for cell in planned.runs if cell.part == part)
     work = f"{c.steps} local steps" if c.steps else f"{c.epochs} local epoch{'s' * (c.epochs != 1)}"
     momentum = f", momentum {c.momentum:g}" if c.optimizer == "sgd" else ""
+    others = " (the first row; others as they chose)" * any(where == part for where, _ in planned.chosen)
     options = f"({', '.join(f'{k}={v}' for k, v in c.network_options.items())})" if c.network_options else ""
     return (
         f"{c.scenario}, {c.network}{options}: {c.rounds} rounds, {work} of batch {c.batch_size}, {c.optimizer} with learning rate "
-        f"{c.lr}{momentum}, weight decay {c.weight_decay:g}"
+        f"{c.lr}{momentum}, weight decay {c.weight_decay:g}{others}"
     )

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import csv
 import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from equipoise.core.settings import RunSettings, Settings
 from equipoise.metrics.classification import MEASURES
+from equipoise.metrics.statistics import Direction
 from equipoise.report.reproduction import STATISTICS
+from equipoise.scenarios import SCENARIOS
 from equipoise.system.suggestions import unknown
 
 FOLDER = resources.files("equipoise.runs") / "experiments"
+TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "rounds", "validation"}
 
 
 class Strict(BaseModel):
@@ -37,26 +44,32 @@ class Condition(Strict):
 class ColumnGroup(Condition):
     """A block of columns: one condition, and that to take for ``--embedded``.
 
-    ``set`` are hyper-parameters of the rows that have such a part.
+    ``set`` are hyper-parameters of the rows that have such a part, ``seeds`` go before the experiment's.
     """
 
     name: str
     title: str = ""
     set: dict[str, Any] = {}
+    seeds: int | None = Field(ge=1, default=None)
     embedded: Condition | None = None
 
+    @property
+    def every(self) -> list[str]:
+        """Its columns, and those of its stand-in."""
+        return [*self.columns, *(self.embedded.columns if self.embedded else ())]
+
     def condition(self, *, embedded: bool) -> Condition:
-        """The real data, or their stand-in."""
-        if not embedded:
+        """The real data, or their stand-in if there is one."""
+        if not embedded or self.embedded is None:
             return self
-        assert self.embedded is not None
         return self.embedded.model_copy(update={"columns": self.embedded.columns or self.columns})
 
 
 class Row(Strict):
     """A method with its hyper-parameters; ``parts`` are those it is run on (none: all), ``skip`` says why it cannot be run.
 
-    ``series`` and ``x`` place it in a figure, ``train`` and ``options`` go before the part's.
+    ``series`` and ``x`` place it in a figure, ``train`` and ``options`` go before the part's. ``choose`` are values to try, of
+    hyper-parameters (``method.name``) and settings of training; :class:`Choice` says how one is taken.
     """
 
     name: str
@@ -68,6 +81,57 @@ class Row(Strict):
     train: dict[str, Any] = {}
     options: dict[str, Any] = {}
     skip: str = ""
+    choose: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """All combinations of the values to try, the first first; none for a row that does not choose."""
+        every = product(*self.choose.values()) if self.choose else ()
+        return [dict(zip(self.choose, values, strict=True)) for values in every]
+
+    def taking(self, settings: Mapping[str, Any]) -> Row:
+        """The same with these hyper-parameters (``method.name``) and settings of training."""
+        kinds: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+        for key, value in settings.items():
+            kinds["." in key][key] = value
+        return self.model_copy(update={"train": self.train | kinds[False], "set": self.set | kinds[True]})
+
+
+class Choice(Strict):
+    """How rows choose: trial runs with these seeds, in which every client holds out a share of its own training samples."""
+
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+    validation: float = Field(gt=0, lt=1, default=0.2)
+    rounds: int | None = Field(ge=1, default=None)
+
+
+class Quick(Strict):
+    """What ``--quick`` takes in place of the experiment's."""
+
+    rounds: int | None = Field(ge=1, default=None)
+    seeds: int | None = Field(ge=1, default=None)
+
+
+class Claim(Strict):
+    """What a paper says of a column of a row: less that of the row ``than``, or less ``value``, it has a direction.
+
+    ``margin`` (points) is what still counts as equal, for the two directions with "not"; ``parts`` none: all that have what it names.
+    """
+
+    text: str
+    source: str
+    column: str
+    row: str
+    than: str | None = None
+    value: float | None = Field(allow_inf_nan=False, default=None)
+    direction: Direction
+    margin: float | None = Field(ge=0, allow_inf_nan=False, default=None)
+    parts: list[str] = []
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows it needs."""
+        return [self.row] if self.than is None else [self.row, self.than]
 
 
 class Assumption(Strict):
@@ -92,6 +156,34 @@ class PaperExperiment(Strict):
     row: list[Row] = Field(min_length=1)
     figure: dict[str, Any] = {}
     ours: list[Assumption] = []
+    claim: list[Claim] = []
+    choice: Choice | None = None
+    quick: Quick | None = None
+
+    @property
+    def reads(self) -> list[str]:
+        """The scenarios that read the user's files."""
+        named = dict.fromkeys(part.scenario for part in self.part)
+        return [name for name in named if name not in SCENARIOS or SCENARIOS[name].reads]
+
+    def runs(self, *, embedded: bool = False) -> int:
+        """How many runs it has, trial runs with them, with the stand-ins or without."""
+        trials = 0 if self.choice is None else len(self.choice.seeds)
+        return sum(
+            (part.seeds or self.seeds) + len(row.candidates) * trials
+            for part in self.part
+            for row in self.of(part)
+            if not row.skip and (part.embedded or not embedded)
+        )
+
+    def claimed(self, claim: Claim) -> list[ColumnGroup]:
+        """The parts for which a claim is made."""
+        return [
+            part
+            for part in self.part
+            if part.name in claim.parts
+            or (not claim.parts and claim.column in part.every and {*claim.rows} <= {row.name for row in self.of(part)})
+        ]
 
     def of(self, part: ColumnGroup) -> list[Row]:
         """The rows that are run on a part."""
@@ -166,7 +258,7 @@ def _check(name: str, experiment: PaperExperiment) -> None:
             if part_name not in parts:
                 raise ExperimentError(f"{name}: row {row.name}: {unknown('part', part_name, parts)}")
     for part in experiment.part:
-        for column in [*part.columns, *(part.embedded.columns if part.embedded else ())]:
+        for column in part.every:
             if column not in experiment.columns:
                 raise ExperimentError(
                     f"{name}: part {part.name}: {unknown('column', column, list(experiment.columns))}"
@@ -179,6 +271,54 @@ def _check(name: str, experiment: PaperExperiment) -> None:
             raise ExperimentError(
                 f"{name}: column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
             )
+    for problem in (*_wrong_choices(experiment), *_wrong_claims(experiment)):
+        raise ExperimentError(f"{name}: {problem}")
+
+
+def _wrong_choices(experiment: PaperExperiment) -> Iterator[str]:
+    """What is not right in what rows choose, and in the trials they choose by."""
+    if experiment.quick == Quick():
+        yield "quick: expected rounds, seeds or both; found neither."
+    for row in experiment.row:
+        for key in row.choose:
+            if "." not in key and key not in TRAINED:
+                yield f"row {row.name}: choose: {unknown('setting of training', key, sorted(TRAINED))}"
+            if key in row.set or key in row.train:
+                yield f"row {row.name}: {key} is both chosen and given. Leave it out of choose, or of set and train."
+        if row.choose and experiment.choice is None:
+            yield f"row {row.name}: choose needs trial runs. Say with which seeds: [choice] with seeds = [100, 101], for example."
+    if experiment.choice is not None:
+        seeds, most = experiment.choice.seeds, max(experiment.seeds, *(part.seeds or 1 for part in experiment.part))
+        if not any(row.choose for row in experiment.row):
+            yield "choice: no row chooses. Leave [choice] out, or give a row choose = {...}."
+        if len({*seeds}) < len(seeds) or min(seeds) < most:
+            yield f"choice.seeds: expected different seeds of {most} or more, as the runs themselves have 0 to {most - 1}; found {seeds}."
+
+
+def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
+    """What is not right in the claims."""
+    parts = {part.name: part for part in experiment.part}
+    for k, claim in enumerate(experiment.claim, 1):
+        for what, names, there in (
+            ("row", claim.rows, [row.name for row in experiment.row]),
+            ("column", [claim.column], experiment.columns),
+            ("part", claim.parts, parts),
+        ):
+            for one in names:
+                if one not in there:
+                    yield f"claim {k}: {unknown(what, one, there)}"
+        if (claim.than is None) == (claim.value is None):
+            yield f"claim {k}: expected than (a row) or value (a number); found {'both' if claim.than else 'neither'}."
+        if claim.direction.startswith("not") != (claim.margin is not None):
+            found = "none" if claim.margin is None else f"{claim.margin:g}"
+            yield f"claim {k}: margin: expected with not lower and not higher, and only there; found {found} with {claim.direction}."
+        for part in experiment.claimed(claim) if claim.parts else ():
+            for row in {*claim.rows} - {row.name for row in experiment.of(part)}:
+                yield f"claim {k}: part {part.name} has no row {row}."
+            if claim.column not in part.every:
+                yield f"claim {k}: part {part.name} has no column {claim.column}."
+        if not experiment.claimed(claim):
+            yield f"claim {k}: no part has the column {claim.column} and {' and '.join(claim.rows)}."
 
 
 def published(name: str) -> dict[tuple[str, str, str], tuple[float, float | None]]:

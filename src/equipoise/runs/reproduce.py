@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from equipoise import scenarios
 from equipoise.data.locations import digest
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
+from equipoise.metrics.failure import diverged
+from equipoise.report.claims import Chosen, Tried
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
@@ -42,19 +47,41 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """Settings that a row may take, the trial runs that decide whether it does, and its runs if so."""
+
+    settings: Mapping[str, Any]
+    trials: tuple[PlannedRun, ...]
+    runs: tuple[PlannedRun, ...]
+
+
+@dataclass(frozen=True)
 class ReproductionPlan:
-    """The runs of an experiment, and the cells that cannot be run, with the reason."""
+    """The runs of an experiment, and the cells that cannot be run, with the reason.
+
+    ``candidates`` are those of cells that choose, which have the first one's runs until ``chosen`` says what became of all. A
+    ``trial`` has fewer rounds or seeds than the experiment, to try it; ``reads`` says whether it is of the user's files.
+    """
 
     experiment: PaperExperiment
     runs: tuple[PlannedRun, ...]
     skipped: Mapping[tuple[str, str], str] = field(default_factory=dict)
     embedded: bool = False
     published: Mapping[tuple[str, str, str], tuple[float, float | None]] = field(default_factory=dict)
+    candidates: Mapping[tuple[str, str], tuple[Candidate, ...]] = field(default_factory=dict)
+    chosen: Mapping[tuple[str, str], Chosen] = field(default_factory=dict)
+    trial: bool = False
+    reads: bool = True
 
     @property
     def rounds(self) -> int:
         """Rounds of all runs together."""
         return sum(run.config.rounds for run in self.runs)
+
+    @property
+    def trials(self) -> tuple[PlannedRun, ...]:
+        """The trial runs of all candidates."""
+        return tuple(one for several in self.candidates.values() for c in several for one in c.trials)
 
 
 def plan(
@@ -63,6 +90,7 @@ def plan(
     *,
     data: str | None = None,
     embedded: bool = False,
+    quick: bool = False,
     seeds: int | None = None,
     parts: Sequence[str] = (),
     rows: Sequence[str] = (),
@@ -76,6 +104,7 @@ def plan(
     base : the directory of all experiments' runs, which share what they have in common.
     data : the folder with the real data sets.
     embedded : take the stand-ins that need no files.
+    quick : take the rounds and seeds that the file has for a quick trial.
     seeds : how many, 0, 1, ...; None for as many as the file says.
     parts, rows : names of those to run; empty for all.
     choices : fields of :class:`equipoise.runs.configuration.RunConfig` that win over the file's, such as ``rounds=2``; and ``weights``, a file
@@ -87,11 +116,24 @@ def plan(
     ValueError : a setting that does not fit.
     """
     experiment = read_experiment(name)
-    if not embedded and data is None:
-        reads = dict.fromkeys(part.scenario for part in experiment.part)
+    reads = experiment.reads
+    if not reads:
+        if embedded:
+            raise ExperimentError(f"{name}: its data are embedded already. Leave --embedded out.")
+        scenarios.check_data(experiment.part[0].scenario, data)
+    elif not embedded and data is None:
         raise ExperimentError(
             f"{name} trains on the data of the paper ({', '.join(reads)}): say where they are, with --data DIR, or take the "
             "stand-ins that need no download, with --embedded."
+        )
+    if quick:
+        if (of := experiment.quick) is None:
+            raise ExperimentError(f"{name} has no quick trial in its file. Give --rounds and --seeds instead.")
+        seeds, choices = of.seeds, {**choices, "rounds": of.rounds}
+    choice = experiment.choice
+    if choice is not None and seeds and min(choice.seeds) < seeds:
+        raise ExperimentError(
+            f"{name}: --seeds {seeds} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
         )
     for what, asked, there in (
         ("part", parts, [part.name for part in experiment.part]),
@@ -102,6 +144,7 @@ def plan(
                 raise ExperimentError(f"{name}: {unknown(what, one, there)}")
     planned: list[PlannedRun] = []
     skipped: dict[tuple[str, str], str] = {}
+    candidates: dict[tuple[str, str], tuple[Candidate, ...]] = {}
     for part in experiment.part:
         if parts and part.name not in parts:
             continue
@@ -117,15 +160,46 @@ def plan(
             if row.skip:
                 skipped[part.name, row.name] = row.skip
                 continue
-            for seed in range(seeds or experiment.seeds):
-                config = _config(part, condition, row, seed, None if embedded else data, choices)
-                planned.append(
-                    PlannedRun(part.name, row.name, seed, config, base / "cells" / config.scenario / _stem(config))
+            read = data if part.scenario in reads and not embedded else None
+            cells = partial(_cells, base, part, condition, read)
+            numbers = range(seeds or part.seeds or experiment.seeds)
+            if choice is None or not row.choose:
+                planned += cells(row, numbers, choices)
+                continue
+            fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
+            tried = {**choices, "rounds": min(fewer, default=None)}
+            candidates[part.name, row.name] = tuple(
+                Candidate(
+                    one,
+                    cells(row.taking({**one, "validation": choice.validation}), choice.seeds, tried),
+                    cells(row.taking(one), numbers, choices),
                 )
+                for one in row.candidates
+            )
+            planned += candidates[part.name, row.name][0].runs
     if not planned:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
-    return ReproductionPlan(experiment, tuple(planned), skipped, embedded, published(name))
+    trial = quick or choices.get("rounds") is not None
+    return _decided(
+        ReproductionPlan(
+            experiment, tuple(planned), skipped, embedded, published(name), candidates,
+            trial=trial, reads=bool(reads) and not embedded,
+        )
+    )  # fmt: skip
+
+
+def _cells(
+    base: Path,
+    part: ColumnGroup,
+    condition: Condition,
+    data: str | None,
+    row: Row,
+    seeds: Iterable[int],
+    choices: Mapping[str, Any],
+) -> tuple[PlannedRun, ...]:
+    configs = [_config(part, condition, row, seed, data, choices) for seed in seeds]
+    return tuple(PlannedRun(part.name, row.name, c.seed, c, base / "cells" / c.scenario / _stem(c)) for c in configs)
 
 
 def _config(
@@ -167,6 +241,49 @@ def _digest(path: Path, changed: int) -> str:
     return digest(path)
 
 
+def choose(
+    planned: ReproductionPlan, *, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
+) -> ReproductionPlan:
+    """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
+
+    A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
+    """
+    return _decided(planned, _completed(planned.trials, jobs, on_progress))
+
+
+def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None) -> ReproductionPlan:
+    """The same with the choices that can be made: of cells whose trial runs all have ended."""
+    ended = {one.path for one in planned.trials if runs.finished(one.path)} | (failed or {}).keys()
+    chosen, skipped, taken = dict(planned.chosen), dict(planned.skipped), dict[Any, tuple[PlannedRun, ...]]()
+    for (part, row), candidates in planned.candidates.items():
+        if (part, row) in chosen or not {one.path for c in candidates for one in c.trials} <= ended:
+            continue
+        title = next(p.title or p.name for p in planned.experiment.part if p.name == part)
+        tried = tuple(_tried(c, failed or {}) for c in candidates)
+        chosen[part, row] = choice = Chosen(part, title, row, tried)
+        taken[part, row] = () if choice.taken is None else candidates[tried.index(choice.taken)].runs
+        if choice.taken is None:
+            skipped[part, row] = f"each candidate's trial runs failed, those of {tried[0]} with {tried[0].why}"
+    cells = dict.fromkeys((one.part, one.row) for one in planned.runs)
+    left = (taken.get(cell, [one for one in planned.runs if (one.part, one.row) == cell]) for cell in cells)
+    return replace(planned, runs=tuple(one for several in left for one in several), chosen=chosen, skipped=skipped)
+
+
+def _tried(candidate: Candidate, failed: Mapping[Path, str]) -> Tried:
+    """The mean over trial runs of the validation accuracy in the last five rounds that were validated."""
+    accuracies = []
+    for one in candidate.trials:
+        why = failed.get(one.path, "").partition(". ")[0]
+        if not why:
+            records = History.from_run(one.path).records
+            last = {str(r["round"]): r["validation"] for r in [r for r in records if r.get("validation")][-5:]}
+            why = diverged(last, which="validation loss") if last else "no client had enough samples to hold one out"
+            accuracies += [100 * mean(of["accuracy"] for of in last.values())] if last else []
+        if why:
+            return Tried(candidate.settings, math.nan, f"seed {one.seed}: {why}")
+    return Tried(candidate.settings, mean(accuracies))
+
+
 def run(
     planned: ReproductionPlan, *, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
 ) -> dict[tuple[str, str], str]:
@@ -175,18 +292,24 @@ def run(
     A finished run of the same settings is taken as it is, whichever experiment made it; a killed one goes on from its last
     complete round.
     """
-    own = {one.path: one.config for one in planned.runs}  # two rows may be the same run
-    for path, config in own.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent / f".{path.name}.lock", wait=True):
-            runs.start(config, path)
-    total = sum(config.rounds for config in own.values())
-    failed = complete(list(own), jobs, None if on_progress is None else lambda done: on_progress(done, total))
+    failed = _completed(planned.runs, jobs, on_progress)
     reasons: dict[tuple[str, str], str] = {}
     for one in planned.runs:
         if one.path in failed:
             reasons.setdefault((one.part, one.row), f"seed {one.seed}: {failed[one.path]}")
     return reasons
+
+
+def _completed(
+    planned: Sequence[PlannedRun], jobs: int, on_progress: Callable[[int, int], None] | None
+) -> dict[Path, str]:
+    own = {one.path: one.config for one in planned}  # two rows may be the same run
+    for path, config in own.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent / f".{path.name}.lock", wait=True):
+            runs.start(config, path)
+    total = sum(config.rounds for config in own.values())
+    return complete(list(own), jobs, None if on_progress is None else lambda done: on_progress(done, total))
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:

@@ -1,0 +1,161 @@
+"""What a paper claims with what our runs say of it, and what rows of an experiment chose to train with, as tables of text."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from equipoise.metrics.statistics import MOST, Judgement
+from equipoise.report.formatting import UNDEFINED, number
+from equipoise.system.text import cell
+
+HOW = (
+    "Difference: mean with its 95 % interval over seeds (Student's t), paired by seed where two rows are compared. Each interval is one "
+    "by itself, not corrected for how many claims there are: of 20 claims where in truth there is no difference (or just one as large "
+    "as the margin), about one would seem to hold or not to hold by chance alone. The seeds that would tell are those if mean and "
+    "spread stayed as they are."
+)
+EMBEDDED = "All this is of embedded data that come with Equipoise, not of the paper's own."
+CHOSEN = (
+    "Tried: the mean accuracy, in percent, over trial runs with seeds of their own and the last five rounds that were validated, on "
+    "samples that clients held out of their own training data. The best is taken, the first of those that are equal; the runs of the "
+    "table train on all samples. Test data decide nothing here."
+)
+
+
+class Table(NamedTuple):
+    """A table of text below its title and above a paragraph."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    below: str
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim in one part: ``row``, less the row ``than`` or less ``value``, has a direction.
+
+    ``found`` is of those of the ``planned`` seeds that all its rows have; ``why`` there are none, or they cannot tell.
+    """
+
+    text: str
+    source: str
+    part: str
+    title: str
+    row: str
+    than: str | None
+    value: float | None
+    column: str
+    direction: str
+    margin: float | None
+    planned: int
+    found: Judgement
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``holds``, ``does not hold here``, ``cannot be told`` or ``not run``."""
+        if self.why:
+            return "cannot be told" if self.found.n else "not run"
+        return self.found.verdict + " here" * (self.found.verdict == "does not hold")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        found, why = self.found, self.why
+        equal = "" if self.margin is None else f" (up to {self.margin:g} counts as equal)"
+        ends = "" if math.isnan(found.low) else f" [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
+        if not why and not math.isnan(n := found.seeds_needed):
+            why = f"{'no number of' if math.isinf(n) else f'more than {MOST:,}' if n > MOST else f'{n:.0f}'} seeds would tell"
+        return (
+            f"{self.text} ({self.source})",
+            self.title,
+            f"{self.row} − {self.than or f'{self.value:g}'}, {self.column}: {self.direction}{equal}",
+            number(found.mean, sign=True) + ends,
+            str(found.n) if found.n == self.planned else f"{found.n} of {self.planned}",
+            f"{self.verdict}: {why}" if why else self.verdict,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        found, needed = self.found, self.found.seeds_needed
+        numbers = {"mean": found.mean, "low": found.low, "high": found.high}
+        return {
+            "text": self.text, "source": self.source, "part": self.part, "row": self.row, "than": self.than, "value": self.value,
+            "column": self.column, "direction": self.direction, "margin": self.margin, "seeds": found.n,
+            **{key: None if math.isnan(v) else v for key, v in numbers.items()}, "verdict": self.verdict,
+            "seeds_needed": int(needed) if needed <= MOST and not self.why else None, "why": self.why,
+        }  # fmt: skip
+
+
+class Tried(NamedTuple):
+    """A candidate: its settings, its mean validation accuracy in percent, NaN if it is out, and why it is."""
+
+    settings: Mapping[str, Any]
+    accuracy: float
+    why: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key}={value}" for key, value in self.settings.items())
+
+
+class Chosen(NamedTuple):
+    """What a row tried in a part."""
+
+    part: str
+    title: str
+    row: str
+    tried: tuple[Tried, ...]
+
+    @property
+    def taken(self) -> Tried | None:
+        """The candidate with the best accuracy, the first of those; None if all are out."""
+        left = [one for one in self.tried if not math.isnan(one.accuracy)]
+        return max(left, key=lambda one: one.accuracy, default=None)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        tried = (f"{one}: {f'out ({one.why})' if one.why else number(one.accuracy)}" for one in self.tried)
+        return self.title, self.row, "; ".join(tried), str(self.taken or UNDEFINED)
+
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        candidates = [
+            {"settings": dict(one.settings), "accuracy": None if one.why else one.accuracy, "why": one.why} for one in self.tried
+        ]  # fmt: skip
+        taken = None if self.taken is None else dict(self.taken.settings)
+        return {"part": self.part, "row": self.row, "candidates": candidates, "taken": taken}
+
+
+def tables(claims: Sequence[JudgedClaim], chosen: Sequence[Chosen], *, embedded: bool) -> list[Table]:
+    """The claims, and what was chosen: those of the two that there are.
+
+    Parameters
+    ----------
+    claims, chosen : line by line.
+    embedded : the data come with Equipoise.
+    """
+    columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
+    both = (
+        Table("What the paper claims", columns, tuple(c.cells for c in claims), f"{HOW} {EMBEDDED}" if embedded else HOW),
+        Table("What was chosen", ("where", "row", "tried", "taken"), tuple(c.cells for c in chosen), CHOSEN),
+    )  # fmt: skip
+    return [table for table in both if table.rows]
+
+
+def claims_csv(claims: Sequence[JudgedClaim]) -> str:
+    """For a program: one line per claim and part.
+
+    Parameters
+    ----------
+    claims : at least one.
+    """
+    file = io.StringIO()
+    writer = csv.DictWriter(file, claims[0].plain(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: cell(value) for key, value in claim.plain().items()} for claim in claims)
+    return file.getvalue()
