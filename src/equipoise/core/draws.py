@@ -79,12 +79,12 @@ def normal(key: bytes, purpose: str, n: int, dtype: torch.dtype = torch.float64)
 
 
 def cohort_size(n_clients: int, share: float) -> int:
-    """How many clients train in a round."""
-    return max(1, round(share * n_clients))
+    """How many clients train in a round: ``max(1, floor(share * N))``; the slack absorbs the rounding of 0.29 * 100."""
+    return max(1, math.floor(share * n_clients + 1e-9))
 
 
 def participants(seed: int, t: int, n_clients: int, share: float, there: NDArray[np.bool_] | None = None) -> Tensor:
-    """Ids of the clients of round ``t``, ascending: ``max(1, round(share * N))`` of them, each equally likely.
+    """Ids of the clients of round ``t``, ascending: ``max(1, floor(share * N))`` of them, each equally likely.
 
     Where only some are ``there`` [N], as many of these; all of them if they are fewer.
     """

@@ -23,7 +23,7 @@ class FAEL(Rule):
         \Delta p_m \gets (1 - \beta) \Delta p_m + \beta \frac{d_m}{\sum_j d_j}, \qquad
         p_m \gets \frac{p_m + \Delta p_m}{\sum_j (p_j + \Delta p_j)}
 
-    Federated Aggregation Equality Learning: Chen, Huang, Ye, CVPR 2024, Eqs. 11-12. The mask c is FPHL's where FPHL is
+    Federated Aggregation-Equalized Learning: Chen, Huang, Ye, CVPR 2024, Eqs. 11-12. The mask c is FPHL's where FPHL is
     part of the method. Eq. 11 as printed squares a sum; it is read as the squared length.
 
     Parameters
