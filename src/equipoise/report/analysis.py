@@ -149,6 +149,39 @@ def lines(found: Sequence[Any]) -> "Figure":
     return figure
 
 
+STATES: Final = {"sharpness": "sharpness S(ρ)", "loss": "perturbed loss L(ρ)"}
+
+
+def states(found: Sequence[Any], what: str) -> "Figure":
+    """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client.
+
+    Parameters
+    ----------
+    found : what :func:`equipoise.analysis.states` returned.
+    what : a key of `STATES`.
+    """
+    groups, names = list(dict.fromkeys(group for one in found for group in one.groups)), _names(found)
+    columns = min(2, len(groups))
+    figure, panels = drawing.panels(len(groups), columns=columns, height=1.9 if columns == 1 else 1.5)
+    for axes, group in zip(panels, groups, strict=True):
+        for i, (name, one) in enumerate(zip(names, found, strict=True)):
+            if len(of_group := getattr(one, what)[np.array(one.groups) == group]):
+                how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.4}
+                axes.plot(one.rho, of_group.mean(axis=0), label=drawing.plain(name), **how)
+                axes.fill_between(
+                    one.rho,
+                    *(of(of_group, axis=0) for of in (np.min, np.max)),
+                    color=how["color"],
+                    alpha=0.15,
+                    linewidth=0,
+                )
+        drawing.title(axes, group)
+    figure.supxlabel("search distance ρ", size=8, color=INK)
+    figure.supylabel(f"{STATES[what]} (nats)", size=8, color=INK)
+    drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
+    return figure
+
+
 def planes(found: Sequence[Any]) -> "Figure":
     """Loss of trained models over a plane of two random directions: contours at the same levels, one panel per run.
 
