@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
+from equipoise.report.figures import density_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +147,24 @@ def lines(found: Sequence[Any]) -> "Figure":
     axes.set_ylabel(f"loss on {found[0].group} (nats)", size=8, color=INK)
     axes.set_ylim(bottom=0)
     drawing.legend(figure, axes, names)
+    return figure
+
+
+def consistency(found: Sequence[Sequence[Mapping[str, Any]]]) -> "Figure":
+    """How steadily clients pushed the parameters of a layer one way, a panel per window of rounds: FedHEAL's Fig. 2.
+
+    Parameters
+    ----------
+    found : by seed, what :func:`equipoise.analysis.consistency.consistency` returned; counts of several seeds are added.
+    """
+    figure, panels = drawing.panels(len(found[0]), height=1.2, sharex=True)
+    for axes, *windows in zip(panels, *found, strict=True):
+        density, edges = density_of(windows)
+        axes.stairs(density, edges, color=drawing.color(0), fill=True, alpha=0.75)
+        drawing.title(axes, f"rounds {windows[0]['first']} to {windows[0]['end'] - 1}")
+    panels[-1].set_xlim(-0.06, 1.06)
+    panels[-1].set_xlabel("update consistency", size=8, color=INK)
+    figure.supylabel(f"density of {found[0][0]['layer']}", size=8, color=INK)
     return figure
 
 

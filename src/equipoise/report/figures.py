@@ -494,7 +494,7 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
         late = min(max(of_run) for of_run in found)
         early = next((t for t in sorted(found[0]) if t >= 9), late)
         for t in dict.fromkeys((late, early)):
-            density, edges = _density([of_run[t] for of_run in found if t in of_run])
+            density, edges = density_of([of_run[t] for of_run in found if t in of_run])
             how: dict[str, Any] = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:
                 how = {"color": INK, "linewidth": 1.1}
@@ -507,13 +507,19 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def _density(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
-    """Density of the update entries over the consistency [K], and the edges [K + 1] between which it is so large."""
+def density_of(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
+    """Density of the update entries over the consistency [K], and the edges [K + 1] between which it is so large.
+
+    Parameters
+    ----------
+    records : with `agreement`, or with the bins `consistency`.
+    """
     bars: list[tuple[Vector, Vector]] = []  # edges and counts
     for record in records:
         exact = [(np.arange(len(counts) + 1) - 0.5) / (len(counts) - 1) for counts in record.get("agreement") or ()]
-        binned = [np.linspace(0, 1, len(record["consistency"]) + 1)]
-        counts = record["agreement"] if exact else [record["consistency"]]
+        bins = record.get("consistency", ())
+        binned = [np.linspace(0, 1, len(bins) + 1)]
+        counts = record["agreement"] if exact else [bins]
         bars += zip(exact or binned, [np.asarray(one, dtype=np.float64) for one in counts], strict=True)
     edges = np.unique(np.concatenate([of for of, _ in bars]))
     middle, height = (edges[1:] + edges[:-1]) / 2, np.zeros(len(edges) - 1)
