@@ -86,8 +86,7 @@ class FAELExact(Rule):
         best = equidistant(apart, simplex(cohort.sizes))
         p = (1 - self.beta) * simplex(before) + self.beta * best
         both = torch.stack([simplex(cohort.sizes), p]).double()
-        apart = K.diagonal() - 2 * both @ K  # squared distances [2, M] up to a constant
-        variance = apart.var(1, correction=0)
+        variance = (K.diagonal() - 2 * both @ K).var(1, correction=0)  # of squared distances, but for a constant
         notes = {**cohort.notes, "distances": K.diagonal().tolist(), "distance_variance": variance.tolist()}
         return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p, notes=notes)
 

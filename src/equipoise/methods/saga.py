@@ -64,12 +64,7 @@ class SAGA(Rule):
         if self.offset:
             return None
         typical = (self.rho if self.variant == "S" else 0) or 1.0
-        return Power("value", self.q, self.beta, self.floor, typical, notes=(self.note,))
-
-    @property
-    def note(self) -> str:
-        """What a record calls the value."""
-        return "sharpness" if self.variant == "S" else "perturbed_loss"
+        return Power("value", self.q, self.beta, self.floor, typical, notes=("sharpness", "perturbed_loss"))
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         e = perturbation(visit.oracle.gradient(visit.received), radius(self.rho, self.tau, visit))
@@ -94,7 +89,8 @@ class SAGA(Rule):
         if last.sum() > 0:
             w = self.beta * w + (1 - self.beta) * simplex(last)
         w = w.to(state["w"].dtype)
-        told = {self.note if key == "value" else key: x.tolist() for key, x in cohort.reports.items()}
+        names = {"value": "sharpness" if self.variant == "S" else "perturbed_loss"}
+        told = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
         state = {"w": state["w"].index_copy(0, cohort.ids, w)}
         return state, replace(cohort, weights=w, notes={**cohort.notes, **told})
 
