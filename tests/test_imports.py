@@ -129,7 +129,7 @@ LONGER = {  # file: its limit, and why
         73,
         "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits",
     ),
-    "saga": (41, "two values, one of which a client keeps where it is not simulated"),
+    "saga": (42, "two values, one of which a client keeps where it is not simulated"),
     "principal": (
         47,
         "three readings of a printed equation, two scopes, and the guards that neither paper nor code has",
