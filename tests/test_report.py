@@ -557,7 +557,7 @@ def test_what_methods_measured() -> None:
         ],
         {"method": "a", **meta},
     )
-    two = History([{"round": 0, "ids": [0, 2], "sharpness": [None, 0.01]}], {"method": "b", **meta})
+    two = History([{"round": 0, "ids": [0, 1], "sharpness": [None, 0.01]}], {"method": "b", **meta})  # nobody of y
     variance, *sharpness = figures.measured([one, two]).axes
     black, grey = variance.lines
     assert black.get_ydata().tolist() == [0.25, 0.125]

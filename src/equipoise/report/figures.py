@@ -425,7 +425,8 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
             axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **how)
         for i, group in enumerate(() if MEASURED[key].lines else groups):
             members = table[:, of_client == group]
-            there = np.isfinite(members).any(axis=1)
+            if not (there := np.isfinite(members).any(axis=1)).any():
+                continue
             _mean(axes, rounds, members, group, i)
             low, high = (of(members[there], axis=1) for of in (np.nanmin, np.nanmax))
             axes.fill_between(rounds[there], low, high, color=drawing.color(i), alpha=0.15, linewidth=0)
