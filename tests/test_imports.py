@@ -119,8 +119,9 @@ LONGER = {  # file: its limit, and why
     ),
     "fedce": (61, "two contributions with a history each, and what the three released forms do otherwise"),
     "fedfv": (51, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fael_exact": (41, "a problem of least squares, its conditions of optimality, and what is recorded of it"),
     "fedsac": (
-        80,
+        90,
         "every reading of the paper's equations that it leaves open is an option, and each equation a function",
     ),
     "fedpac": (51, "both phases of local training, the statistics, and a quadratic problem per client"),
@@ -128,6 +129,7 @@ LONGER = {  # file: its limit, and why
         73,
         "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits",
     ),
+    "saga": (42, "two values, one of which a client keeps where it is not simulated"),
     "principal": (
         47,
         "three readings of a printed equation, two scopes, and the guards that neither paper nor code has",

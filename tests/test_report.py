@@ -488,7 +488,7 @@ def test_verdict_without_an_evaluation():
 
 
 def test_draw_all_draws_what_the_data_allow():
-    drawn = ["bars", "tradeoff", "convergence", "losses", "spread", "weights", "consistency"]
+    drawn = ["bars", "tradeoff", "convergence", "losses", "spread", "weights", "measured", "consistency"]
     assert list(draw_all(several(1))) == drawn
     assert list(draw_all(several(2))) == [*drawn[:2], "differences", *drawn[2:]]
     assert list(draw_all([made_up(clients=False, weights=False)])) == ["bars", "convergence", "losses"]
@@ -544,6 +544,38 @@ def test_weights_of_partial_participation():
     records = [{"round": t, "ids": [t % 3], "weights": [1.0]} for t in range(6)]
     axes = figures.weights([History(records, {"method": "m", "client_groups": ["x", "x", "y"]})]).axes[0]
     assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 4, 2, 2, 6]
+
+
+def test_what_methods_measured() -> None:
+    """Mean and range of each group over the rounds, the numbers of a round as lines, one scale for a quantity."""
+    meta = {"client_groups": ["x", "x", "y"], "seed": 0}
+    one = History(
+        [
+            {"round": 0, "ids": [0, 1, 2], "sharpness": [1.0, 3.0, 4.0], "distance_variance": [0.5, 0.25]},
+            {"round": 1, "ids": [1], "sharpness": [5.0], "distance_variance": [0.4, 0.125]},
+            {"round": 2, "ids": []},
+        ],
+        {"method": "a", **meta},
+    )
+    two = History([{"round": 0, "ids": [0, 1], "sharpness": [None, 0.01]}], {"method": "b", **meta})  # nobody of y
+    variance, *sharpness = figures.measured([one, two]).axes
+    black, grey = variance.lines
+    assert black.get_ydata().tolist() == [0.25, 0.125]
+    assert grey.get_ydata().tolist() == [0.5, 0.4]
+    x, y = sharpness[0].lines
+    assert (x.get_xdata().tolist(), x.get_ydata().tolist()) == ([0, 1], [2.0, 5.0])
+    assert (y.get_xdata().tolist(), y.get_ydata().tolist()) == ([0], [4.0])
+    corners = sharpness[0].collections[0].get_paths()[0].vertices
+    assert {(0.0, 1.0), (0.0, 3.0), (1.0, 5.0)} <= {(round, value) for round, value in corners.tolist()}
+    assert [axes.get_yscale() for axes in sharpness] == ["log", "log"]
+    assert sharpness[0].get_ylim() == sharpness[1].get_ylim()
+    assert sharpness[1].get_ylim()[0] < 0.01
+    assert [axes.get_title(loc="left").replace("\n", " ") for axes in sharpness] == ["sharpness S, a", "sharpness S, b"]
+    page = render([one])
+    assert "FedISM+, Eq. 10" in page
+    assert "FedISM+, Eq. 11" not in page
+    with pytest.raises(ValueError, match="what a method measured"):
+        figures.measured([History([{"round": 0}], {"method": "c"})])
 
 
 def test_consistency_is_the_density_of_exact_shares():
@@ -664,7 +696,7 @@ def test_long_names_are_whole_and_inside_the_figure():
     for name, figure in draw_all(histories).items():
         figure.savefig(io.BytesIO(), format="png", dpi=50)
         texts = [text for text in figure.findobj(Text) if text.get_visible() and "history" in text.get_text()]
-        assert texts or name == "consistency"  # it is of one method
+        assert texts or name in ("measured", "consistency")  # they are of one method
         for text in texts:
             assert text.get_text().replace("\n", "") == LONG * 2
             box, page = text.get_window_extent(), figure.bbox
@@ -778,7 +810,7 @@ def test_page_holds_the_numbers():
     assert [row[0] for row in tested[1:]] == ["afl", "fedproto+fedheal"]
     assert f"{found['methods'][1]['versus']['std']['difference']:.2f}".replace("-", "−") in tested[1][2]
     assert verdict(found) in page.text
-    assert page.tags.count("svg") == page.tags.count("figcaption") == 8
+    assert page.tags.count("svg") == page.tags.count("figcaption") == 9
     for key, title, digits in (
         ("jain", "Jain", 4),
         ("kl", "KL", 4),

@@ -74,10 +74,14 @@ def remembered(fed: eq.Federation, m: int) -> dict[str, Tensor]:
 
 
 def records(fed: eq.Federation) -> list[dict[str, Any]]:
-    """What was recorded, less what only one of the two records: sites keep their losses in training."""
+    """What was recorded, less what only one of the two records: sites keep their losses in training, and what stays with them."""
     private = fed.trial.private
     left_out = {"sent", "losses"} | ({"groups"} if private is not None and bool(private.any()) else set())
-    return [{key: x for key, x in record.items() if key not in left_out} for record in told(fed)]
+    stays = {"perturbed_loss"}  # where the sharpness is sent
+    return [
+        {key: x for key, x in record.items() if key not in left_out | (stays if "sharpness" in record else set())}
+        for record in told(fed)
+    ]
 
 
 def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
@@ -91,6 +95,7 @@ def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
         assert expected.keys() == found.keys()
         assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
     assert records(simulated) == records(sites)
+    assert not any({"sharpness", "perturbed_loss"} <= record.keys() for record in sites.records)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,36 @@ def test_buffers_are_averaged_with_the_same_weights_and_never_masked() -> None:
     assert not bool(cohort.mask.dense().all())
 
 
+def naive_variance(rows: list[list[float]], p: list[float]) -> float:
+    """Eq. 10 in loops: the population variance of the squared distances to the mean under p."""
+    U = [sum(w * row[i] for w, row in zip(p, rows, strict=True)) for i in range(len(rows[0]))]
+    d = [sum((u - x) ** 2 for u, x in zip(U, row, strict=True)) for row in rows]
+    return sum((x - sum(d) / len(d)) ** 2 for x in d) / len(d)
+
+
+@pytest.mark.parametrize("method", ["fael", "fedheal(tau=0.6)", "fphl(tau=0.6)+fael-exact"])
+def test_what_is_recorded(method: str) -> None:
+    """d of Eq. 11 and the variance of Eq. 10, by samples and by the method's weights, after the mask, of those present."""
+    server = Server(method, normal(6), SIZES, LAYOUT)
+    for t, ids in enumerate([[0, 1, 2, 3], [1, 2, 3], [0, 1, 2, 3], [0, 3]]):
+        updates = normal(len(ids), 6, seed=t)
+        cohort = server.round(updates, ids)
+        rows = (updates if cohort.mask is None else updates * cohort.mask.dense()).tolist()
+        n = sum(SIZES[m] for m in ids)
+        before, after = [SIZES[m] / n for m in ids], cohort.weights.tolist()
+        assert cohort.notes["distances"] == pytest.approx([naive_distance(row, "squared") for row in rows], abs=1e-12)
+        assert cohort.notes["distance_variance"] == pytest.approx(
+            [naive_variance(rows, before), naive_variance(rows, after)], abs=1e-12
+        )
+        assert before != pytest.approx(after)
+
+
+def test_of_large_models_only_distances_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.methods.fael.MEASURED", 23)
+    assert Server("fael", normal(6), SIZES).round(normal(4, 6)).notes.keys() == {"distances"}
+    assert Server("fael", normal(5), SIZES).round(normal(4, 5)).notes.keys() == {"distances", "distance_variance"}
+
+
 def test_presets() -> None:
     assert eq.parse("fael:released").rules == (FAEL(**RELEASED),)
     assert FAEL(**RELEASED) in eq.parse("fedheal:released").rules

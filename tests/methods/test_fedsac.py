@@ -244,6 +244,33 @@ def test_without_allocation_the_submodels_are_as_large_and_drawn_anew() -> None:
     assert len({bits[0] for bits in (u["bits"] for u in units)}) > 1
 
 
+def test_what_is_recorded() -> None:
+    """Reputations of those present in every round; importances where they are measured, as they were measured."""
+    options = {"contribution": [0.1, 0.9, 0.4, 0.6, 0.3]}
+    fed = fitted("fedsac(every=2, beta=2)", 4, **options)
+    r = reputations(torch.tensor(options["contribution"], dtype=torch.float64), 2.0)
+    assert all(record["reputation"] == r[record["ids"]].tolist() for record in fed.records)
+    assert ["importance" in record for record in fed.records] == [True, False, True, False]
+    fed = federation("fedsac(every=2, beta=2)", **options)
+    without, whole = fedsac.ablation(fed.trial.neurons, fed.progress.vector, fed.trial.oracle.batches())
+    fed.fit(1, progress=False)
+    assert fed.records[0]["importance"] == pytest.approx((without - whole).tolist(), abs=1e-7)
+    other = fitted("fedsac-no-allocation", 1, **options)
+    assert "importance" not in other.records[0]
+    assert "importance" not in other.progress.server[0]
+    assert fitted("fedsac-no-aggregation", 1, **options).records[0].keys() >= {"importance", "reputation"}
+
+
+def test_an_importance_that_is_not_finite_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(neurons: Any, *_: Any) -> tuple[Tensor, Tensor]:
+        without = torch.ones(neurons.n, dtype=torch.float64)
+        without[1] = torch.nan
+        return without, torch.zeros((), dtype=torch.float64)
+
+    monkeypatch.setattr(fedsac, "ablation", broken)
+    assert fitted("fedsac", 1, contribution=[0.5] * 5).records[0]["importance"][:3] == [1.0, None, 1.0]
+
+
 def test_the_source_of_contributions() -> None:
     a = fitted("fedsac", 2, tests=TESTS)
     b = fitted("fedsac:published", 2, tests=TESTS)

@@ -213,6 +213,22 @@ def test_engines_agree(method: str) -> None:
     assert difference(a, b) < 1e-10
 
 
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_what_is_recorded(engine: str) -> None:
+    """Sharpness and perturbed loss of the model handed out; L records the latter alone. Neither takes a byte more than the value."""
+    S, L = (fitted(f"saga(variant={v})", 1, engine=engine, participation=1.0).records[0] for v in "SL")
+    start, oracles = federation().model.initial, [oracle_of(network(), x, y, eq.SGD(1.0)) for x, y in clients()]
+    assert len(S["sharpness"]) == len(oracles)
+    for oracle, sharpness, perturbed in zip(oracles, S["sharpness"], S["perturbed_loss"], strict=True):
+        g = oracle.gradient(start)
+        expected = float(oracle.loss(start + 0.1 * g / g.norm()))
+        assert perturbed == pytest.approx(expected, abs=1e-9)
+        assert sharpness == pytest.approx(expected - float(oracle.loss(start)), abs=1e-9)
+    assert L["perturbed_loss"] == pytest.approx(S["perturbed_loss"])
+    assert "sharpness" not in L
+    assert S["bytes"] == L["bytes"]
+
+
 def test_presets_and_ranges() -> None:
     assert eq.parse("saga:L").rules == (SAGA(variant="L"),)
     assert eq.parse("saga:released").rules == (SAGA(offset=1e-10),)

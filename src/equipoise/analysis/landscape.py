@@ -135,15 +135,9 @@ def landscape(
     found: list[Landscape] = []
     names: tuple[str, ...] = ()
     for path in paths:
-        config = runs.load(path)
-        torch.set_num_threads(config.threads)
-        if not checkpoint.exists(path / "checkpoint"):
-            raise ValueError(f"{path} holds no trained model yet. Train it first: equipoise resume {path}")
-        fed, _ = runs.federation(config)
-        fed.resume(path)
+        fed, vector = trained(path)
         names, group = _agree(path, fed, names, group)
         data = fed.tests.sets[group]
-        vector = evaluation.published(fed.trial, fed.progress)
         P = fed.model.n_params
         directions = [filter_normalised(raw, vector[:P], fed.model.shapes) for raw in _drawn(draws, P, seed, vector)]
 
@@ -162,6 +156,22 @@ def landscape(
         cells = np.array([[loss(a * one + b * two) for b in plane.tolist()] for a in plane.tolist()])
         found.append(Landscape(history.label, history.seed, str(group), at, line, plane, cells.reshape(grid, grid)))
     return found
+
+
+def trained(path: Path) -> tuple[Federation, Tensor]:
+    """The federation of a run after its last complete round, and its global model [G].
+
+    Raises
+    ------
+    ValueError : no run there, or nothing trained yet.
+    """
+    config = runs.load(path)
+    torch.set_num_threads(config.threads)
+    if not checkpoint.exists(path / "checkpoint"):
+        raise ValueError(f"{path} holds no trained model yet. Train it first: equipoise resume {path}")
+    fed, _ = runs.federation(config)
+    fed.resume(path)
+    return fed, evaluation.published(fed.trial, fed.progress)
 
 
 def _drawn(draws: int, n: int, seed: int, like: Tensor) -> list[Tensor]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.analysis.consistency import consistency
 from equipoise.analysis.decomposition import decomposition
 from equipoise.analysis.landscape import landscape
 from equipoise.federation.method import parse
@@ -24,6 +25,8 @@ def drawn(figure: Mapping[str, Any], directories: Mapping[tuple[str, str], Seque
     ``grid``, ``draws`` and ``span`` are those of :func:`equipoise.analysis.landscape`, and may be left out.
     ``draw = "heterogeneity"``: both losses of FedLD's decomposition in every ``every``-th round against the option ``alpha``
     of the scenarios, with one round of each method of ``try`` from the same models; one figure of all parts.
+    ``draw = "consistency"``: of the parameters of one ``layer`` (the largest, if it is left out), in windows of rounds, in each part;
+    for this the runs of the first row are trained once more.
 
     Parameters
     ----------
@@ -42,6 +45,12 @@ def drawn(figure: Mapping[str, Any], directories: Mapping[tuple[str, str], Seque
             if len(named[0].grid_at):
                 made[f"{part}-plane"] = draw.planes(named)
         return made
+    if figure["draw"] == "consistency":
+        firsts: dict[str, Sequence[Path]] = {}
+        for (part, _), paths in directories.items():
+            firsts.setdefault(part, paths)
+        layer = figure.get("layer", "")
+        return {part: draw.consistency([consistency(path, layer) for path in paths]) for part, paths in firsts.items()}
     if figure["draw"] == "heterogeneity" and directories:
         return {"heterogeneity": draw.heterogeneity(_skews(figure, directories))}
     return {}

@@ -208,6 +208,58 @@ def landscape(
     )
 
 
+@app.command(epilog="Example: `equipoise analyse states runs/compare-digits-quality`")
+def states(
+    directories: Runs,
+    rho_max: Annotated[float, typer.Option(help="Largest search distance.")] = 0.2,
+    points: Annotated[int, typer.Option(min=2, help="Distances from 0 to the largest.")] = 21,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory for figures and data.")] = Path("states"),
+    json_: Json = False,
+) -> None:
+    """Draw loss and sharpness of the clients at growing search distances (FedISM+, Section III-C).
+
+    On each client's training data, from the global models; where runs recorded them, also over the rounds.
+    """
+    import pandas as pd
+
+    from equipoise.analysis.states import states as measure
+    from equipoise.federation.history import History
+    from equipoise.report import analysis as draw
+    from equipoise.report import figures
+    from equipoise.report.statistics import Comparison
+    from equipoise.runs.comparison import members
+
+    paths = [run for path in directories for run in members(path)] or directories
+    compared = Comparison.of([History.from_run(path) for path in paths])
+    with progress_bar(shown=not json_) as bar:
+        task = bar.add_task("clients", total=None)
+        found = measure(
+            paths,
+            rho_max=rho_max,
+            points=points,
+            on_client=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    frame = pd.concat([one.frame() for one in found], ignore_index=True)
+    if json_:
+        print(json.dumps(frame.to_dict("records")))  # noqa: T201
+        return
+    shown = sorted({round((points - 1) * share) for share in (0, 0.25, 0.5, 1)})
+    table = _table("run", "clients", "", *(f"ρ = {found[0].rho[k]:.3g}" for k in shown))
+    mean = frame.groupby(["method", "seed", "group", "rho"], sort=False)[list(draw.STATES)].mean()
+    several = frame["seed"].nunique() > 1
+    for method, seed, group in dict.fromkeys(key[:3] for key in mean.index):
+        name = f"{method}, seed {seed}" if several else method
+        for sign, what in (("S", "sharpness"), ("L", "loss")):
+            values = mean.loc[(method, seed, group), what].to_numpy()[shown]
+            table.add_row(name, group or "all", sign, *(f"{value:.4f}" for value in values))
+    out.print(table)
+    out.print("Mean over the clients of a group, in nats. S = L less the loss at ρ = 0.")
+    _wrote(write_atomically(_made(output) / "states.csv", frame.map(cell).to_csv(index=False)))
+    drawn = {f"states-{what}": draw.states(found, what) for what in draw.STATES}
+    recorded = figures.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
+    _drawn(drawn | ({"states-rounds": figures.measured(compared, recorded)} if recorded else {}), output)
+
+
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
     """What to call a run among others: its method, and what sets it apart."""
     from equipoise.runs import directory as runs

@@ -266,6 +266,20 @@ def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
     return _total(over_columns(some, rows))
 
 
+def square_distances(rows: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
+    """Squared distance of each (masked) row of [M, P] to the mean of all by each of several ``weights`` [K, M], in float64: [K, M]."""
+    weights = weights.double()
+
+    def some(parts: list[slice]) -> Tensor:
+        total = torch.zeros_like(weights)
+        for _, u in _doubled(rows, mask, parts):
+            for distances, w in zip(total, weights, strict=True):
+                distances += (u - w @ u).square_().sum(1)
+        return total
+
+    return _total(over_columns(some, rows))
+
+
 def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:
     """Where ``x`` [...] >= ``bound``, or, with ``above``, > ``bound``: as bytes of 0 or 1."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is eight times as fast

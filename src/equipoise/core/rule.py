@@ -11,7 +11,7 @@ client hooks reduce over their last dimensions only, and the same code serves ev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import isfunction
@@ -267,7 +267,8 @@ class Power:
     .. math:: w_m = \beta \frac{a_m}{\sum_j a_j} + (1 - \beta) \frac{u_m}{\sum_j u_j}, \qquad a_m = \max(v_m, \epsilon)^q
 
     ``report`` is the name under which clients report v, u_m is the last weight of a client (0 before its first), and
-    ``floor`` is epsilon. ``typical`` is a guess of v > 0 for the first round.
+    ``floor`` is epsilon. ``typical`` is a guess of v > 0 for the first round. ``notes`` are keys of the record that show v: it
+    has none of them where only sums are seen.
     """
 
     report: str
@@ -275,6 +276,7 @@ class Power:
     beta: float = 1.0
     floor: float = 1e-10
     typical: float = 1.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -316,6 +318,11 @@ class Rule:
     def reports(self) -> str:
         """In words, what a client reports of its data besides its update; empty for nothing."""
         return "a report" if overrides(self, "finish") else ""
+
+    @property
+    def stays(self) -> frozenset[str]:
+        """Keys of the report that a simulation records, and that a client between machines does not send."""
+        return frozenset()
 
     @property
     def seals(self) -> bool:
@@ -426,6 +433,11 @@ class Rule:
 HOOKS = tuple(  # in order of time
     name for name, value in vars(Rule).items() if isfunction(value) and not name.startswith("_") and name != "check"
 )
+
+
+def told(rules: Sequence[Rule], reports: Sequence[State]) -> list[State]:
+    """The reports to all rules, without what stays with a client that is not simulated."""
+    return [{k: x for k, x in of.items() if k not in rule.stays} for rule, of in zip(rules, reports, strict=True)]
 
 
 def needed(thing: Needed | None, what: str) -> Needed:

@@ -121,7 +121,7 @@ def used(
     vector = vector if whole is None else vector.where(whole, 0)
     if not deploys or not given.messages:
         return vector
-    oracle = _oracle(trial, t, m, data)
+    oracle = oracle_of(trial, t, m, data)
     random = trial.model.random or not isinstance(data, Samples)
     with seeded(noise(trial.settings.seed, t, m) if random else None):
         for rule, state, message in zip(trial.method.rules, states, aligned(given.messages), strict=True):
@@ -160,7 +160,7 @@ def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
         return _deployed(trial, p, m, deploys=False)
 
 
-def _oracle(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
+def oracle_of(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
     """Client ``m``'s data with one epoch of batches, loaded on first use."""
     data = Awaited(known) if isinstance(known, Absent) else known
     drawn = schedule(

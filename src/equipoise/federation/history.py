@@ -99,6 +99,9 @@ class History:
         - `"losses"`: the mean cross-entropy of each of these clients in training; not of sites, which keep it.
         - `"absent"`, `"late"`, `"dropped"`: ids of the clients that a simulation let be away, take too long, or fail in the middle.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
+        - `"distances"`, `"sharpness"`, `"perturbed_loss"`, `"reputation"`: [M], what a method measured of the clients in ids, see
+          `equipoise.report.figures.MEASURED`; `"distance_variance"`: two numbers, with FedAvg's weights and with the method's;
+          `"importance"` [K]: of FedSAC's hidden units, null where not finite.
         - `"kept"`: share of the update entries that FPHL kept.
         - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency; `"agreement"`: lists of n + 1 counts, of
           the update entries that agree with 0, 1, ..., n of n rounds.

@@ -15,7 +15,7 @@ from torch import Tensor
 from equipoise.core import draws, wire
 from equipoise.core.maths import put
 from equipoise.core.rates import LayerRates
-from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides
+from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
 from equipoise.core.solver import at
 from equipoise.core.tree import flatten, span, tree_map
 from equipoise.data.samples import Samples, Stream, loaded
@@ -295,7 +295,7 @@ def _traffic(trial: Trial, now: Progression, job: Job, answers: _Answers, update
         up = [k * item for k in entries]
     if trial.method.overriding("upload"):
         up = [wire.change_size(int(u.count_nonzero()), n, item) for u in updates]
-    more_down, more_up = _bytes(trial, job.messages), _bytes(trial, answers.reports)
+    more_down, more_up = _bytes(trial, job.messages), _bytes(trial, told(trial.method.rules, answers.reports))
     full = trial.model.size * item
     return {"bytes": {"down": [b + more_down for b in down], "up": [b + more_up for b in up], "full": full}}
 

@@ -66,7 +66,7 @@ class FAELExact(Rule):
     Traffic: none. Inner products of all updates, then a problem in M numbers.
     Differs: the paper proposes Eq. 10 and then approximates it; this solves it, as a convex least-squares problem in p.
     It is aggressive: with many clients, some get weight 0. Without a unique solution it takes the one nearest to the
-    sample weights.
+    sample weights. Every record has ``distances`` [M] and ``distance_variance`` as with ``fael``.
     """
 
     owns = frozenset({"weights"})
@@ -85,7 +85,10 @@ class FAELExact(Rule):
             apart = torch.zeros_like(K)
         best = equidistant(apart, simplex(cohort.sizes))
         p = (1 - self.beta) * simplex(before) + self.beta * best
-        return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p)
+        both = torch.stack([simplex(cohort.sizes), p]).double()
+        variance = (K.diagonal() - 2 * both @ K).var(1, correction=0)  # of squared distances, but for a constant
+        notes = {**cohort.notes, "distances": K.diagonal().tolist(), "distance_variance": variance.tolist()}
+        return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p, notes=notes)
 
 
 CATALOGUE = {

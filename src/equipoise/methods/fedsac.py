@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -86,7 +87,7 @@ class FedSAC(Rule):
     allocation : by importance, or a new ``"random"`` order each time (the paper's ablation).
     aggregation : by ``"frequency"``, as above, or as FedAvg by ``"samples"`` (the paper's ablation).
 
-    Server state: ``r`` [N], ``units`` [N, K].
+    Server state: ``r`` [N], ``units`` [N, K], ``importance`` [K] (without ``"random"``).
     Model sent: submodel.
     Server sees: each client's model trained alone, whose accuracy is its contribution, unless contributions are given;
     of the submodels only sums.
@@ -100,7 +101,8 @@ class FedSAC(Rule):
     Differs: the authors released no code. The prefix begins at the least important unit: who contributes little holds
     many units, but not the best ones. All submodels are nested, so what one client learns is valid in the others. Units
     that add a NaN or an infinity to the loss count as the most important. Importances are compared to seven digits.
-    With partial participation r stays relative to all clients, and the mean is over those present.
+    With partial participation r stays relative to all clients, and the mean is over those present. Every record has
+    ``reputation`` [M], r, and those of rounds in which importances are computed have ``importance`` [K], null where not finite.
     """
 
     beta: float = number(10.0, low=0)
@@ -126,7 +128,10 @@ class FedSAC(Rule):
     def server_state(self, setup: Setup) -> State:
         K = 0 if setup.neurons is None else setup.neurons.n
         everything = torch.ones(setup.n_clients, K, dtype=torch.bool, device=setup.initial.device)
-        return {"r": torch.full_like(setup.sizes, 100.0), "units": everything}
+        state = {"r": torch.full_like(setup.sizes, 100.0), "units": everything}
+        if self.allocation == "importance":
+            state["importance"] = torch.zeros(K, dtype=torch.float64, device=setup.initial.device)
+        return state
 
     def prepare(self, state: State, briefing: Briefing) -> State:
         if briefing.t % self.every:
@@ -134,16 +139,22 @@ class FedSAC(Rule):
         r, sizes = state["r"], needed(briefing.neurons, "hidden units").sizes
         if briefing.t == 0:
             r = reputations(needed(briefing.contribution, "contributions"), self.beta)
-        order, S = self.ranked(briefing, sum(sizes))
+        measured = {} if self.allocation == "random" else {"importance": self.importances(briefing)}
+        order, S = self.ranked(briefing, sum(sizes), **measured)
         k = prefixes(S, r, self.prefix)
-        return {"r": r, "units": allocate(order, k, sizes, self.min_per_layer)}
+        return {"r": r, "units": allocate(order, k, sizes, self.min_per_layer), **measured}
 
-    def ranked(self, briefing: Briefing, K: int) -> tuple[Tensor, Tensor]:
-        """Hidden units in ascending order of importance, and their scores added up: [K] each."""
-        device = briefing.vector.device
-        if self.allocation == "random":
+    def ranked(self, briefing: Briefing, K: int, importance: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Hidden units in ascending order of importance (None: in a random one), and their scores added up: [K] each."""
+        if importance is None:
             drawn = torch.Generator().manual_seed((briefing.seed * 1_000_003 + briefing.t) % 2**63)
+            device = briefing.vector.device
             return torch.randperm(K, generator=drawn).to(device), torch.arange(1, K + 1, device=device) * (100 / K)
+        order = importance.argsort(stable=True)
+        return order, scores(importance, self.scores)[order].cumsum(0)
+
+    def importances(self, briefing: Briefing) -> Tensor:
+        """The importance of every hidden unit [K], infinite where it is not finite."""
         oracle = needed(briefing.oracle, "validation data")
         without, whole = ablation(needed(briefing.neurons, "hidden units"), briefing.vector, oracle.batches())
         # To seven digits, so that rounding does not decide between equals; what is not finite is the most important.
@@ -151,13 +162,16 @@ class FedSAC(Rule):
         I = torch.where(I.isfinite(), I, torch.inf)
         if I.isinf().any():
             log.warning("fedsac: the loss is not finite without some hidden units, which then count as most important")
-        order = I.argsort(stable=True)
-        return order, scores(I, self.scores)[order].cumsum(0)
+        return I
 
     def submodel(self, state: State, m: int) -> Tensor:
         return state["units"][m]
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        notes = {**cohort.notes, "reputation": state["r"][cohort.ids].tolist()}
+        if cohort.t % self.every == 0 and "importance" in state:
+            notes["importance"] = [x if math.isfinite(x) else None for x in state["importance"].tolist()]
+        cohort = replace(cohort, notes=notes)
         if self.aggregation == "samples":
             return state, cohort
         held = needed(cohort.held, "submodels")

@@ -38,7 +38,8 @@ class SAGA(Rule):
 
     Server state: ``w`` [N], the last weight of each client, 0 before its first round.
     Reports: ``value``, sharpness, or perturbed loss, of the model it received on its training data.
-    Server sees: ``value``; by the protocols of secure sums not even that.
+    Server sees: ``value``; by the protocols of secure sums not even that. Records have it as ``sharpness`` [M] or ``perturbed_loss``
+    [M]; with ``S``, a simulation also records the perturbed loss, which a site does not send; with secure sums, neither is recorded.
     Traffic: one number up. ``S`` takes three forward passes and one backward pass over the local data, ``L`` two and
     one.
     Differs: the released code measures with the training's random augmentations, drawn anew for each pass; here there
@@ -48,6 +49,7 @@ class SAGA(Rule):
 
     owns = frozenset({"weights"})
     sees = "scalars+sum"
+    stays = frozenset({"perturbed_loss"})
     reports = "its sharpness or perturbed loss"
     variant: Literal["S", "L"] = choice("S", "L")
     rho: float = number(0.1, low=0)
@@ -61,15 +63,17 @@ class SAGA(Rule):
     def power(self) -> Power | None:
         if self.offset:
             return None
-        return Power("value", self.q, self.beta, self.floor, (self.rho if self.variant == "S" else 0) or 1.0)
+        typical = (self.rho if self.variant == "S" else 0) or 1.0
+        return Power("value", self.q, self.beta, self.floor, typical, notes=("sharpness", "perturbed_loss"))
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         e = perturbation(visit.oracle.gradient(visit.received), radius(self.rho, self.tau, visit))
         moved = visit.received + pad(e, (0, visit.received.shape[-1] - visit.n_params))  # buffers stay
-        _, value = visit.oracle.score(moved)  # float64: S is a difference of nearly equal means
-        if self.variant == "S":
-            value = value - visit.oracle.score(visit.received)[1]
-        return {"value": value.to(visit.received.dtype)}, visit.state
+        _, L = visit.oracle.score(moved)  # float64: S is a difference of nearly equal means
+        if self.variant == "L":
+            return {"value": L.to(visit.received.dtype)}, visit.state
+        S = L - visit.oracle.score(visit.received)[1]
+        return {"value": S.to(visit.received.dtype), "perturbed_loss": L.to(visit.received.dtype)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         return {"w": 0 * setup.sizes}
@@ -85,7 +89,10 @@ class SAGA(Rule):
         if last.sum() > 0:
             w = self.beta * w + (1 - self.beta) * simplex(last)
         w = w.to(state["w"].dtype)
-        return {"w": state["w"].index_copy(0, cohort.ids, w)}, replace(cohort, weights=w)
+        names = {"value": "sharpness" if self.variant == "S" else "perturbed_loss"}
+        told = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
+        state = {"w": state["w"].index_copy(0, cohort.ids, w)}
+        return state, replace(cohort, weights=w, notes={**cohort.notes, **told})
 
 
 PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
+from equipoise.report.figures import density_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +147,57 @@ def lines(found: Sequence[Any]) -> "Figure":
     axes.set_ylabel(f"loss on {found[0].group} (nats)", size=8, color=INK)
     axes.set_ylim(bottom=0)
     drawing.legend(figure, axes, names)
+    return figure
+
+
+def consistency(found: Sequence[Sequence[Mapping[str, Any]]]) -> "Figure":
+    """How steadily clients pushed the parameters of a layer one way, a panel per window of rounds: FedHEAL's Fig. 2.
+
+    Parameters
+    ----------
+    found : by seed, what :func:`equipoise.analysis.consistency.consistency` returned; counts of several seeds are added.
+    """
+    figure, panels = drawing.panels(len(found[0]), height=1.2, sharex=True)
+    for axes, *windows in zip(panels, *found, strict=True):
+        density, edges = density_of(windows)
+        axes.stairs(density, edges, color=drawing.color(0), fill=True, alpha=0.75)
+        drawing.title(axes, f"rounds {windows[0]['first']} to {windows[0]['end'] - 1}")
+    panels[-1].set_xlim(-0.06, 1.06)
+    panels[-1].set_xlabel("update consistency", size=8, color=INK)
+    figure.supylabel(f"density of {found[0][0]['layer']}", size=8, color=INK)
+    return figure
+
+
+STATES: Final = {"sharpness": "sharpness S(ρ)", "loss": "perturbed loss L(ρ)"}
+
+
+def states(found: Sequence[Any], what: str) -> "Figure":
+    """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client.
+
+    Parameters
+    ----------
+    found : what :func:`equipoise.analysis.states` returned.
+    what : a key of `STATES`.
+    """
+    groups, names = list(dict.fromkeys(group for one in found for group in one.groups)), _names(found)
+    columns = min(2, len(groups))
+    figure, panels = drawing.panels(len(groups), columns=columns, height=1.9 if columns == 1 else 1.5)
+    for axes, group in zip(panels, groups, strict=True):
+        for i, (name, one) in enumerate(zip(names, found, strict=True)):
+            if len(of_group := getattr(one, what)[np.array(one.groups) == group]):
+                how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.4}
+                axes.plot(one.rho, of_group.mean(axis=0), label=drawing.plain(name), **how)
+                axes.fill_between(
+                    one.rho,
+                    *(of(of_group, axis=0) for of in (np.min, np.max)),
+                    color=how["color"],
+                    alpha=0.15,
+                    linewidth=0,
+                )
+        drawing.title(axes, group)
+    figure.supxlabel("search distance ρ", size=8, color=INK)
+    figure.supylabel(f"{STATES[what]} (nats)", size=8, color=INK)
+    drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
 
 

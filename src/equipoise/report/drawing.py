@@ -117,9 +117,9 @@ def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str
 
 
 def panels(
-    n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool = False
+    n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of one column's width with panels; those side by side have one scale.
+    """A figure of one column's width with panels; those side by side have one scale unless told otherwise.
 
     Parameters
     ----------
@@ -132,7 +132,9 @@ def panels(
 
     rows = -(-n // columns)
     figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey or columns > 1)
+    grid = figure.subplots(
+        rows, columns, squeeze=False, sharex=sharex, sharey=columns > 1 if sharey is None else sharey
+    )
     for axes in grid.flat[n:]:
         axes.remove()
     shown = list(grid.flat[:n])

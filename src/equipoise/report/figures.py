@@ -321,16 +321,7 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
                 active = np.flatnonzero(np.isfinite(column))
                 active = active[:: 1 + len(active) // 200]
                 axes.plot(rounds[active], column[active], color=drawing.color(i), linewidth=0.6, alpha=0.35)
-            count = np.isfinite(members).sum(axis=1)
-            mean = np.nansum(members, axis=1)[count > 0] / count[count > 0]
-            axes.plot(
-                rounds[count > 0],
-                mean,
-                color=drawing.color(i),
-                linestyle=drawing.dash(i),
-                linewidth=1.6,
-                label=drawing.plain(group),
-            )
+            _mean(axes, rounds, members, group, i)
             for sign, marker in ((1, "^"), (-1, "v")):
                 drawing.beyond(axes, rounds, sign * MOST, (sign * members > MOST).any(axis=1), marker, i)
         taking_part = np.isfinite(table).sum(axis=1)
@@ -346,6 +337,143 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
     if any(groups):
         drawing.legend(figure, panels[0], groups)
     return figure
+
+
+def _mean(axes: Axes, rounds: NDArray[Any], members: Vector, group: str, i: int) -> None:
+    """The mean of a group's clients [R, n] in every round in which one of them was there."""
+    count = np.isfinite(members).sum(axis=1)
+    mean = np.nansum(members, axis=1)[count > 0] / count[count > 0]
+    how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.6}
+    axes.plot(rounds[count > 0], mean, marker="o" if len(mean) == 1 else None, label=drawing.plain(group), **how)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a method measures and records in every round.
+
+    Parameters
+    ----------
+    title : above a panel.
+    caption : what it is, with its equation.
+    lines : how many numbers there are of a round, the last the method's; 0 for one number per client.
+    """
+
+    title: str
+    caption: str
+    lines: int = 0
+
+
+MEASURED: Final = {
+    "distances": Quantity(
+        "distance d",
+        "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11).",
+    ),
+    "distance_variance": Quantity(
+        "variance of distances",
+        "Variance over the clients of the squared distance between their models and the mean model (FedHEAL, Eq. 10), "
+        "with FedAvg's weights for that mean (dashed) and with those of the method.",
+        2,
+    ),
+    "sharpness": Quantity(
+        "sharpness S",
+        "Sharpness S: how much a client's training loss rises at the search distance of the round (FedISM+, Eq. 10).",
+    ),
+    "perturbed_loss": Quantity(
+        "perturbed loss L", "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11), in nats."
+    ),
+    "reputation": Quantity(
+        "reputation", "Reputation: the standing that decides what a client gets (of FedSAC, Eqs. 5 and 6)."
+    ),
+    "kept": Quantity("share kept", "Share kept: of all entries of the updates (FedHEAL, Eq. 9).", 1),
+    "step_length": Quantity(
+        "length of the step", "Length of the step: divided by that of the plain mean of the updates.", 1
+    ),
+    "step_cosine": Quantity("cosine of the step", "Cosine of the step with that mean.", 1),
+}
+
+
+def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Figure:
+    """What methods measured in every round, by group of clients; one panel per quantity and method.
+
+    The line is the mean over a group's clients, the band reaches from the lowest to the highest.  Panels of one quantity have
+    one scale, which is logarithmic where values differ by a factor of 100.  Of several seeds the lowest is drawn.
+
+    Parameters
+    ----------
+    histories : runs of one scenario.
+    keys : of `MEASURED`.
+
+    Raises
+    ------
+    ValueError : no run recorded any of them.
+    """
+    found = Comparison.of(histories)
+    runs = _with(found, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
+    firsts = {label: seeds[0].history for label, seeds in runs.items()}
+    shown = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
+    by_client = [label for key, label in shown if not MEASURED[key].lines]
+    groups = list(dict.fromkeys(group for label in by_client for group in firsts[label].client_groups))
+    one = len(shown) == 1
+    figure, panels = drawing.panels(len(shown), columns=2 - one, height=1.9 if one else 1.25, sharey=False)
+    for axes, (key, label) in zip(panels, shown, strict=True):
+        rounds, table = measured_table(firsts[label], key)
+        of_client = np.array(firsts[label].client_groups)
+        for column, last in zip(table.T[::-1] if MEASURED[key].lines else (), (True, False), strict=False):
+            how: dict[str, Any] = (
+                {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
+            )
+            axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **how)
+        for i, group in enumerate(() if MEASURED[key].lines else groups):
+            members = table[:, of_client == group]
+            if not (there := np.isfinite(members).any(axis=1)).any():
+                continue
+            _mean(axes, rounds, members, group, i)
+            low, high = (of(members[there], axis=1) for of in (np.nanmin, np.nanmax))
+            axes.fill_between(rounds[there], low, high, color=drawing.color(i), alpha=0.15, linewidth=0)
+        drawing.title(axes, MEASURED[key].title + f", {label}" * (len(found.runs) > 1))
+        drawing.whole_numbers(axes)
+    for key in dict.fromkeys(key for key, _ in shown):
+        same = [axes for axes, (other, _) in zip(panels, shown, strict=True) if other == key]
+        every = np.concatenate([np.ravel(measured_table(firsts[of], other)[1]) for other, of in shown if other == key])
+        every = every[np.isfinite(every)]
+        if 0 < 100 * every.min(initial=math.inf) <= every.max(initial=0):
+            same[0].set_yscale("log")
+        for axes in same[1:]:
+            axes.sharey(same[0])
+        same[0].autoscale(axis="y")
+    figure.supxlabel("round", size=8, color=INK)
+    if any(groups):
+        drawing.legend(
+            figure, next(axes for axes, (key, _) in zip(panels, shown, strict=True) if not MEASURED[key].lines), groups
+        )
+    return figure
+
+
+def measured_in(histories: Sequence[History], keys: Sequence[str] = tuple(MEASURED)) -> list[str]:
+    """Which of the quantities in `MEASURED` some run recorded.
+
+    Parameters
+    ----------
+    histories : the runs.
+    keys : which to look for.
+    """
+    return [key for key in keys if any(r.get(key) is not None for run in histories for r in run.records)]
+
+
+def measured_table(history: History, key: str) -> tuple[NDArray[np.int64], Vector]:
+    """The rounds [R] in which a run recorded a quantity, and its numbers: [R, N], NaN for clients that were not there.
+
+    Parameters
+    ----------
+    history : a run that recorded it.
+    key : of `MEASURED`; of a quantity of the round the numbers are [R, K].
+    """
+    records = [record for record in history.records if record.get(key) is not None]
+    lines = MEASURED[key].lines
+    table = np.full((len(records), lines or len(history.client_groups)), np.nan)
+    for row, record in zip(table, records, strict=True):
+        row[slice(None) if lines else record["ids"]] = record[key]
+    return np.array([record["round"] for record in records]), table
 
 
 def consistency(histories: Sequence[History] | Comparison) -> Figure:
@@ -367,7 +495,7 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
         late = min(max(of_run) for of_run in found)
         early = next((t for t in sorted(found[0]) if t >= 9), late)
         for t in dict.fromkeys((late, early)):
-            density, edges = _density([of_run[t] for of_run in found if t in of_run])
+            density, edges = density_of([of_run[t] for of_run in found if t in of_run])
             how: dict[str, Any] = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:
                 how = {"color": INK, "linewidth": 1.1}
@@ -380,13 +508,19 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def _density(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
-    """Density of the update entries over the consistency [K], and the edges [K + 1] between which it is so large."""
+def density_of(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
+    """Density of the update entries over the consistency [K], and the edges [K + 1] between which it is so large.
+
+    Parameters
+    ----------
+    records : with `agreement`, or with the bins `consistency`.
+    """
     bars: list[tuple[Vector, Vector]] = []  # edges and counts
     for record in records:
         exact = [(np.arange(len(counts) + 1) - 0.5) / (len(counts) - 1) for counts in record.get("agreement") or ()]
-        binned = [np.linspace(0, 1, len(record["consistency"]) + 1)]
-        counts = record["agreement"] if exact else [record["consistency"]]
+        bins = record.get("consistency", ())
+        binned = [np.linspace(0, 1, len(bins) + 1)]
+        counts = record["agreement"] if exact else [bins]
         bars += zip(exact or binned, [np.asarray(one, dtype=np.float64) for one in counts], strict=True)
     edges = np.unique(np.concatenate([of for of, _ in bars]))
     middle, height = (edges[1:] + edges[:-1]) / 2, np.zeros(len(edges) - 1)
@@ -878,6 +1012,12 @@ PLOTS: Final = {
         _any(_records("weights")),
         "Weights",
         "Weight of every client (thin) and mean of its group (bold). The dashed line is an equal share.{seed}",
+    ),
+    "measured": Plot(
+        measured,
+        lambda found: bool(measured_in(found.histories)),
+        "What the method measured",
+        "{measured} Line: mean over the clients of a group; band: from the lowest to the highest client.{seed}",
     ),
     "consistency": Plot(
         consistency,

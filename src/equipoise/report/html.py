@@ -233,6 +233,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
         else "",
         "seed": " Drawn for the lowest seed." if several else "",
         "holdings": sentence(held) + marks(held) if (held := drawings.held(found)) else "",
+        "measured": " ".join(drawings.MEASURED[key].caption for key in drawings.measured_in(found.histories)),
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }
 

@@ -24,12 +24,15 @@ Curves = dict[int, float]  # value by round
 OF_RUNS: Final[dict[str, Callable[[Sequence[History]], Figure]]] = {  # drawn of the runs of a part as they are
     "bars": figures.bars,
     "clients": figures.clients,
-    "consistency": figures.consistency,
     "contributions": figures.contributions,
     "spread": figures.spread,
 }
 OF_TABLES: Final = ("curves", "plane", "sweep")
-OF_MODELS: Final = ("heterogeneity", "landscape")  # drawn by `equipoise.analysis.reproduced`, from the models
+OF_MODELS: Final = (
+    "consistency",
+    "heterogeneity",
+    "landscape",
+)  # drawn by `equipoise.analysis.reproduced`, from the models
 KINDS: Final = (*OF_RUNS, *OF_TABLES, *OF_MODELS)
 
 
@@ -42,7 +45,7 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
     - `sweep`: each of the columns `figure.y` against the rows' `x`, a line per `series`; a row without `x` is a level;
     - `plane`: the column `figure.x` against the column `figure.y`, a point per row and part; parts whose titles begin
       alike, up to a comma, share a figure;
-    - `bars`, `clients`, `consistency`, `contributions`, `spread`: the functions of `equipoise.report.figures`.
+    - `bars`, `clients`, `contributions`, `spread`: the functions of `equipoise.report.figures`.
 
     Lines and points are means over the seeds, bands and crosses the std (ddof 1).
 
@@ -54,7 +57,7 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
 
     Returns
     -------
-    Nothing for a part without runs, and for figures of models (`heterogeneity`, `landscape`).
+    Nothing for a part without runs, and for figures of models (`consistency`, `heterogeneity`, `landscape`).
     """
     how = experiment.figure
     kind = how["draw"]

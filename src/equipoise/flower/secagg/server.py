@@ -146,9 +146,9 @@ class MaskedSites:
         training = [counts for kind, counts in self.sites.traffic.items() if kind.startswith("train.")]
         up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
         known = {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
-        if require(trial.method) is not None:
-            del known["weights"]  # each site knows only its own
-        return known
+        power = require(trial.method)
+        hidden = () if power is None else ("weights", *power.notes)  # each site knows only its own
+        return {key: x for key, x in known.items() if key not in hidden}
 
     def introduced(self, this: Round) -> list[int]:
         """The clients of a round whose keys are known; each is asked once, also for the last sum that it took part in."""

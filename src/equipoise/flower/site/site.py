@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import wire
-from equipoise.core.rule import State
+from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tree import tree_map
@@ -286,13 +286,14 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     else:
         parts = [mask for mask in (shown, held) if mask is not None]
         update = {"values": trained[torch.stack(parts).all(0)] if parts else trained}
-    reports, cut = packed("reports", tree_map(lambda x: x[0], answer.reports), site._hide)
+    reports = told(trial.method.rules, tree_map(lambda x: x[0], answer.reports))
+    sent, cut = packed("reports", reports, site._hide)
     kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
     if trial.private is not None and own is not None:
         kept["own"] = (trained if held is None else torch.where(held, trained, own))[trial.private]
     receipt = site.store.keep(fields["t"], kept)
     back = {"receipt": receipt.fields, "cut": cut}
-    return Parcel(back, {f"model/{name}": x for name, x in update.items()} | reports)
+    return Parcel(back, {f"model/{name}": x for name, x in update.items()} | sent)
 
 
 def _alone(site: Site, asked: Parcel) -> Parcel:

@@ -1,0 +1,128 @@
+"""How steadily clients push the parameters of one layer one way, in windows of rounds: FedHEAL's Fig. 2, of any run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.core.maths import at_least
+from equipoise.core.model import Model
+from equipoise.engines import Answer, Job
+from equipoise.federation.federation import Federation
+from equipoise.federation.round import one_round
+from equipoise.methods.fphl import agreement
+from equipoise.runs import directory as runs
+from equipoise.runs.configuration import RunError
+from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import unknown
+
+FILE = "consistency.json"  # what was measured of a run, in its directory
+SHORT = 10  # rounds of the first and of the last window; the one between is of all rounds
+
+Window = dict[str, Any]  # layer, first, end, agreement
+
+
+def trace(fed: Federation, rounds: int, layer: str = "") -> list[Window]:
+    """Train a federation and count how the updates of one layer agree with those of the same window of rounds.
+
+    The consistency of a parameter is that of Eq. 7 of Chen et al., CVPR 2024, at the last round of a window, with the window as
+    its history.
+
+    Parameters
+    ----------
+    fed : a federation before its first round.
+    rounds : >= 1, planned and trained.
+    layer : name of a tensor of the network; by default the one with most parameters.
+
+    Returns
+    -------
+    For the first ten rounds, for all, and for the last ten: ``layer``, ``first`` and ``end`` (which is no longer part of it), and
+    ``agreement``, for clients that took part n times the n + 1 numbers of update entries that agree with 0, 1, ..., n of them.
+
+    Raises
+    ------
+    ValueError : no tensor has this name.
+    """
+    fed.prepare(rounds, progress=False)
+    trial = fed.trial
+    part = _part(trial.model, layer)
+    found: list[Window] = [
+        {"layer": part[0], "first": first, "end": end}
+        for first, end in dict.fromkeys([(0, min(SHORT, rounds)), (0, rounds), (max(rounds - SHORT, 0), rounds)])
+    ]
+    counts: list[dict[int, tuple[Tensor, int]]] = [{} for _ in found]  # by client: rises [n], rounds
+    now: dict[int, Tensor] = {}
+
+    def watching(job: Job) -> Iterator[Answer]:
+        for answer in trial.engine(job):
+            for row, x in zip(answer.rows, answer.trained, strict=False):
+                now[job.ids[row]] = at_least(x[part[1]] - job.received[row][part[1]], 0).short()
+            yield answer
+
+    for t in range(rounds):
+        now.clear()
+        fed.progress, record = one_round(replace(trial, engine=watching), fed.progress, rounds)
+        ups = {m: now[m] for m in record["ids"]}  # without those in quarantine
+        for window, counted in zip(found, counts, strict=True):
+            if window["first"] <= t < window["end"]:
+                counted |= {
+                    m: (up + counted[m][0], counted[m][1] + 1) if m in counted else (up, 1) for m, up in ups.items()
+                }
+            if t == window["end"] - 1:
+                window["agreement"] = _agreement(ups, counted)
+    return found
+
+
+def _part(model: Model, layer: str) -> tuple[str, slice]:
+    """A tensor of the network by name, and where it lies in the vector."""
+    sizes = dict(zip(model.names, model.layout, strict=True))
+    name = layer or max(sizes, key=sizes.__getitem__)
+    if name not in sizes:
+        raise ValueError(unknown("layer", name, sizes))
+    start = sum(model.layout[: model.names.index(name)])
+    return name, slice(start, start + sizes[name])
+
+
+def _agreement(ups: dict[int, Tensor], counted: dict[int, tuple[Tensor, int]]) -> list[list[int]]:
+    """The numbers of update entries of the clients present that agree with 0, 1, ..., n rounds, a list for each n."""
+    found: dict[int, Tensor] = {}
+    for m, up in ups.items():
+        rises, n = counted[m]
+        agree = agreement(up[None], rises[None], rises.new_tensor([n]))
+        found[n] = found.get(n, 0) + torch.bincount(agree.flatten(), minlength=n + 1)
+    return [found[n].tolist() for n in sorted(found)]
+
+
+def consistency(directory: str | Path, layer: str = "") -> list[Window]:
+    """Train a run once more and give what :func:`trace` does; it is stored beside the run and not measured again.
+
+    Parameters
+    ----------
+    directory : of a run from the command line.
+    layer : as in :func:`trace`.
+
+    Raises
+    ------
+    ValueError : no run there, or no such layer. RunError : what is stored is damaged.
+    """
+    path, config = Path(directory), runs.load(Path(directory))
+    file, key = path / FILE, [json.loads(json.dumps(config.table())), layer]
+    if file.exists():
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            if stored["of"] == key:
+                return list(stored["windows"])
+        except (ValueError, KeyError, TypeError):
+            raise RunError(f"{file} is damaged. Delete it; it will be measured again.") from None
+    torch.set_num_threads(config.threads)
+    fed, data = runs.federation(config)
+    runs.prepare(config, fed, data, progress=False)
+    windows = trace(fed, config.rounds, layer)
+    write_atomically(file, json.dumps({"of": key, "windows": windows}))
+    return windows
