@@ -131,8 +131,8 @@ LONGER = {  # file: its limit, and why
     ),
     "saga": (42, "two values, one of which a client keeps where it is not simulated"),
     "principal": (
-        47,
-        "three readings of a printed equation, two scopes, and the guards that neither paper nor code has",
+        54,
+        "three readings of a printed equation, two scopes, guards that neither paper nor code has, and a record of the step beside the mean",
     ),
 }
 

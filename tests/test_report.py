@@ -958,3 +958,14 @@ def test_notes_of_several_seeds_are_one_sentence():
     runs = [made_up(seed=seed, rounds=3 + seed) for seed in range(3)]
     found = comparison([History(run.records, {**run.meta, "rounds": 9}) for run in runs])
     assert found["notes"][0] == "fedavg, seeds 0, 1 and 2, stopped after 3, 4 and 5 of 9 rounds."
+
+
+def test_a_step_against_the_mean_is_said():
+    runs = [made_up(seed=seed, rounds=4) for seed in range(2)]
+    for run, cosines in zip(runs, ((0.5, -0.1, None, -0.2), (0.5, 0.1, None, 0.2)), strict=True):
+        for record, cosine in zip(run.records, cosines, strict=True):
+            record["step_cosine"] = cosine
+    notes = [note for note in comparison(runs)["notes"] if "steps away" in note]
+    assert notes == [
+        "fedavg, seed 0, steps away from the mean of the clients' updates in 2 of 3 rounds, in which its cosine to that mean is negative."
+    ]

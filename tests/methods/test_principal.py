@@ -209,3 +209,27 @@ def test_presets_and_bad_input() -> None:
     for value in (0, 1.1):
         with pytest.raises(ValueError, match=r"Principal: keep must be in \(0, 1\]"):
             Principal(keep=value)
+
+
+@pytest.mark.parametrize("scope", ["tensor", "model"])
+def test_the_record_sets_the_step_beside_the_mean(scope: str) -> None:
+    layout, sizes = (5, 1, 8), [1.0, 2.0, 3.0, 4.0]
+    updates = normal(4, 14, seed=3)
+    server = Server(Principal(scope=scope), torch.zeros(14, dtype=torch.float64), sizes, layout)
+    notes, step = server.round(updates).notes, server.theta
+    mean = torch.tensor(sizes, dtype=torch.float64) / 10 @ updates
+    assert notes["step_length"] == pytest.approx(float(step.norm() / mean.norm()), abs=1e-12)
+    assert notes["step_cosine"] == pytest.approx(float(step @ mean / step.norm() / mean.norm()), abs=1e-12)
+    parts = updates.split(layout, 1) if scope == "tensor" else [updates]
+    squares = [
+        torch.zeros(4, dtype=torch.float64).index_copy(0, torch.arange(len(s)), s**2)
+        for s in map(torch.linalg.svdvals, parts)
+    ]
+    assert notes["eigenvalues"] == pytest.approx((sum(squares) / 4).tolist(), abs=1e-12)
+
+
+def test_without_a_step_there_is_nothing_beside_the_mean() -> None:
+    server = Server(Principal(), torch.zeros(6, dtype=torch.float64), [1.0, 2.0])
+    notes = server.round(torch.zeros(2, 6, dtype=torch.float64)).notes
+    assert notes["step_length"] is None
+    assert notes["step_cosine"] is None

@@ -113,7 +113,9 @@ def test_the_forms_that_weigh_do_not_turn_the_step() -> None:
 
 def test_buffers_are_a_plain_mean() -> None:
     buffers = normal(2, 3)
-    server = Server(QFFL(q=2, form="full", lipschitz=1.0), normal(4), [1, 9], buffers=torch.zeros(3, dtype=torch.float64))
+    server = Server(
+        QFFL(q=2, form="full", lipschitz=1.0), normal(4), [1, 9], buffers=torch.zeros(3, dtype=torch.float64)
+    )
     server.round(normal(2, 4), reports=[{"loss": torch.tensor([0.1, 5.0])}], buffer_updates=buffers)
     assert torch.allclose(server.buffers, buffers.mean(0))
 

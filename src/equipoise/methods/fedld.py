@@ -14,7 +14,8 @@ CATALOGUE = {
         "margin control and principal gradients: less loss to label skew",
         PAPER,
         {"paper": WHOLE, "released": {**RELEASED_MARGIN, **RELEASED_PRINCIPAL}},
-        remarks="``paper`` takes the axes of the whole update, as the equations are printed. ``released`` is the loss and the aggregation of the authors' code, which also trains in evaluation mode, "
+        remarks="``paper`` takes the axes of the whole update, as the equations are printed. "
+        "``released`` is the loss and the aggregation of the authors' code, which also trains in evaluation mode, "
         "warms the learning rate up from 0, and runs its aggregation over running statistics and counters; none of this is "
         "in the paper, nor here.",
     ),

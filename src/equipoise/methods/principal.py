@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,21 +19,19 @@ CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take an
 
 
 def axes(K: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues [M] of K / M for a Gram matrix ``K`` [M, M], largest first, and unit eigenvectors [M, M] as columns."""
-    lam, e = torch.linalg.eigh(K / len(K))
-    return lam.flip(0).clamp(min=0), e.flip(1)
+    """Eigenvalues [..., M] of K / M for Gram matrices ``K`` [..., M, M], largest first, and unit eigenvectors [..., M, M] as columns."""
+    lam, e = torch.linalg.eigh(K / K.shape[-1])
+    return lam.flip(-1).clamp(min=0), e.flip(-1)
 
 
-def beside_mean(grams: Sequence[Tensor], columns: Sequence[Tensor], p: Tensor) -> dict[str, float | None]:
-    """Length of the step with coefficients ``columns`` [M] of each part, relative to that of the mean with ``p``, and their cosine.
+def beside_mean(K: Tensor, C: Tensor, p: Tensor) -> dict[str, float | None]:
+    """Length of the step with the coefficients ``C`` [T, M], relative to that of the mean with ``p`` [M], and the cosine between them.
 
-    ``grams`` are the Gram matrices [M, M] of the parts; None where a length is 0.
+    ``K`` [T, M, M] are the Gram matrices of the T parts of the updates; None where a length is 0.
     """
-    both = sum(c @ K @ p for K, c in zip(grams, columns, strict=True))
-    step = sum(c @ K @ c for K, c in zip(grams, columns, strict=True)).clamp(min=0).sqrt()
-    mean = sum(p @ K @ p for K in grams).clamp(min=0).sqrt()
-    length = float(step / mean) if mean > 0 else None
-    return {"step_length": length, "step_cosine": float(both / (step * mean)) if length else None}
+    step, both, mean = (C * (K @ C[..., None])[..., 0]).sum(), (C * (K @ p)).sum(), (p * (K @ p)).sum()
+    length = float((step / mean).sqrt()) if mean > 0 < step else None
+    return {"step_length": length, "step_cosine": float(both / (step * mean).sqrt()) if length else None}
 
 
 @dataclass(frozen=True)
@@ -111,9 +108,9 @@ class Principal(Rule):
             columns, grams, ties = [*columns, c], [*grams, K], [*ties, tie]
         c = torch.stack(columns, 1) if self.scope == "tensor" else columns[0]
         notes = {**cohort.notes, "principal_axes": self.kept(len(p)), "principal_tie": any(ties)}
-        notes |= beside_mean(grams, columns, p) | {"eigenvalues": sum(axes(K)[0] for K in grams).tolist()}
-        seen = [p @ K @ p > 0 for K in grams]
-        state = {"seen": state["seen"] | torch.stack(seen)} if self.warm_start else state
+        K = torch.stack(grams)
+        notes |= beside_mean(K, torch.stack(columns), p) | {"eigenvalues": axes(K)[0].sum(0).tolist()}
+        state = {"seen": state["seen"] | (p @ K @ p > 0)} if self.warm_start else state
         return state, replace(cohort, weights=p, coefficients=c, notes=notes)
 
 

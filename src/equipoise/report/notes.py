@@ -58,6 +58,12 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
             happened.setdefault(("trained for", f" rounds, and others for up to {rounds}."), []).append(
                 (run.seed, len(run))
             )
+        cosines = [r["step_cosine"] for r in run.records if r.get("step_cosine") is not None]
+        if against := sum(cosine < 0 for cosine in cosines):
+            end = f" of {len(cosines)} rounds, in which its cosine to that mean is negative."
+            happened.setdefault(("steps away from the mean of the clients' updates in", end), []).append(
+                (run.seed, against)
+            )
         if (best := run.selected_round) is not None:
             end = ", which has the best validation accuracy."
             happened.setdefault(("exports the model of round", end), []).append((run.seed, best))

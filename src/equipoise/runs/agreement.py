@@ -113,7 +113,12 @@ def _judged(
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
             pairs = [(v, w) for seed, v in values[0].items() if (w := less.get(seed)) is not None]
             seen = [v - w for v, w in pairs if math.isfinite(v - w)]
-            of = {(row, h.seed): why for row in claim.rows for h in found.get((part.name, row), []) if (why := h.failure())}
+            of = {
+                (row, h.seed): why
+                for row in claim.rows
+                for h in found.get((part.name, row), [])
+                if (why := h.failure())
+            }
             told = [f"{row}, seed {seed}: {why}" for (row, seed), why in of.items()] if seen else told
             yield JudgedClaim(
                 claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
