@@ -104,7 +104,7 @@ def federation(
         "solver": eq.SGD(0.05, 0.9, 1e-4),
         "epochs": 2,
         "batch_size": 8,
-        "participation": 0.7,
+        "participation": 0.8,
         "seed": 3,
         "engine": "sequential",
     } | settings
@@ -122,7 +122,7 @@ def consortium(
     given = {
         "epochs": 2,
         "batch_size": 8,
-        "participation": 0.7,
+        "participation": 0.8,
         "seed": 3,
         "server_validation": samples(70, 2),
     } | settings

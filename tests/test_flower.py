@@ -721,7 +721,7 @@ def test_rules_of_your_own_run_between_sites(tmp_path: Path) -> None:
         eq.SGD(0.05, 0.9, 1e-4),
         epochs=2,
         batch_size=8,
-        participation=0.7,
+        participation=0.8,
         seed=3,
         states=tmp_path,
     )

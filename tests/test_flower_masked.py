@@ -322,7 +322,7 @@ def test_the_stream() -> None:
 
 
 # whole runs
-def both(method: str, participation: float = 0.7, states: Path | None = None) -> tuple[eq.Federation, eq.Federation]:
+def both(method: str, participation: float = 0.8, states: Path | None = None) -> tuple[eq.Federation, eq.Federation]:
     """A simulation, and the same by masked sums."""
     kind = "batchnorm" if "fedbn" in method else "mlp"
     given: dict[str, Any] = {"epochs": 2, "batch_size": 8, "participation": participation, "seed": 3, "quorum": 0.5}

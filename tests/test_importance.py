@@ -106,7 +106,7 @@ def test_a_dead_unit_has_importance_zero(name: str) -> None:
             module = net.get_submodule(row)
             if module.bias is not None:
                 module.weight.data[1] = 0
-                module.bias.data[1] = -1
+                module.bias.data[1] = 0
         dead += [first + 1] + [first + 2] * (group.size > 2)
         for column in group.columns:
             weight = net.get_submodule(column).weight

@@ -48,7 +48,7 @@ def test_a_client_predicts_after_one_more_epoch(name: str) -> None:
 
 def test_the_global_model_knows_nothing_of_it() -> None:
     tests = {"a": samples(40, 1)}
-    a, b = (fitted(name, 3, **SETTINGS, tests=tests) for name in ("qffl(q=2)", "qffl(q=2, form=full)+finetune"))
+    a, b = (fitted(name, 3, **SETTINGS, tests=tests) for name in ("qffl:full(q=2)", "qffl(q=2, form=full)+finetune"))
     assert torch.equal(a.progress.vector, b.progress.vector)
     assert b.progress.given is None
     assert b.records[-1]["bytes"] == a.records[-1]["bytes"]
@@ -120,5 +120,5 @@ def test_it_comes_last(name: str) -> None:
     plain, tuned = (fitted(text, 2, participation=1.0) for text in (name, f"finetune+{name}"))
     trial, p = plain.trial, plain.progress
     for m in range(2):
-        oracle = evaluation._oracle(trial, p.t, m, trial.data[m])
+        oracle = evaluation.oracle_of(trial, p.t, m, trial.data[m])
         assert torch.equal(tuned._vector(m), oracle.solve(plain._vector(m)))

@@ -113,18 +113,14 @@ def _judged(
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
             pairs = [(v, w) for seed, v in values[0].items() if (w := less.get(seed)) is not None]
             seen = [v - w for v, w in pairs if math.isfinite(v - w)]
-            of = {
-                (row, h.seed): why
-                for row in claim.rows
-                for h in found.get((part.name, row), [])
-                if (why := h.failure())
-            }
-            told = [f"{row}, seed {seed}: {why}" for (row, seed), why in of.items()] if seen else told
+            failed = [f"{h.label}, seed {h.seed}: {why}" for row in claim.rows
+                      for h in found.get((part.name, row), []) if (why := h.failure())]  # fmt: skip
+            undecided = "; ".join(failed) or "one seed gives no interval" * (len(seen) == 1)
             yield JudgedClaim(
                 claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
                 claim.direction, claim.margin, sum((c.part, c.row) == (part.name, claim.row) for c in planned.runs),
                 judge(seen, claim.direction, claim.margin or 0.0),
-                "; ".join(told) if told or not seen else "a quick trial" if planned.trial else "one seed gives no interval" * (len(seen) == 1),
+                "; ".join(told) if not seen else "a quick trial" if planned.trial else undecided,
             )  # fmt: skip
 
 
