@@ -26,8 +26,7 @@ CORRUPTED = 4
 BLUR_SIDE = 96
 CORRUPT: Mapping[str, Corruption] = CORRUPTIONS | {"motion-blur": partial(motion_blur, side=BLUR_SIDE)}
 
-# Sharpness-aware training from scratch needs BatchNorm, which the networks of FedISM+ have: with the group normalisation
-# of the other scenarios, SAM of the usual radius never leaves the initial plateau, in a federation or out of it.
+# BatchNorm, as the networks of FedISM+ have it; it also trains with larger search distances than group normalisation.
 NETWORK = {"norm": "batch", "width": 8}
 PROTOCOL = Protocol(rounds=50, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
 
