@@ -24,7 +24,7 @@ app = typer.Typer(
     name="analyse",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Take trained runs apart: where their loss comes from, how flat their minimum is.",
+    help="Take trained runs apart: where their loss comes from, how flat their minimum is, how sharp each client's loss is.",
 )
 
 

@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     run: "equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4",
-    compare: "equipoise compare fedavg afl fedavg+qffl fedheal --seeds 3 --jobs 2",
+    compare: "equipoise compare fedavg afl qffl fedheal --seeds 3 --jobs 2",
     resume: "equipoise resume runs/fedheal-digits-seed0",
     report: "equipoise report runs/quickstart/*/ --output report.html --figures",
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",

@@ -75,7 +75,7 @@ class Settings:
     )  # fmt: skip
     batch_size: int = setting(number(32, 1), "samples in a local step", SCENARIO)
     participation: float = setting(
-        number(1.0, 0, 1, above=True), "share of the clients that train in a round", SCENARIO
+        number(1.0, 0, 1, above=True), "share of the clients that train in a round, rounded down", SCENARIO
     )
     availability: float | str | Mapping[str, float] = setting(
         by_name(1.0, 0, 1, above=True),
