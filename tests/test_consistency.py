@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from equipoise.analysis import consistency as analysis
 from equipoise.analysis.reproduced import drawn
 from equipoise.engines.job import Answer, Job
+from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError
 from helpers import federation, watched
@@ -65,6 +67,18 @@ def test_of_a_run_it_is_kept_and_drawn(tmp_path: Path, monkeypatch: pytest.Monke
     (path / "consistency.json").write_text("{")
     with pytest.raises(RunError, match=r"is damaged\. Delete it"):
         analysis.consistency(path)
+
+
+def test_a_repetition_that_differs_is_refused(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "run")
+    runs.execute(path, progress=False)
+    history = History.from_run(path)
+    history.records[1]["losses"][0] *= 1.01  # FedAvg's weights tell nothing of the training
+    history.to_jsonl(path / "metrics.jsonl")
+    shutil.rmtree(path / "checkpoint")
+    with pytest.raises(RunError, match="round 1 gives its clients other losses than metrics"):
+        analysis.consistency(path)
+    assert not (path / "consistency.json").exists()
 
 
 def test_no_such_layer() -> None:

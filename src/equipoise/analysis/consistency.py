@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.analysis.decomposition import repeats
 from equipoise.core.maths import at_least
 from equipoise.core.model import Model
 from equipoise.engines import Answer, Job
@@ -28,7 +29,12 @@ SHORT = 10  # rounds of the first and of the last window; the one between is of 
 Window = dict[str, Any]  # layer, first, end, agreement
 
 
-def trace(fed: Federation, rounds: int, layer: str = "") -> list[Window]:
+def trace(
+    fed: Federation,
+    rounds: int,
+    layer: str = "",
+    on_round: Callable[[int, Mapping[str, Any]], None] | None = None,
+) -> list[Window]:
     """Train a federation and count how the updates of one layer agree with those of the same window of rounds.
 
     The consistency of a parameter is that of Eq. 7 of Chen et al., CVPR 2024, at the last round of a window, with the window as
@@ -39,6 +45,7 @@ def trace(fed: Federation, rounds: int, layer: str = "") -> list[Window]:
     fed : a federation before its first round.
     rounds : >= 1, planned and trained.
     layer : name of a tensor of the network; by default the one with most parameters.
+    on_round : called with each round and its record.
 
     Returns
     -------
@@ -68,6 +75,8 @@ def trace(fed: Federation, rounds: int, layer: str = "") -> list[Window]:
     for t in range(rounds):
         now.clear()
         fed.progress, record = one_round(replace(trial, engine=watching), fed.progress, rounds)
+        if on_round is not None:
+            on_round(t, record)
         ups = {m: now[m] for m in record["ids"]}  # without those in quarantine
         for window, counted in zip(found, counts, strict=True):
             if window["first"] <= t < window["end"]:
@@ -109,7 +118,7 @@ def consistency(directory: str | Path, layer: str = "") -> list[Window]:
 
     Raises
     ------
-    ValueError : no run there, or no such layer. RunError : what is stored is damaged.
+    ValueError : no run there, or no such layer. RunError : what is stored is damaged, or the repetition differs from the run.
     """
     path, config = Path(directory), runs.load(Path(directory))
     file, key = path / FILE, [json.loads(json.dumps(config.table())), layer]
@@ -123,6 +132,6 @@ def consistency(directory: str | Path, layer: str = "") -> list[Window]:
     torch.set_num_threads(config.threads)
     fed, data = runs.federation(config)
     runs.prepare(config, fed, data, progress=False)
-    windows = trace(fed, config.rounds, layer)
+    windows = trace(fed, config.rounds, layer, repeats(path))
     write_atomically(file, json.dumps({"of": key, "windows": windows}))
     return windows

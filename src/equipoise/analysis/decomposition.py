@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_whole
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory
-AGREE = 1e-6  # largest difference of a client's weight between a run and its repetition
+AGREE = {"weights": 1e-6, "losses": 1e-3}  # largest relative difference of a client's between a run and its repetition
 
 Row = dict[str, Any]  # method, round, local, shift, aggregation, total
 
@@ -173,14 +174,10 @@ def decomposition(
     torch.set_num_threads(config.threads)
     fed, data = runs.federation(config)
     runs.prepare(config, fed, data)
-    then = _weights(path / "metrics.jsonl")
+    same = repeats(path)
 
     def check(t: int, record: dict[str, Any]) -> None:
-        if t in then and not _same(then[t], dict(zip(record["ids"], record["weights"], strict=True))):
-            raise RunError(
-                f"{path}: trained again, round {t} gives its clients other weights than metrics.jsonl has. The versions "
-                "of libraries or the machine have changed since; repeat the run to decompose its loss."
-            )
+        same(t, record)
         if on_round is not None:
             on_round(t + 1, config.rounds)
 
@@ -219,13 +216,31 @@ def _kept(path: Path, config: RunConfig) -> list[Row]:
     return rows
 
 
-def _weights(path: Path) -> dict[int, dict[int, float]]:
-    """The weight of each client in each round that the run itself recorded."""
-    if not path.exists():
-        return {}
-    records = History.from_run(path.parent).records
-    return {r["round"]: dict(zip(r["ids"], r["weights"], strict=True)) for r in records if r.get("weights")}
+def repeats(path: Path) -> Callable[[int, Mapping[str, Any]], None]:
+    """What a round of a repeated run and its record are given to, to require that they are those of the run.
+
+    Raises
+    ------
+    RunError : by what is returned, if weights or losses of clients are others.
+    """
+    records = History.from_run(path).records if (path / "metrics.jsonl").exists() else ()
+    then = {record["round"]: record for record in records}
+
+    def check(t: int, record: Mapping[str, Any]) -> None:
+        for key, tolerance in AGREE.items():
+            both = [dict(zip(r["ids"], r[key], strict=True)) for r in (then.get(t, {}), record) if r.get(key)]
+            if len(both) == 2 and not _same(both[0], both[1], tolerance):
+                raise RunError(
+                    f"{path}: trained again, round {t} gives its clients other {key} than metrics.jsonl has. The versions "
+                    "of libraries or the machine have changed since; repeat the run, and analyse that."
+                )
+
+    return check
 
 
-def _same(a: Mapping[int, float], b: Mapping[int, float]) -> bool:
-    return a.keys() == b.keys() and all(abs(a[m] - b[m]) < AGREE for m in a)
+def _same(a: Mapping[int, float | None], b: Mapping[int, float | None], tolerance: float) -> bool:
+    def near(x: float | None, y: float | None) -> bool:
+        known = [of for of in (x, y) if of is not None and math.isfinite(of)]  # losses need not be
+        return not known or (len(known) == 2 and math.isclose(known[0], known[1], rel_tol=tolerance, abs_tol=1e-6))
+
+    return a.keys() == b.keys() and all(near(a[m], b[m]) for m in a)
