@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,7 @@ def test_verdicts_at_the_edges(d: list[float], direction: Any, margin: float, ve
         ('row = "Proximal"\nthan', 'row = "Proximl"\nthan', "claim 1: Unknown row 'Proximl'.*Did you mean 'Proximal'"),
         ('than = "Plain"', 'than = "Plane"', "claim 1: Unknown row 'Plane'"),
         ('column = "AVG"\nrow = "Plain"', 'column = "AVGE"\nrow = "Plain"', "claim 2: Unknown column 'AVGE'"),
+        ('than = "Plain"', 'than = "Proximal"', "claim 1: row and than are both Proximal. Name two rows"),
         ("value = 99\n", "", r"claim 2: expected than \(a row\) or value \(a number\); found neither"),
         ('than = "Plain"\n', 'than = "Plain"\nvalue = 3\n', "claim 1: expected than .*; found both"),
         ("margin = 0.5\n", "", "claim 2: margin: expected with not lower and not higher.*; found none with not higher"),
@@ -361,13 +363,21 @@ def history(seed: int, accuracy: float) -> History:
 def judged(name: str, tmp_path: Path) -> Callable[..., JudgedClaim]:
     """The first claim in the first part, of accuracies by seed."""
 
-    def of(proximal: dict[int, float], plain: dict[int, float], **more: Any) -> JudgedClaim:
-        plan = reproduce.plan(name, tmp_path, seeds=4, **more)
+    def of(
+        proximal: dict[int, float],
+        plain: dict[int, float],
+        failed: dict[tuple[str, str], str] | None = None,
+        chosen: Any = None,
+        **more: Any,
+    ) -> JudgedClaim:
+        plan = reproduce.plan(name, tmp_path, **{"seeds": 4, **more})
+        plan = replace(plan, chosen=dict.fromkeys(plan.candidates) if chosen is None else chosen)
         found = {
             ("one", row): [history(seed, a) for seed, a in values.items()]
             for row, values in (("Proximal", proximal), ("Plain", plain))
         }
-        return agreement.collect(plan, {("one", "Plain"): "seed 3: it broke"}, found).claims[0]
+        (claim, *_) = agreement._judged(plan, failed or {}, found)
+        return claim
 
     return of
 
@@ -376,9 +386,9 @@ def test_seeds_are_paired_and_what_lacks_is_left_out(judged: Callable[..., Judge
     claim = judged({0: 0.5, 1: 0.7, 2: math.nan, 3: 0.6}, {3: 0.1, 1: 0.5, 2: 0.5})
     assert (claim.found.mean, claim.found.n) == pytest.approx((100 * (0.2 + 0.5) / 2, 2))
     assert claim.cells[4] == "2 of 4"
-    one = judged({0: 0.5}, {0: 0.1})
+    one = judged({0: 0.5}, {0: 0.1}, seeds=1)
     assert one.cells[5] == "cannot be told: one seed gives no interval"
-    none = judged({0: math.nan}, {0: 0.1})
+    none = judged({0: math.nan}, {0: 0.1}, {("one", "Plain"): "seed 3: it broke"})
     assert (none.verdict, none.why) == ("not run", "Plain: seed 3: it broke")
     unknown = judged({}, {}, parts=["two"])
     assert unknown.verdict == "not run"
@@ -395,7 +405,37 @@ def test_seeds_are_paired_and_what_lacks_is_left_out(judged: Callable[..., Judge
     ],
 )
 def test_verdicts_in_words(judged: Callable[..., JudgedClaim], values: dict[int, float], said: str) -> None:
-    assert judged(values, {0: 0.5, 1: 0.5}).cells[5] == said
+    assert judged(values, {0: 0.5, 1: 0.5}, seeds=2).cells[5] == said
+
+
+def test_seeds_that_are_left_decide_nothing(judged: Callable[..., JudgedClaim]) -> None:
+    """Runs that fail are not any runs: those that are left may be the better ones."""
+    all_, some = {0: 0.6, 1: 0.61, 2: 0.6}, {0: 0.5, 1: 0.5, 2: 0.5}
+    assert judged(all_, some, seeds=3).verdict == "holds"
+    crashed = judged({0: 0.6, 1: 0.61}, some, {("one", "Proximal"): "seed 2: it broke"}, seeds=3)
+    assert crashed.found.verdict == "holds"  # of two seeds
+    assert crashed.cells[4:] == ("2 of 3", "cannot be told: Proximal: seed 2: it broke")
+    assert crashed.plain()["seeds_needed"] is None
+    for lacking in ({**all_, 2: math.nan}, {0: 0.6, 1: 0.61}):
+        assert judged(lacking, some, seeds=3).cells[5] == "cannot be told: not there, or not defined, for 1 of 3 seeds"
+    assert judged(all_, some, seeds=3, chosen={}).cells[5] == "cannot be told: not chosen yet: Proximal"
+
+
+def test_a_row_is_not_compared_with_itself(name: str, tmp_path: Path) -> None:
+    Path(name).write_text(FILE.replace('name = "Wild"', 'name = "Same"').replace("choose = {lr = [1e30]}", "")
+                          .replace('row = "Proximal"', 'row = "Same"').replace('"higher"', '"not lower"\nmargin = 1', 1))  # fmt: skip
+    plan = reproduce.plan(name, tmp_path)
+    found = {("one", row): [history(seed, 0.5) for seed in (0, 1)] for row in ("Same", "Plain")}
+    claim = agreement.collect(plan, {}, found).claims[0]
+    assert (claim.found.verdict, claim.verdict, claim.why) == ("holds", "cannot be told", "both rows are the same runs")
+
+
+def test_rows_of_other_data_are_not_compared(
+    judged: Callable[..., JudgedClaim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "_changed", lambda *_: True)
+    claim = judged({0: 0.6, 1: 0.61}, {0: 0.5, 1: 0.5}, seeds=2)
+    assert claim.cells[5] == "cannot be told: not all of these runs saw the same data"
 
 
 def test_a_table_for_spreadsheets_runs_no_formula() -> None:

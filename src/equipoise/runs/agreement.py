@@ -11,7 +11,7 @@ from equipoise.metrics.statistics import judge, summary_over_seeds
 from equipoise.report.claims import JudgedClaim
 from equipoise.report.notes import mixed_machines, releases
 from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, ReproducedValue, Result, of_groups
-from equipoise.runs.reproduce import ReproductionPlan, histories
+from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 
 
 def value(history: History, spec: str, last: int = 5) -> float:
@@ -96,16 +96,17 @@ def _judged(
     reasons: Mapping[tuple[str, str], str],
     found: Mapping[tuple[str, str], Sequence[History]],
 ) -> Iterator[JudgedClaim]:
-    """Every claim in every part it is made for, with what the seeds that all its rows have say of it."""
+    """Every claim in every part it is made for, with what the seeds say of it; nothing unless all its rows have them all."""
     experiment = planned.experiment
     for claim in experiment.claim:
         for part in experiment.claimed(claim):
-            there = {cell.row for cell in planned.runs if cell.part == part.name}
-            told = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
+            cells = [cell for cell in planned.runs if cell.part == part.name and cell.row in claim.rows]
+            paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
+            broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
             if claim.column not in part.condition(embedded=planned.embedded).columns:
                 told = [f"there is no column {claim.column} with these data"]
-            elif not told:
-                told = ["not defined for any seed" if {*claim.rows} <= there else "not among what was asked for"]
+            else:
+                told = broken or ["not defined for any seed" if all(paths.values()) else "not among what was asked for"]
             values = [
                 {h.seed: value(h, experiment.columns[claim.column]) for h in found.get((part.name, row), [])}
                 for row in claim.rows
@@ -113,14 +114,27 @@ def _judged(
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
             pairs = [(v, w) for seed, v in values[0].items() if (w := less.get(seed)) is not None]
             seen = [v - w for v, w in pairs if math.isfinite(v - w)]
-            failed = [f"{h.label}, seed {h.seed}: {why}" for row in claim.rows
-                      for h in found.get((part.name, row), []) if (why := h.failure())]  # fmt: skip
-            undecided = "; ".join(failed) or "one seed gives no interval" * (len(seen) == 1)
+            asked = len(paths[claim.row])
+            unchosen = [
+                row for row in claim.rows if (part.name, row) in planned.candidates.keys() - planned.chosen.keys()
+            ]
+            useless = [f"{h.label}, seed {h.seed}: {why}" for row in claim.rows
+                       for h in found.get((part.name, row), []) if (why := h.failure())]  # fmt: skip
+            if claim.than is not None and paths[claim.row] == paths[claim.than]:
+                undecided = ["both rows are the same runs"]
+            elif unchosen:
+                undecided = [f"not chosen yet: {', '.join(unchosen)}"]
+            elif _changed(cells, found):
+                undecided = ["not all of these runs saw the same data"]
+            elif useless or len(seen) == asked:
+                undecided = useless or ["one seed gives no interval"] * (asked == 1)
+            else:  # the seeds that are left may be those that favour a row
+                undecided = broken or [f"not there, or not defined, for {asked - len(seen)} of {asked} seeds"]
             yield JudgedClaim(
                 claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
-                claim.direction, claim.margin, sum((c.part, c.row) == (part.name, claim.row) for c in planned.runs),
+                claim.direction, claim.margin, asked,
                 judge(seen, claim.direction, claim.margin or 0.0),
-                "; ".join(told) if not seen else "a quick trial" if planned.trial else undecided,
+                "; ".join(told) if not seen else "a quick trial" if planned.trial else "; ".join(undecided),
             )  # fmt: skip
 
 
@@ -161,18 +175,23 @@ def _doubts(
         for history in found.get((part, row), ()):
             if why := history.failure():
                 yield f"{row}, seed {history.seed}: {why}."
-    trained: dict[str, set[str]] = {}
-    for cell in cells:
-        for history in found.get((part, cell.row), ()):
-            if history.seed == cell.seed:
-                same = json.dumps([cell.config.scenario_options, cell.seed], sort_keys=True)
-                trained.setdefault(same, set()).add(str(history.meta.get("data", {}).get("sha256")))
-    if any(len(of) > 1 for of in trained.values()):
+    if _changed(cells, found):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
     histories = [history for cell in cells for history in found.get((part, cell.row), ())]
     yield from mixed_machines(histories)
     yield from releases(histories)
+
+
+def _changed(cells: Sequence[PlannedRun], found: Mapping[tuple[str, str], Sequence[History]]) -> bool:
+    """Whether runs of one seed and the same options saw different data."""
+    trained: dict[str, set[str]] = {}
+    for cell in cells:
+        for history in found.get((cell.part, cell.row), ()):
+            if history.seed == cell.seed:
+                same = json.dumps([cell.config.scenario_options, cell.seed], sort_keys=True)
+                trained.setdefault(same, set()).add(str(history.meta.get("data", {}).get("sha256")))
+    return any(len(of) > 1 for of in trained.values())
 
 
 def _settings(planned: ReproductionPlan, part: str) -> str:

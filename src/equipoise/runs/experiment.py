@@ -309,6 +309,8 @@ def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
                     yield f"claim {k}: {unknown(what, one, there)}"
         if (claim.than is None) == (claim.value is None):
             yield f"claim {k}: expected than (a row) or value (a number); found {'both' if claim.than else 'neither'}."
+        if claim.than == claim.row:
+            yield f"claim {k}: row and than are both {claim.row}. Name two rows."
         if claim.direction.startswith("not") != (claim.margin is not None):
             found = "none" if claim.margin is None else f"{claim.margin:g}"
             yield f"claim {k}: margin: expected with not lower and not higher, and only there; found {found} with {claim.direction}."
