@@ -438,6 +438,14 @@ def test_rows_of_other_data_are_not_compared(
     assert claim.cells[5] == "cannot be told: not all of these runs saw the same data"
 
 
+def test_verdicts_point_to_doubts_about_the_runs(name: str, tmp_path: Path) -> None:
+    result = agreement.collect(reproduce.plan(name, tmp_path))
+    assert "Before you rely on a verdict" not in result.said[0].below
+    parts = (replace(result.parts[0], doubts=("Computed by different versions.",)), *result.parts[1:])
+    assert result.said[0].below.endswith("of embedded data that come with Equipoise, not of the paper's own.")
+    assert replace(result, parts=parts).said[0].below.endswith("below the numbers of: One | part.")
+
+
 def test_a_table_for_spreadsheets_runs_no_formula() -> None:
     claim = JudgedClaim("=1+1", "Table", "p", "P", "a", "b", None, "c", "higher", None, 0, judge([], "higher"), "why")
     assert "'=1+1" in claims_csv([claim])

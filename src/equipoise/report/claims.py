@@ -18,6 +18,7 @@ HOW = (
     "spread stayed as they are."
 )
 EMBEDDED = "All this is of embedded data that come with Equipoise, not of the paper's own."
+DOUBTS = "Before you rely on a verdict, read the doubts that stand below the numbers of:"
 CHOSEN = (
     "Tried: the mean accuracy, in percent, over trial runs with seeds of their own and the last five rounds that were validated, on "
     "samples that clients held out of their own training data. The best is taken, the first of those that are equal; the runs of the "
@@ -131,17 +132,21 @@ class Chosen(NamedTuple):
         return {"part": self.part, "row": self.row, "candidates": candidates, "taken": taken}
 
 
-def tables(claims: Sequence[JudgedClaim], chosen: Sequence[Chosen], *, embedded: bool) -> list[Table]:
+def tables(
+    claims: Sequence[JudgedClaim], chosen: Sequence[Chosen], *, embedded: bool, doubted: Sequence[str] = ()
+) -> list[Table]:
     """The claims, and what was chosen: those of the two that there are.
 
     Parameters
     ----------
     claims, chosen : line by line.
     embedded : the data come with Equipoise.
+    doubted : titles of parts with doubts about their runs.
     """
     columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
+    below = [HOW, *([EMBEDDED] if embedded else []), *([f"{DOUBTS} {'; '.join(doubted)}."] if doubted else [])]
     both = (
-        Table("What the paper claims", columns, tuple(c.cells for c in claims), f"{HOW} {EMBEDDED}" if embedded else HOW),
+        Table("What the paper claims", columns, tuple(c.cells for c in claims), " ".join(below)),
         Table("What was chosen", ("where", "row", "tried", "taken"), tuple(c.cells for c in chosen), CHOSEN),
     )  # fmt: skip
     return [table for table in both if table.rows]

@@ -366,7 +366,8 @@ class Quantity:
 MEASURED: Final = {
     "distances": Quantity(
         "distance d",
-        "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11).",
+        "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11); with "
+        "distance=norms the sum of the lengths of its tensors.",
     ),
     "distance_variance": Quantity(
         "variance of distances",

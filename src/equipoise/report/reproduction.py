@@ -150,7 +150,9 @@ class Result:
     @property
     def said(self) -> list[claimed.Table]:
         """The claims, and what rows chose, as tables of text."""
-        return claimed.tables(self.claims, self.chosen, embedded=not self.reads)
+        parts = {claim.part for claim in self.claims}
+        doubted = [part.title for part in self.parts if part.doubts and part.name in parts]
+        return claimed.tables(self.claims, self.chosen, embedded=not self.reads, doubted=doubted)
 
     @property
     def comparable(self) -> bool:
