@@ -161,6 +161,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         replace(plan, free=None, disk_free=7).check()
 
 
+def test_advice_names_as_many_clients_as_the_share_takes() -> None:
+    costs = [Cost("updates of the round", 300.0)]
+    assert "participation 0.666 (--participation) would fit, 1 client" in forecasts._advice(costs, 3, 3, 200)
+    assert "participation 0.5 (--participation) would fit, 5 clients" in forecasts._advice(costs, 10, 10, 150)
+
+
 def test_advice_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     """The participation that the error names does fit, and twice as much does not."""
     settings = {

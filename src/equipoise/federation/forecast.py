@@ -262,7 +262,8 @@ def _advice(costs: Sequence[Cost], N: int, M: int, room: int | None) -> str:
         fitting = int((room - _total(costs) + largest.amount) / (largest.amount / M))
         share = int(1000 * fitting / N) / 1000  # rounded down
         if share > 0:
-            return f"Let fewer clients train in a round: participation {share:g} (--participation) would fit, {fitting:,} clients."
+            some = cohort_size(N, share)
+            return f"Let fewer clients train in a round: participation {share:g} (--participation) would fit, {some:,} client{'s' * (some > 1)}."
         return "Even one client a round does not fit: choose a smaller network (--network)."
     if largest.name == "state of the method":
         less = (
