@@ -1,0 +1,46 @@
+"""Write the verdicts of the claims' experiments into docs/claims.md.
+
+equipoise reproduce claims/fedheal    # and fedld, fedism, fedsac
+python tools/claims.py
+"""
+
+import argparse
+from pathlib import Path
+
+from equipoise.report.reproduction import Result
+from equipoise.runs import agreement, reproduce
+from equipoise.runs.experiment import experiment_names
+from equipoise.system.text import markdown
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "claims.md"
+
+
+def verdicts(result: Result) -> str:
+    """The claims of one paper, line by line."""
+    lines = ["| claim | where | what we ran | difference | seeds | verdict |", "|---|---|---|---|---:|---|"]
+    return "\n".join([*lines, *("| " + " | ".join(map(markdown, claim.cells)) + " |" for claim in result.claims)])
+
+
+def main() -> None:
+    """Fill the page in."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "reproduce", help="where the runs are kept")
+    base = parser.parse_args().runs
+    text = PAGE.read_text(encoding="utf-8")
+    for name in [name for name in experiment_names() if f"<!-- {name} -->" in text]:
+        start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, _, rest = text.partition(start)
+        text = (
+            before
+            + start
+            + verdicts(agreement.collect(reproduce.plan(name, base)))
+            + "\n"
+            + end
+            + rest.partition(end)[2]
+        )
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
