@@ -380,7 +380,8 @@ def test_files_are_written_for_people() -> None:
 
 # --- the page about them
 
-PAGE = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "experiments.md").read_text(encoding="utf-8")
 
 
 def test_the_page_lists_every_experiment() -> None:
@@ -392,6 +393,19 @@ def test_the_page_lists_every_experiment() -> None:
     table = "\n".join(rows)
     shown = PAGE.partition("<!-- experiments -->")[2].partition("<!-- /experiments -->")[0].strip()
     assert shown == table, f"the table in docs/experiments.md must be\n\n{table}\n"
+
+
+def test_the_page_of_the_claims_has_every_claim_of_its_papers() -> None:
+    page = (DOCS / "claims.md").read_text(encoding="utf-8")
+    told = [name for name in CLAIMS if f"<!-- {name} -->" in page]
+    assert told
+    for name in told:
+        table = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0].strip().splitlines()[2:]
+        asked = [(claim, part) for claim in READ[name].claim for part in READ[name].claimed(claim)]
+        assert len(table) == len(asked)
+        for line, (claim, part) in zip(table, asked, strict=True):
+            assert line.startswith(f"| {claim.text} ({claim.source}) | {part.title} | {claim.row} − ")
+            assert "not run" not in line
 
 
 def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
