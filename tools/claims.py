@@ -7,19 +7,11 @@ python tools/claims.py
 import argparse
 from pathlib import Path
 
-from equipoise.report.reproduction import Result
 from equipoise.runs import agreement, reproduce
 from equipoise.runs.experiment import experiment_names
-from equipoise.system.text import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
-
-
-def verdicts(result: Result) -> str:
-    """The claims of one paper, line by line."""
-    lines = ["| claim | where | what we ran | difference | seeds | verdict |", "|---|---|---|---|---:|---|"]
-    return "\n".join([*lines, *("| " + " | ".join(map(markdown, claim.cells)) + " |" for claim in result.claims)])
 
 
 def main() -> None:
@@ -31,14 +23,8 @@ def main() -> None:
     for name in [name for name in experiment_names() if f"<!-- {name} -->" in text]:
         start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, _, rest = text.partition(start)
-        text = (
-            before
-            + start
-            + verdicts(agreement.collect(reproduce.plan(name, base)))
-            + "\n"
-            + end
-            + rest.partition(end)[2]
-        )
+        lines = agreement.collect(reproduce.plan(name, base)).said[0].markdown()
+        text = before + start + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
     PAGE.write_text(text, encoding="utf-8")
 
 

@@ -56,9 +56,8 @@ def decomposition(
     from equipoise.federation.method import parse
     from equipoise.report import analysis as draw
     from equipoise.runs import directory as runs
-    from equipoise.runs.comparison import members
 
-    paths = [run for path in directories for run in members(path)] or directories
+    paths = _runs(directories)
     planned = sum(runs.load(path).rounds for path in paths)
     measured: dict[str, list[dict[str, float]]] = {}
     with progress_bar(shown=not quiet and not json_) as bar:
@@ -173,9 +172,8 @@ def landscape(
 
     from equipoise.analysis.landscape import landscape as measure
     from equipoise.report import analysis as draw
-    from equipoise.runs.comparison import members
 
-    paths = [run for path in directories for run in members(path)] or directories
+    paths = _runs(directories)
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
         landscapes = measure(
@@ -227,9 +225,8 @@ def states(
     from equipoise.report import analysis as draw
     from equipoise.report import figures
     from equipoise.report.statistics import Comparison
-    from equipoise.runs.comparison import members
 
-    paths = [run for path in directories for run in members(path)] or directories
+    paths = _runs(directories)
     compared = Comparison.of([History.from_run(path) for path in paths])
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("clients", total=None)
@@ -258,6 +255,13 @@ def states(
     drawn = {f"states-{what}": draw.states(found, what) for what in draw.STATES}
     recorded = figures.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
     _drawn(drawn | ({"states-rounds": figures.measured(compared, recorded)} if recorded else {}), output)
+
+
+def _runs(directories: list[Path]) -> list[Path]:
+    """The runs that were given, with those of comparisons one by one."""
+    from equipoise.runs.comparison import members
+
+    return [run for path in directories for run in members(path)] or directories
 
 
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.report.formatting import UNDEFINED, number
-from equipoise.system.text import cell
+from equipoise.system.text import cell, markdown
 
 HOW = (
     "Difference: mean with its 95 % interval over seeds (Student's t), paired by seed where two rows are compared. Each interval is one "
@@ -33,6 +33,11 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     below: str
+
+    def markdown(self) -> list[str]:
+        """Its lines, without title and paragraph."""
+        head = [f"| {' | '.join(self.columns)} |", f"|{'---|' * len(self.columns)}"]
+        return [*head, *(f"| {' | '.join(map(markdown, row))} |" for row in self.rows)]
 
 
 @dataclass(frozen=True)

@@ -235,9 +235,7 @@ def markdown(result: Result) -> str:
     """For a page or an issue."""
     lines = [f"## {result.title}", "", result.about, "", f"Published: {result.citation}.", ""]
     for said in result.said:
-        lines += [f"### {said.title}", "", f"| {' | '.join(said.columns)} |", f"|{'---|' * len(said.columns)}"]
-        lines += [f"| {' | '.join(map(escaped, row))} |" for row in said.rows]
-        lines += ["", said.below, ""]
+        lines += [f"### {said.title}", "", *said.markdown(), "", said.below, ""]
     for part in result.parts:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
         lines += [f"| | {' | '.join(map(escaped, part.columns))} |", f"|---|{'---:|' * len(part.columns)}"]
