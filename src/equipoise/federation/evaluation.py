@@ -213,10 +213,9 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 
 
-def _probabilities(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> Outputs:
-    """Probabilities [n, C] by a whole vector [G], and labels [n], of all samples of some data sets."""
-    x, y = (torch.cat(parts) for parts in zip(*answers(trial, vector, sets), strict=True))
-    return x.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
+def _probabilities(logits: Tensor, y: Tensor) -> Outputs:
+    """Probabilities [n, C] and labels [n] of an answer."""
+    return logits.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -260,9 +259,10 @@ class EvaluationSets:
         self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
     ) -> Score:
         """Accuracy, loss and other measures (None: all of the run) of a whole vector [G] on one data set."""
-        score = self._scores(trial, vector, {"": data}, self.measures if measures is None else measures)[""]
+        [answer] = answers(trial, vector, [data])
+        score = self._score(*answer, self.measures if measures is None else measures)
         if measures is None and self.own:
-            found = self._found([_probabilities(trial, vector, [data])])
+            found = self._found([_probabilities(*answer)])
             score |= {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
         return score
 
@@ -299,13 +299,11 @@ class EvaluationSets:
         if trial.method.bound == "lower":  # there is no global model
             return self._alone(trial, p) if costly(p.t, rounds) else {}
         vector = published(trial, p)
-        scores = self.scores(trial, vector, self.measured(p.t, rounds))
+        answered = dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))
+        scores = {name: self._score(*answer, self.measured(p.t, rounds)) for name, answer in answered.items()}
         record: Record = {"groups": scores}
-        own = (
-            {name: _probabilities(trial, vector, [d]) for name, d in self.sets.items()}
-            if self.own and costly(p.t, rounds)
-            else {}
-        )
+        named = answered if self.own and costly(p.t, rounds) else {}
+        own = {name: _probabilities(*answer) for name, answer in named.items()}
         found: list[list[Found] | None] = []  # the user's own measures of the clients
         if self.of_clients is not None or personal(trial, p):
             if not costly(p.t, rounds):
@@ -368,7 +366,10 @@ class EvaluationSets:
     def _outputs(self, trial: Trial, vector: Tensor, m: int) -> Outputs:
         """Probabilities by a whole vector [G], and labels, of all samples on which client ``m`` is tested."""
         mine = None if self.of_clients is None else self.of_clients[m]
-        return _probabilities(trial, vector, [self.sets[n] for n in self._own(m)] if mine is None else [mine])
+        x, y = zip(
+            *answers(trial, vector, [self.sets[n] for n in self._own(m)] if mine is None else [mine]), strict=True
+        )
+        return _probabilities(torch.cat(x), torch.cat(y))
 
     def _found(self, parts: Sequence[Outputs]) -> list[Found]:
         """The user's own measures on samples in parts."""
