@@ -114,7 +114,8 @@ def test_errors_help(text: str, message: str) -> None:
         (lambda: Scaffold(option=3), r"Scaffold: option must be one of 2, 1; found 3\."),
         (lambda: Scaffold(option=True), r"found True\."),
         (lambda: QFFL(lipschitz=0), r"QFFL: lipschitz must be > 0, or None; found 0\."),
-        (lambda: parse("fedprox(mu=abc)"), r"FedProx: mu must be >= 0; found 'abc'\."),
+        (lambda: parse("fedavg+fedadam", {"fedadam.eta": -1}), r"^fedadam: eta must be > 0; found -1\."),
+        (lambda: parse("fedprox(mu=abc)"), r"^fedprox: mu must be >= 0; found 'abc'\."),
         (lambda: AFL(gamma=-1), r"AFL: gamma must be >= 0; found -1\."),
     ],
 )

@@ -232,6 +232,9 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
             made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
         except TypeError as error:  # a value without a default
             raise MethodError(f"{written}: {error}. Give it in brackets, or give it a default in the class.") from None
+        except ValueError as error:  # which names the class
+            owner, _, fault = str(error).partition(": ")
+            raise ValueError(f"{name}: {fault}" if owner in {r.__name__ for r in entry.rules} else str(error)) from None
         rules += made
         parts += [name] * len(made)
         inside = ", ".join(f"{k}={v}" for k, v in values.items() if v != known[k])
