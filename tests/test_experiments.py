@@ -20,12 +20,7 @@ from equipoise.report.reproduced_figures import KINDS
 from equipoise.report.reproduction import STATISTICS
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
-from equipoise.runs.experiment import (
-    ExperimentError,
-    experiment_names,
-    published,
-    read_experiment,
-)
+from equipoise.runs.experiment import ExperimentError, Row, experiment_names, published, read_experiment
 from equipoise.scenarios import SCENARIOS
 
 ROOT = Path(equipoise.__file__).parent / "runs" / "experiments"
@@ -409,7 +404,7 @@ def test_the_page_of_the_claims_has_every_claim_of_its_papers() -> None:
 
 
 def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
-    example, _ = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
+    example, *_ = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
     (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
     name = str(tmp_path / "mine.toml")
     cells = embedded(name, tmp_path / "runs").runs
@@ -420,8 +415,57 @@ def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
         reproduce.plan(name, tmp_path / "runs")
 
 
+def test_a_file_like_another_takes_what_it_leaves_out(tmp_path: Path) -> None:
+    _, example, _ = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
+    (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
+    mine, table2 = read_experiment(str(tmp_path / "mine.toml")), READ["fedheal/table2"]
+    assert (mine.part, mine.columns, mine.seeds, mine.ours) == (table2.part, table2.columns, table2.seeds, table2.ours)
+    named = {row.name: row for row in table2.row}
+    assert mine.row == [named["FedAvg"], named["FedAvg+FedHEAL"], Row(name="Ours", method="fedprox+fael")]
+
+
+def test_parts_share_key_by_key_and_columns_of_their_own_end_those_of_another_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    text = """title = "t"\ncitation = "c"\nabout = "a"\nlike = "fedheal/table2"
+    [columns]\nworst = "worst"
+    [parts]\nseeds = 7\ntrain = {rounds = 3, lr = 0.5}
+    [[part]]\nname = "digits"\ntrain = {rounds = 4}\nembedded = {train = {epochs = 9}}
+    [[part]]\nname = "new"\nscenario = "digits"
+    """
+    file.write_text(text, encoding="utf-8")
+    digits, new = read_experiment(str(file)).part
+    there = READ["fedheal/table2"].part[0]
+    assert digits.train == there.train | {"rounds": 4, "lr": 0.5}
+    assert (digits.columns, digits.seeds, digits.title, digits.set) == (["worst"], 7, there.title, there.set)
+    assert digits.condition(embedded=True).train == {"rounds": 25, "epochs": 9}
+    assert digits.condition(embedded=True).columns == ["worst"]
+    assert (new.columns, new.seeds, new.train) == (["worst"], 7, {"rounds": 3, "lr": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            'like = "fedheal/tabel2"',
+            "mine.toml: like: Unknown experiment 'fedheal/tabel2'. Did you mean 'fedheal/table2'",
+        ),
+        ("like = 3", "mine.toml: like: Unknown experiment '3'"),
+        ("parts = 3", r"mine.toml: parts: expected a table, \[parts\], of what all parts share; found 3"),
+        ("columns = {AVG = 'avg'}\npart = 3", "mine.toml: part: Input should be a valid list; found 3"),
+        ("columns = {AVG = 'avg'}\npart = [3]", "mine.toml: part.1: .*found 3"),
+        ("kind = 'table'", "mine.toml: columns is missing."),
+        ("columns = 3", "mine.toml: columns: .*found 3"),
+    ],
+)
+def test_a_file_that_takes_from_others_is_told_what_is_wrong(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f'{line}\ntitle = "t"\npaper = "p"\ncitation = "c"\nabout = "a"\n', encoding="utf-8")
+    with pytest.raises(ExperimentError, match=message):
+        read_experiment(str(file))
+
+
 def test_the_example_of_claims_can_be_run(tmp_path: Path) -> None:
-    _, example = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
+    *_, example = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
     (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
     plan = reproduce.plan(str(tmp_path / "mine.toml"), tmp_path / "runs")
     assert (len(plan.runs), len(plan.trials)) == (2 * 20, 2 * (2 + 4))

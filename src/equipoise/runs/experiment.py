@@ -22,6 +22,8 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.system.suggestions import unknown
 
 FOLDER = resources.files("equipoise.runs") / "experiments"
+NAMED = {"part": "name", "row": "name", "ours": "what"}  # entries, and what they are called by
+LENT = {"paper", "seeds", "columns", *NAMED}  # what an experiment takes from the one that it is like
 TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "rounds", "validation"}
 
 
@@ -231,17 +233,52 @@ def read_experiment(name: str) -> PaperExperiment:
     ------
     ExperimentError : naming the file, the entry, what was expected and what was found.
     """
-    file = experiment_file(name)
     try:
-        experiment = PaperExperiment(**tomllib.loads(file.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{file.name}: {error}.") from None
+        experiment = PaperExperiment(**_written(name))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+        if first["type"] == "missing":
+            raise ExperimentError(f"{name}: {where} is missing.") from None
         raise ExperimentError(f"{name}: {where}: {first['msg']}; found {first['input']!r}.") from None
     _check(name, experiment)
     return experiment
+
+
+def _written(name: str) -> dict[str, Any]:
+    """What a file says: every part completed by ``[parts]``, and all of it by the experiment that it is ``like``."""
+    file = experiment_file(name)
+    try:
+        said = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{file.name}: {error}.") from None
+    like, shared, there = said.pop("like", None), said.pop("parts", {}), dict[str, Any]()
+    if not isinstance(shared, dict):
+        raise ExperimentError(f"{name}: parts: expected a table, [parts], of what all parts share; found {shared!r}.")
+    if like is not None:
+        if like not in experiment_names():
+            raise ExperimentError(f"{name}: like: {unknown('experiment', str(like), experiment_names())}")
+        there = {key: value for key, value in _written(like).items() if key in LENT}
+    if "columns" in said:  # those of a part belong to them
+        for part in there.get("part", []):
+            part.pop("columns"), part.get("embedded", {}).pop("columns", None)
+    columns = (there | said).get("columns")
+    every = {"columns": list(columns)} if isinstance(columns, dict) else {}
+    for kind, key in NAMED.items():
+        known = {entry[key]: entry for entry in there.get(kind, [])}
+        entries = said.setdefault(kind, [{key: one} for one in known])
+        first, last = (shared, every) if kind == "part" else ({}, {})
+        if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
+            said[kind] = [_completed(entry, first, known.get(str(entry.get(key)), {}), last) for entry in entries]
+    return there | said
+
+
+def _completed(own: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    """A table with what it leaves out as the first of the others that has it; so are tables inside it."""
+    for other in others:
+        both = {key for key in own.keys() & other.keys() if isinstance(own[key], dict) and isinstance(other[key], dict)}
+        own = other | own | {key: _completed(own[key], other[key]) for key in both}
+    return own
 
 
 def _check(name: str, experiment: PaperExperiment) -> None:
