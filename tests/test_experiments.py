@@ -450,7 +450,7 @@ def test_parts_share_key_by_key_and_columns_of_their_own_end_those_of_another_fi
             "mine.toml: like: Unknown experiment 'fedheal/tabel2'. Did you mean 'fedheal/table2'",
         ),
         ("like = 3", "mine.toml: like: Unknown experiment '3'"),
-        ("parts = 3", r"mine.toml: parts: expected a table, \[parts\], of what all parts share; found 3"),
+        ("parts = 3", "mine.toml: parts: expected a table of what all parts share; found 3"),
         ("columns = {AVG = 'avg'}\npart = 3", "mine.toml: part: Input should be a valid list; found 3"),
         ("columns = {AVG = 'avg'}\npart = [3]", "mine.toml: part.1: .*found 3"),
         ("kind = 'table'", "mine.toml: columns is missing."),

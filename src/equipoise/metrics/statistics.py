@@ -15,8 +15,8 @@ MOST: Final = 1000  # seeds that are tried
 class Judgement(NamedTuple):
     """Mean over seeds, its 95 % interval, number of seeds, and what they say of a claim.
 
-    ``seeds_needed`` would tell if mean and spread stayed as they are: ``MOST + 1`` if more than ``MOST``, infinite if no number
-    would, NaN where that is not known or not asked.
+    ``seeds_needed`` would tell in four of five cases if mean and spread stayed as they are: ``MOST + 1`` if more than ``MOST``,
+    infinite if no number would, NaN where that is not known or not asked.
     """
 
     mean: float
@@ -140,7 +140,8 @@ def seeds_needed(differences: ArrayLike, power: float = 0.8, most: int = 1000) -
         return None
     n = np.arange(2, most + 1)
     critical, shift = stdtrit(n - 1, 0.975), np.sqrt(n) * abs(float(d.mean())) / std
-    reached = np.flatnonzero(1 - nctdtr(n - 1, shift, critical) + nctdtr(n - 1, shift, -critical) >= power)
+    other_side = np.nan_to_num(nctdtr(n - 1, shift, -critical))  # NaN where it vanishes
+    reached = np.flatnonzero(1 - nctdtr(n - 1, shift, critical) + other_side >= power)
     return int(n[reached[0]]) if reached.size else None
 
 
@@ -149,7 +150,7 @@ def judge(differences: ArrayLike, direction: Direction, margin: float = 0.0) -> 
 
     ``higher`` holds if the interval is above 0, and does not hold if it is below; ``not lower`` the same with ``-margin`` in
     place of 0; ``lower`` and ``not higher`` mirrored. Without spread the interval is a point; one seed has none.
-    ``seeds_needed`` is the least n with ``t_{0.975, n-1} std / sqrt(n)`` below the distance of the mean from the threshold.
+    ``seeds_needed`` is that of :func:`seeds_needed` for the distances from the threshold.
 
     Parameters
     ----------
@@ -157,8 +158,6 @@ def judge(differences: ArrayLike, direction: Direction, margin: float = 0.0) -> 
     direction : what is claimed of them.
     margin : >= 0; how far on the wrong side still counts as equal, for the two directions with "not".
     """
-    from scipy.special import stdtrit
-
     d = _seeds(differences, "differences")
     mean = float(d.mean()) if d.size else math.nan
     std, ci95 = _std_and_ci95(d)
@@ -170,10 +169,8 @@ def judge(differences: ArrayLike, direction: Direction, margin: float = 0.0) -> 
     near, far = sorted((sign * (low - threshold), sign * (high - threshold)))
     if near > EXACT or far < -EXACT:
         return Judgement(mean, low, high, d.size, "holds" if near > EXACT else "does not hold")
-    n, distance = np.arange(2, MOST + 1), abs(mean - threshold)
-    telling = n[stdtrit(n - 1, 0.975) * std / np.sqrt(n) < distance]
-    needed = math.inf if distance <= EXACT else telling[0] if telling.size else MOST + 1
-    return Judgement(mean, low, high, d.size, "cannot be told", float(needed))
+    needed = math.inf if abs(mean - threshold) <= EXACT else seeds_needed(d - threshold, most=MOST) or MOST + 1
+    return Judgement(mean, low, high, d.size, "cannot be told", needed)
 
 
 def _seeds(values: ArrayLike, name: str) -> NDArray[np.float64]:

@@ -14,8 +14,8 @@ from equipoise.system.text import cell, markdown
 HOW = (
     "Difference: mean with its 95 % interval over seeds (Student's t), paired by seed where two rows are compared. Each interval is one "
     "by itself, not corrected for how many claims there are: of 20 claims where in truth there is no difference (or just one as large "
-    "as the margin), about one would seem to hold or not to hold by chance alone. The seeds that would tell are those if mean and "
-    "spread stayed as they are."
+    "as the margin), about one would seem to hold or not to hold by chance alone, and more where seeds were added after a look at the first. The "
+    "seeds that would tell do so in four of five cases, if mean and spread stay as they are."
 )
 EMBEDDED = "All this is of embedded data that come with Equipoise, not of the paper's own."
 DOUBTS = "Before you rely on a verdict, read the doubts that stand below the numbers of:"
@@ -44,7 +44,8 @@ class Table(NamedTuple):
 class JudgedClaim:
     """A claim in one part: ``row``, less the row ``than`` or less ``value``, has a direction.
 
-    ``found`` is of those of the ``planned`` seeds that all its rows have; ``why`` there are none, or they cannot tell.
+    ``planned`` is how many seeds it should have, ``found`` what those say that all its rows have, and ``why`` the reason that they say
+    nothing, or that there are none.
     """
 
     text: str
@@ -75,7 +76,7 @@ class JudgedClaim:
         equal = "" if self.margin is None else f" (up to {self.margin:g} counts as equal)"
         ends = "" if math.isnan(found.low) else f" [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
         if not why and not math.isnan(n := found.seeds_needed):
-            why = f"{'no number of' if math.isinf(n) else f'more than {MOST:,}' if n > MOST else f'{n:.0f}'} seeds would tell"
+            why = f"{'no number of' if math.isinf(n) else f'more than {MOST:,}' if n > MOST else f'about {n:.0f}'} seeds would tell"
         return (
             f"{self.text} ({self.source})",
             self.title,

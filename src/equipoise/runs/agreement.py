@@ -96,24 +96,23 @@ def _judged(
     reasons: Mapping[tuple[str, str], str],
     found: Mapping[tuple[str, str], Sequence[History]],
 ) -> Iterator[JudgedClaim]:
-    """Every claim in every part it is made for, with what the seeds say of it; nothing unless all its rows have them all."""
+    """Every claim in every part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
     experiment = planned.experiment
     for claim in experiment.claim:
         for part in experiment.claimed(claim):
             cells = [cell for cell in planned.runs if cell.part == part.name and cell.row in claim.rows]
             paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
             broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
-            if claim.column not in part.condition(embedded=planned.embedded).columns:
-                told = [f"there is no column {claim.column} with these data"]
-            else:
-                told = broken or ["not defined for any seed" if all(paths.values()) else "not among what was asked for"]
+            there = claim.column in part.condition(embedded=planned.embedded).columns
+            told = broken or ["not defined for any seed" if all(paths.values()) else "not among what was asked for"]
+            told = told if there else [f"there is no column {claim.column} with these data"]
             values = [
                 {h.seed: value(h, experiment.columns[claim.column]) for h in found.get((part.name, row), [])}
                 for row in claim.rows
             ]
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
             pairs = [(v, w) for seed, v in values[0].items() if (w := less.get(seed)) is not None]
-            seen = [v - w for v, w in pairs if math.isfinite(v - w)]
+            seen = [v - w for v, w in pairs if there and math.isfinite(v - w)]
             asked = len(paths[claim.row])
             unchosen = [
                 row for row in claim.rows if (part.name, row) in planned.candidates.keys() - planned.chosen.keys()
@@ -134,7 +133,7 @@ def _judged(
                 claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
                 claim.direction, claim.margin, asked,
                 judge(seen, claim.direction, claim.margin or 0.0),
-                "; ".join(told) if not seen else "a quick trial" if planned.trial else "; ".join(undecided),
+                "; ".join(told) if not seen else "fewer rounds or seeds than the experiment has" if planned.trial else "; ".join(undecided),
             )  # fmt: skip
 
 
@@ -155,13 +154,7 @@ def _doubts(
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""
     cells = [cell for cell in planned.runs if cell.part == part]
-    condition = next(p for p in planned.experiment.part if p.name == part).condition(embedded=planned.embedded)
-    rows = {row.name: row for row in planned.experiment.row}
-    fewer = {
-        (cell.config.rounds, meant)
-        for cell in cells
-        if (meant := rows[cell.row].train.get("rounds", condition.train.get("rounds", 0))) > cell.config.rounds
-    }
+    fewer = {(cell.config.rounds, cell.rounds) for cell in cells if cell.config.rounds < cell.rounds}
     for rounds, meant in sorted(fewer):
         yield f"These are numbers after {rounds} round{'s' * (rounds != 1)}; the experiment has {meant}."
     undefined = [

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise.core.settings import RunSettings, Settings
+from equipoise.federation.method import parse
+from equipoise.methods import METHODS
 from equipoise.metrics.classification import MEASURES
 from equipoise.metrics.statistics import Direction
 from equipoise.report.reproduction import STATISTICS
@@ -22,8 +24,9 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.system.suggestions import unknown
 
 FOLDER = resources.files("equipoise.runs") / "experiments"
-NAMED = {"part": "name", "row": "name", "ours": "what"}  # entries, and what they are called by
-LENT = {"paper", "seeds", "columns", *NAMED}  # what an experiment takes from the one that it is like
+ENTRIES = {"part": "name", "row": "name", "ours": "what"}  # and what they are called by
+NEEDED = {"scenario", "method", "why"}  # what a part, a row and a choice of ours cannot do without
+INHERITED = {"paper", "seeds", "columns", "choice", *ENTRIES}  # what an experiment takes from the one that it is like
 TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "rounds", "validation"}
 
 
@@ -56,7 +59,7 @@ class ColumnGroup(Condition):
     embedded: Condition | None = None
 
     @property
-    def every(self) -> list[str]:
+    def every_column(self) -> list[str]:
         """Its columns, and those of its stand-in."""
         return [*self.columns, *(self.embedded.columns if self.embedded else ())]
 
@@ -166,7 +169,11 @@ class PaperExperiment(Strict):
     def reads(self) -> list[str]:
         """The scenarios that read the user's files."""
         named = dict.fromkeys(part.scenario for part in self.part)
-        return [name for name in named if name not in SCENARIOS or SCENARIOS[name].reads]
+        return [name for name in named if SCENARIOS[name].reads]
+
+    def left_out(self, part: ColumnGroup, *, embedded: bool) -> bool:
+        """Whether a part has no stand-in and needs one."""
+        return embedded and part.embedded is None and part.scenario in self.reads
 
     def runs(self, *, embedded: bool = False) -> int:
         """How many runs it has, trial runs with them, with the stand-ins or without."""
@@ -175,7 +182,7 @@ class PaperExperiment(Strict):
             (part.seeds or self.seeds) + len(row.candidates) * trials
             for part in self.part
             for row in self.of(part)
-            if not row.skip and (part.embedded or not embedded)
+            if not row.skip and not self.left_out(part, embedded=embedded)
         )
 
     def claimed(self, claim: Claim) -> list[ColumnGroup]:
@@ -184,7 +191,11 @@ class PaperExperiment(Strict):
             part
             for part in self.part
             if part.name in claim.parts
-            or (not claim.parts and claim.column in part.every and {*claim.rows} <= {row.name for row in self.of(part)})
+            or (
+                not claim.parts
+                and claim.column in part.every_column
+                and {*claim.rows} <= {row.name for row in self.of(part)}
+            )
         ]
 
     def of(self, part: ColumnGroup) -> list[Row]:
@@ -246,31 +257,47 @@ def read_experiment(name: str) -> PaperExperiment:
 
 
 def _written(name: str) -> dict[str, Any]:
-    """What a file says: every part completed by ``[parts]``, and all of it by the experiment that it is ``like``."""
+    """What a file says, with what its parts and rows share and what it takes from the experiment that it is ``like``."""
     file = experiment_file(name)
     try:
-        said = tomllib.loads(file.read_text(encoding="utf-8"))
+        own = tomllib.loads(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ExperimentError(f"{name}: expected text in UTF-8; found {error.reason} at byte {error.start}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{file.name}: {error}.") from None
-    like, shared, there = said.pop("like", None), said.pop("parts", {}), dict[str, Any]()
-    if not isinstance(shared, dict):
-        raise ExperimentError(f"{name}: parts: expected a table, [parts], of what all parts share; found {shared!r}.")
-    if like is not None:
-        if like not in experiment_names():
-            raise ExperimentError(f"{name}: like: {unknown('experiment', str(like), experiment_names())}")
-        there = {key: value for key, value in _written(like).items() if key in LENT}
-    if "columns" in said:  # those of a part belong to them
-        for part in there.get("part", []):
-            part.pop("columns"), part.get("embedded", {}).pop("columns", None)
-    columns = (there | said).get("columns")
-    every = {"columns": list(columns)} if isinstance(columns, dict) else {}
-    for kind, key in NAMED.items():
-        known = {entry[key]: entry for entry in there.get(kind, [])}
-        entries = said.setdefault(kind, [{key: one} for one in known])
-        first, last = (shared, every) if kind == "part" else ({}, {})
-        if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
-            said[kind] = [_completed(entry, first, known.get(str(entry.get(key)), {}), last) for entry in entries]
-    return there | said
+    like, shared = own.pop("like", None), {kind: own.pop(f"{kind}s", {}) for kind in ("part", "row")}
+    for kind, table in shared.items():
+        if not isinstance(table, dict):
+            raise ExperimentError(f"{name}: {kind}s: expected a table of what all {kind}s share; found {table!r}.")
+    if like is not None and like not in experiment_names():
+        raise ExperimentError(f"{name}: like: {unknown('experiment', str(like), experiment_names())}")
+    other = {} if like is None else {key: value for key, value in _written(like).items() if key in INHERITED}
+    if "columns" in own:  # the other's parts show columns that this file does not have
+        for part in other.get("part", []):
+            part.pop("columns")
+            part.get("embedded", {}).pop("columns", None)
+    columns = (other | own).get("columns")
+    last = {"part": {"columns": list(columns)}} if isinstance(columns, dict) else {}
+    for kind, key in ENTRIES.items():
+        there = {entry[key]: entry for entry in other.get(kind, []) if kind != "row" or _placed(entry, own["part"])}
+        entries = own.setdefault(kind, [{key: one} for one in there])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            continue  # the check of types says what is wrong
+        entries = [_completed(entry, shared.get(kind, {})) for entry in entries]
+        for entry in entries if like is not None else ():
+            if not entry.keys() & NEEDED and entry.get(key) not in there:  # else a row would be FedAvg by another name
+                raise ExperimentError(f"{name}: like {like}: {unknown(kind, entry.get(key), there)}")
+        own[kind] = [_completed(e, there.get(str(e.get(key)), {}), last.get(kind, {})) for e in entries]
+    return other | own
+
+
+def _placed(row: dict[str, Any], parts: Any) -> bool:
+    """Take from an inherited row the parts that are left out; whether it has any left."""
+    names = [part.get("name") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    if not (asked := row.get("parts")):
+        return True
+    row["parts"] = [name for name in asked if name in names]
+    return bool(row["parts"])
 
 
 def _completed(own: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
@@ -295,10 +322,20 @@ def _check(name: str, experiment: PaperExperiment) -> None:
             if part_name not in parts:
                 raise ExperimentError(f"{name}: row {row.name}: {unknown('part', part_name, parts)}")
     for part in experiment.part:
-        for column in part.every:
-            if column not in experiment.columns:
+        for what, asked, there in (
+            ("column", part.every_column, experiment.columns),
+            ("scenario", [c.scenario for c in (part, part.embedded) if c is not None], SCENARIOS),
+        ):
+            for one in asked:
+                if one not in there:
+                    raise ExperimentError(f"{name}: part {part.name}: {unknown(what, one, there)}")
+        for key in part.set:
+            method, _, parameter = key.partition(".")
+            if method not in METHODS and not any(method in parse(row.method).parts for row in experiment.row):
+                raise ExperimentError(f"{name}: part {part.name}: set: {key}: {unknown('method', method, METHODS)}")
+            if method in METHODS and parameter not in (known := METHODS[method].defaults):
                 raise ExperimentError(
-                    f"{name}: part {part.name}: {unknown('column', column, list(experiment.columns))}"
+                    f"{name}: part {part.name}: set: {key}: {unknown('hyper-parameter', parameter, known)}"
                 )
     for column, spec in experiment.columns.items():
         statistic, _, measure = spec.partition(" ")
@@ -354,7 +391,7 @@ def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
         for part in experiment.claimed(claim) if claim.parts else ():
             for row in {*claim.rows} - {row.name for row in experiment.of(part)}:
                 yield f"claim {k}: part {part.name} has no row {row}."
-            if claim.column not in part.every:
+            if claim.column not in part.every_column:
                 yield f"claim {k}: part {part.name} has no column {claim.column}."
         if not experiment.claimed(claim):
             yield f"claim {k}: no part has the column {claim.column} and {' and '.join(claim.rows)}."

@@ -37,13 +37,14 @@ from equipoise.system.suggestions import unknown
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of an experiment and where it is kept."""
+    """One run of an experiment, where it is kept, and of how many rounds the experiment is."""
 
     part: str
     row: str
     seed: int
     config: RunConfig
     path: Path
+    rounds: int
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def plan(
     for part in experiment.part:
         if parts and part.name not in parts:
             continue
-        if embedded and part.embedded is None:
+        if experiment.left_out(part, embedded=embedded):
             skipped |= {
                 (part.name, row.name): "there is no embedded stand-in for these data" for row in experiment.of(part)
             }
@@ -180,7 +181,7 @@ def plan(
     if not planned:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
-    trial = quick or choices.get("rounds") is not None
+    trial = quick or any(one.config.rounds < one.rounds for one in planned)
     return _decided(
         ReproductionPlan(
             experiment, tuple(planned), skipped, embedded, published(name), candidates,
@@ -198,8 +199,15 @@ def _cells(
     seeds: Iterable[int],
     choices: Mapping[str, Any],
 ) -> tuple[PlannedRun, ...]:
+    options = {**condition.options, **row.options}
+    said = {
+        "rounds": scenarios.describe(condition.scenario, data, **options).protocol.rounds,
+        **condition.train,
+        **row.train,
+    }
     configs = [_config(part, condition, row, seed, data, choices) for seed in seeds]
-    return tuple(PlannedRun(part.name, row.name, c.seed, c, base / "cells" / c.scenario / _stem(c)) for c in configs)
+    where = base / "cells" / condition.scenario
+    return tuple(PlannedRun(part.name, row.name, c.seed, c, where / _stem(c), said["rounds"]) for c in configs)
 
 
 def _config(
