@@ -419,9 +419,20 @@ def test_a_file_like_another_takes_what_it_leaves_out(tmp_path: Path) -> None:
     _, example, _ = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S) if "[[row]]" in block]
     (tmp_path / "mine.toml").write_text(example, encoding="utf-8")
     mine, table2 = read_experiment(str(tmp_path / "mine.toml")), READ["fedheal/table2"]
-    assert (mine.part, mine.columns, mine.seeds, mine.ours) == (table2.part, table2.columns, table2.seeds, table2.ours)
+    assert (mine.part, mine.columns, mine.seeds, mine.ours) == (table2.part, table2.columns, table2.seeds, [])
     named = {row.name: row for row in table2.row}
     assert mine.row == [named["FedAvg"], named["FedAvg+FedHEAL"], Row(name="Ours", method="fedprox+fael")]
+
+
+def test_a_file_like_another_that_takes_fewer_parts_takes_their_rows(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        """title = "t"\ncitation = "c"\nabout = "a"\nlike = "claims/fedld"\n[[part]]\nname = "batchnorm"\n"""
+    )
+    mine, other = read_experiment(str(file)), READ["claims/fedld"]
+    assert [row.name for row in mine.row] == [row.name for row in other.row if not row.parts]
+    assert mine.choice == other.choice
+    assert len(mine.row) < len(other.row)
 
 
 def test_parts_share_key_by_key_and_columns_of_their_own_end_those_of_another_file(tmp_path: Path) -> None:
@@ -449,6 +460,25 @@ def test_parts_share_key_by_key_and_columns_of_their_own_end_those_of_another_fi
             'like = "fedheal/tabel2"',
             "mine.toml: like: Unknown experiment 'fedheal/tabel2'. Did you mean 'fedheal/table2'",
         ),
+        (
+            "like = 'fedheal/table2'\nrow = [{name = 'FedAvg+FedHeal'}]",
+            "mine.toml: like fedheal/table2: Unknown row 'FedAvg.FedHeal'",
+        ),
+        ("like = 'fedheal/table2'\npart = [{name = 'digit'}]", "Unknown part 'digit'.*Did you mean 'digits'"),
+        (
+            "like = 'fedheal/table2'\nparts = {set = {'fedhel.tau' = 0.3}}",
+            "part digits: set: fedhel.tau: Unknown method 'fedhel'",
+        ),
+        ("like = 'fedheal/table2'\nparts = {set = {tau = 0.3}}", "part digits: set: tau: Unknown method 'tau'"),
+        (
+            "like = 'fedheal/table2'\nparts = {set = {'fedheal.taw' = 0.3}}",
+            "Unknown hyper-parameter 'taw'. Did you mean 'tau'",
+        ),
+        (
+            "like = 'fedheal/table2'\nparts = {scenario = 'digts'}",
+            "part digits: Unknown scenario 'digts'. Did you mean 'digits'",
+        ),
+        ("rows = 3", "mine.toml: rows: expected a table of what all rows share; found 3"),
         ("like = 3", "mine.toml: like: Unknown experiment '3'"),
         ("parts = 3", "mine.toml: parts: expected a table of what all parts share; found 3"),
         ("columns = {AVG = 'avg'}\npart = 3", "mine.toml: part: Input should be a valid list; found 3"),

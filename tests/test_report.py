@@ -967,5 +967,5 @@ def test_a_step_against_the_mean_is_said():
             record["step_cosine"] = cosine
     notes = [note for note in comparison(runs)["notes"] if "steps away" in note]
     assert notes == [
-        "fedavg, seed 0, steps away from the mean of the clients' updates in 2 of 3 rounds, in which its cosine to that mean is negative."
+        "fedavg, seed 0, steps away from the mean of the clients' updates in 2 of 3 rounds: the cosine between its step and that mean is negative."
     ]

@@ -7,6 +7,7 @@ python tools/claims.py
 import argparse
 from pathlib import Path
 
+from equipoise.report.claims import DOUBTS
 from equipoise.runs import agreement, reproduce
 from equipoise.runs.experiment import experiment_names
 
@@ -23,7 +24,10 @@ def main() -> None:
     for name in [name for name in experiment_names() if f"<!-- {name} -->" in text]:
         start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, _, rest = text.partition(start)
-        lines = agreement.collect(reproduce.plan(name, base)).said[0].markdown()
+        claims = agreement.collect(reproduce.plan(name, base)).said[0]
+        if DOUBTS in claims.below:
+            raise SystemExit(f"{name}: {claims.below} Nothing was written.")
+        lines = claims.markdown()
         text = before + start + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
     PAGE.write_text(text, encoding="utf-8")
 

@@ -22,7 +22,7 @@ from equipoise.system.threads import cores
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "defaults.md"
 START, END = "<!-- defaults -->\n", "<!-- /defaults -->"
-# those made for the four papers first
+# first those that are made for the four papers
 SCENARIOS = ("digits", "digits-label-skew", "digits-quality", "digits-pow", "digits-cla", "digits-dir", "digits-iid")
 ROUNDS = 12
 SEEDS = range(3)
@@ -45,35 +45,39 @@ def place(base: Path, config: RunConfig) -> Path:
 
 
 def reached(history: History) -> tuple[float, bool]:
-    """Accuracy in percent, the mean over the test sets (or over the clients that own a model), and whether it is of use."""
+    """Accuracy in percent, and whether the model is of use.
+
+    The mean over the test sets; where clients are compared, over the clients, each with the model that it predicts with.
+    """
     summary = history.summary()
     return float((summary["collaboration"] or {"mean": summary["avg"]})["mean"]), not history.failure()
 
 
-def cell(found: list[tuple[float, bool]]) -> str:
-    """Mean and range over the seeds, and in bold how many have learnt nothing."""
-    if not found:
-        return "–"
-    values, useless = [value for value, _ in found], sum(not use for _, use in found)
-    shown = f"{np.mean(values):.1f} ({min(values):.0f}–{max(values):.0f})"
-    return f"{shown} **{useless} of {len(found)} learnt nothing**" if useless else shown
+def cell(found: list[tuple[float, bool] | None]) -> str:
+    """Mean and range over the seeds; in bold how many have learnt nothing, and how many are missing (None).
+
+    No seeds at all: the scenario lacks what the method needs.
+    """
+    values, useless = [one[0] for one in found if one], sum(not one[1] for one in found if one)
+    shown = f"{np.mean(values):.1f} ({min(values):.0f}–{max(values):.0f})" if values else "–" * (not found)
+    missing = found.count(None)
+    notes = [f"{useless} of {len(found)} learnt nothing"] * bool(useless) + [
+        f"{missing} of {len(found)} missing"
+    ] * bool(missing)
+    return f"{shown} **{', '.join(notes)}**".strip() if notes else shown
 
 
 def table(base: Path) -> str:
-    """All methods by the scenarios of which runs are finished."""
-    found = {
-        (method, scenario): [reached(History.from_run(path)) for path in paths if runs.finished(path)]
-        for method in METHODS
-        for scenario in SCENARIOS
-        for paths in [[place(base, config) for config in configs(method, scenario)]]
-    }
-    shown = [name for name in SCENARIOS if any(found[method, name] for method in METHODS)]
+    """All methods by the scenarios of which there are finished runs."""
+
+    def found(method: str, scenario: str) -> list[tuple[float, bool] | None]:
+        paths = [place(base, config) for config in configs(method, scenario)]
+        return [reached(History.from_run(path)) if runs.finished(path) else None for path in paths]
+
+    every = {scenario: {method: found(method, scenario) for method in METHODS} for scenario in SCENARIOS}
+    shown = {name: cells for name, cells in every.items() if any(one for seeds in cells.values() for one in seeds)}
     lines = ["| method | " + " | ".join(f"`{name}`" for name in shown) + " |", "|---" * (len(shown) + 1) + "|"]
-    lines += [
-        f"| `{method}` | " + " | ".join(cell(found[method, name]) for name in shown) + " |"
-        for method in METHODS
-        if any(found[method, name] for name in shown)
-    ]
+    lines += [f"| `{m}` | " + " | ".join(cell(cells[m]) for cells in shown.values()) + " |" for m in METHODS]
     return "\n".join(lines) + "\n"
 
 

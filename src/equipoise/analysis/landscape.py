@@ -16,6 +16,7 @@ from equipoise.data.samples import Samples, Stream
 from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
+from equipoise.federation.method import parse
 from equipoise.runs import directory as runs
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
@@ -163,9 +164,11 @@ def trained(path: Path) -> tuple[Federation, Tensor]:
 
     Raises
     ------
-    ValueError : no run there, or nothing trained yet.
+    ValueError : no run there, nothing trained yet, or clients that train alone.
     """
     config = runs.load(path)
+    if parse(config.method).bound == "lower":
+        raise ValueError(f"{path}: under {config.method} every client trains alone, and there is no global model.")
     torch.set_num_threads(config.threads)
     if not checkpoint.exists(path / "checkpoint"):
         raise ValueError(f"{path} holds no trained model yet. Train it first: equipoise resume {path}")

@@ -99,6 +99,10 @@ def reproduce(
     trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
+        if quick or any((seeds, part, row, rounds, jobs, device, precision, weights)):
+            raise ValueError(
+                "--dry-run without --data or --embedded lists the whole experiment. Leave the other options out, or say where the data are."
+            )
         _outline(experiment, json_)
         return
     with err.status("Looking at the runs ..."):

@@ -66,7 +66,7 @@ class FAELExact(Rule):
     Traffic: none. Inner products of all updates, then a problem in M numbers.
     Differs: the paper proposes Eq. 10 and then approximates it; this solves it, as a convex least-squares problem in p.
     It is aggressive: with many clients, some get weight 0. Without a unique solution it takes the one nearest to the
-    sample weights. Every record has ``distances`` [M] and ``distance_variance`` as with ``fael``.
+    sample weights. Every record has ``distances`` [M] and ``distance_variance`` as with ``fael``, of updates of any size.
     """
 
     owns = frozenset({"weights"})

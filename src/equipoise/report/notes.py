@@ -60,7 +60,7 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
             )
         cosines = [r["step_cosine"] for r in run.records if r.get("step_cosine") is not None]
         if against := sum(cosine < 0 for cosine in cosines):
-            end = f" of {len(cosines)} rounds, in which its cosine to that mean is negative."
+            end = f" of {len(cosines)} rounds: the cosine between its step and that mean is negative."
             happened.setdefault(("steps away from the mean of the clients' updates in", end), []).append(
                 (run.seed, against)
             )

@@ -233,7 +233,7 @@ def rich_tables(result: Result) -> "Group":
 
 def markdown(result: Result) -> str:
     """For a page or an issue."""
-    lines = [f"## {result.title}", "", result.about, "", f"Published: {result.citation}.", ""]
+    lines = [f"## {result.title}", "", result.about, "", f"Source: {result.citation}.", ""]
     for said in result.said:
         lines += [f"### {said.title}", "", *said.markdown(), "", said.below, ""]
     for part in result.parts:
