@@ -1,5 +1,6 @@
 """The experiment files: they read, they say what can be run, and their published numbers are the papers'."""
 
+# ruff: noqa: F401, F811 (fixtures are imported)
 from __future__ import annotations
 
 import math
@@ -8,10 +9,10 @@ import tomllib
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import equipoise
 from equipoise import networks
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
@@ -22,8 +23,9 @@ from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
 from equipoise.runs.experiment import ExperimentError, Row, experiment_names, published, read_experiment
 from equipoise.scenarios import SCENARIOS
+from run_helpers import equipoise
 
-ROOT = Path(equipoise.__file__).parent / "runs" / "experiments"
+ROOT = Path(networks.__file__).parents[1] / "runs" / "experiments"
 EVERY = experiment_names()
 TABLES = [name for name in EVERY if "/table" in name]
 FIGURES = [name for name in EVERY if "/figure" in name]
@@ -422,6 +424,27 @@ def test_a_file_like_another_takes_what_it_leaves_out(tmp_path: Path) -> None:
     assert (mine.part, mine.columns, mine.seeds, mine.ours) == (table2.part, table2.columns, table2.seeds, [])
     named = {row.name: row for row in table2.row}
     assert mine.row == [named["FedAvg"], named["FedAvg+FedHEAL"], Row(name="Ours", method="fedprox+fael")]
+
+
+def test_parts_whose_data_come_with_the_library_need_no_stand_in(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        """title = "t"\ncitation = "c"\nabout = "a"\nlike = "fedheal/table2"\nrow = [{name = "FedAvg"}]
+        [[part]]\nname = "digits"\n[[part]]\nname = "iid"\nscenario = "digits-iid"
+        """,
+        encoding="utf-8",
+    )
+    planned = embedded(str(file), tmp_path / "runs")
+    assert {cell.part: cell.config.scenario for cell in planned.runs} == {"digits": "digits", "iid": "digits-iid"}
+    assert not planned.skipped
+    assert len(planned.runs) == 2
+
+
+@pytest.mark.parametrize("more", [("--seeds", 1), ("--part", "digits"), ("--quick",), ("--jobs", 2)])
+def test_without_data_a_dry_run_is_of_the_whole_experiment(equipoise: Any, more: tuple[object, ...]) -> None:
+    done = equipoise("reproduce", "fedheal/table2", "--dry-run", *more)
+    assert done.status == 2
+    assert "lists the whole experiment. Leave the other options out, or say where the data are" in done.err
 
 
 def test_a_file_like_another_that_takes_fewer_parts_takes_their_rows(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_bad_numbers(trained: Path, tmp_path: Path) -> None:
         states([])
     with pytest.raises(ValueError, match="holds no trained model yet"):
         states([run_of(tmp_path / "begun")])
+    with pytest.raises(ValueError, match="every client trains alone, and there is no global model"):
+        states([run_of(tmp_path / "alone", "standalone")])
 
 
 def test_the_figure_has_a_panel_for_each_group_and_a_line_for_each_run() -> None:
