@@ -173,6 +173,9 @@ def test_verdicts_at_the_edges(d: list[float], direction: Any, margin: float, ve
         ('direction = "higher"', 'direction = "better"', "claim.1.direction: .*'not lower'.*found 'better'"),
         ('"higher"\n', '"higher"\nparts = ["tow"]\n', "claim 1: Unknown part 'tow'"),
         ('"higher"\n', '"higher"\nparts = ["two"]\n', "claim 1: part two has no row Proximal"),
+        ('"higher"\n', '"higher"\nseeds = {two = 3}\n', "claim 1: seeds: it is not made for part two"),
+        ('"higher"\n', '"higher"\nseeds = {to = 3}\n', "claim 1: Unknown part 'to'. Did you mean 'two'"),
+        ('"higher"\n', '"higher"\nseeds = {one = 101}\n', "choice.seeds: expected different seeds of 101 or more"),
         ('"AVG"\nrow = "Proximal"', '"STD"\nrow = "Proximal"', "claim 1: no part has the column STD and Proximal and Plain"),
         ("lr = [0.001, 0.01]}", "lrs = [0.001]}", "row Proximal: choose: Unknown setting of training 'lrs'"),
         ("lr = [0.001, 0.01]}", "seed = [0, 1]}", "row Proximal: choose: Unknown setting of training 'seed'"),
@@ -398,6 +401,24 @@ def test_seeds_are_paired_and_what_lacks_is_left_out(judged: Callable[..., Judge
     assert (none.verdict, none.why) == ("not run", "Plain: seed 3: it broke")
     unknown = judged({}, {}, parts=["two"])
     assert unknown.verdict == "not run"
+
+
+def test_a_claim_may_have_more_seeds_than_the_table(name: str, tmp_path: Path) -> None:
+    """The table takes those that all rows have, so that every row is of the same draws."""
+    Path(name).write_text(FILE.replace('direction = "higher"', 'direction = "higher"\nseeds = {one = 4}'))
+    plan = reproduce.plan(name, tmp_path)
+    asked = {row: sorted(plan.seeds("one", [row])) for row in ("Plain", "Proximal", "Wild")}
+    assert asked == {"Plain": [0, 1, 2, 3], "Proximal": [0, 1, 2, 3], "Wild": [0, 1]}
+    assert read_experiment(name).runs() == len(plan.trials) + len(plan.runs)
+    plan = replace(plan, chosen={cell: Chosen("one", "One", cell[1], ()) for cell in plan.candidates})
+    values = {"Plain": [0.5, 0.52, 0.9, 0.91], "Proximal": [0.6, 0.61, 0.95, 0.97], "Wild": [0.1, 0.1]}
+    found = {("one", row): [history(seed, a) for seed, a in enumerate(of)] for row, of in values.items()}
+    result = agreement.collect(plan, {}, found)
+    assert result.parts[0].entries["Plain", "AVG"].values == pytest.approx((50, 52))
+    claim, lonely = (claim for claim in result.claims if claim.part == "one")
+    assert (claim.found.n, claim.planned) == (4, 4)
+    assert claim.found.mean == pytest.approx((10 + 9 + 5 + 6) / 4)
+    assert (lonely.found.n, lonely.planned) == (4, 4)
 
 
 @pytest.mark.parametrize(

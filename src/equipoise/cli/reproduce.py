@@ -167,8 +167,10 @@ def _write(
     from equipoise.system.environment import environment
 
     reports: dict[str, str] = {}
-    for part in dict.fromkeys(where for where, _ in histories):
-        of_part: list[History] = [run for (where, _), seeds in histories.items() if where == part for run in seeds]
+    seeds = {part: plan.seeds(part, [row for where, row in histories if where == part]) for part, _ in histories}
+    histories = {(part, row): [h for h in of if h.seed in seeds[part]] for (part, row), of in histories.items()}
+    for part in seeds:
+        of_part: list[History] = [run for (where, _), of in histories.items() if where == part for run in of]
         reports[part] = f"{part}/report.html"
         write_report(of_part, folder / reports[part])
     figures: dict[str, Figure] = {}

@@ -56,14 +56,15 @@ def collect(
         condition = part.condition(embedded=planned.embedded)
         columns = condition.columns
         entries: dict[tuple[str, str], ReproducedValue] = {}
-        rows = [
-            row
-            for row in experiment.of(part)
-            if (part.name, row.name) in {(c.part, c.row) for c in planned.runs} or (part.name, row.name) in reasons
-        ]
+        ran = {cell.row for cell in planned.runs if cell.part == part.name}
+        rows = [row for row in experiment.of(part) if row.name in ran or (part.name, row.name) in reasons]
+        seeds = planned.seeds(
+            part.name, ran
+        )  # a claim may have more, which would be of other draws than the rows beside it
+        of_part = {row: [h for h in found.get((part.name, row), []) if h.seed in seeds] for row in ran}
         for row in rows:
             for column in columns:
-                ours = [value(h, experiment.columns[column]) for h in found.get((part.name, row.name), [])]
+                ours = [value(h, experiment.columns[column]) for h in of_part.get(row.name, [])]
                 seen = [v for v in ours if not math.isnan(v)]
                 over = summary_over_seeds(seen) if seen else None
                 mean, std = planned.published.get((row.name, part.name, column), (None, None))
@@ -75,8 +76,8 @@ def collect(
             Block(
                 part.name, part.title or part.name, condition.scenario, tuple(columns), tuple(row.name for row in rows), entries,
                 {row.name: reasons[part.name, row.name] for row in rows if (part.name, row.name) in reasons},
-                max((len(found.get((part.name, row.name), [])) for row in rows), default=0),
-                _measured({column: experiment.columns[column] for column in columns}), tuple(_doubts(planned, part.name, entries, found)),
+                max(map(len, of_part.values()), default=0),
+                _measured({column: experiment.columns[column] for column in columns}), tuple(_doubts(planned, part.name, entries, of_part, found)),
             )
         )  # fmt: skip
     left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part for row in experiment.of(part)
@@ -100,14 +101,19 @@ def _judged(
     experiment = planned.experiment
     for claim in experiment.claim:
         for part in experiment.claimed(claim):
-            cells = [cell for cell in planned.runs if cell.part == part.name and cell.row in claim.rows]
+            seeds = planned.seeds(part.name, claim.rows)
+            cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
             paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
             broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
             there = claim.column in part.condition(embedded=planned.embedded).columns
             told = broken or ["not defined for any seed" if all(paths.values()) else "not among what was asked for"]
             told = told if there else [f"there is no column {claim.column} with these data"]
             values = [
-                {h.seed: value(h, experiment.columns[claim.column]) for h in found.get((part.name, row), [])}
+                {
+                    h.seed: value(h, experiment.columns[claim.column])
+                    for h in found.get((part.name, row), [])
+                    if h.seed in seeds
+                }
                 for row in claim.rows
             ]
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
@@ -118,7 +124,7 @@ def _judged(
                 row for row in claim.rows if (part.name, row) in planned.candidates.keys() - planned.chosen.keys()
             ]
             useless = [f"{h.label}, seed {h.seed}: {why}" for row in claim.rows
-                       for h in found.get((part.name, row), []) if (why := h.failure())]  # fmt: skip
+                       for h in found.get((part.name, row), []) if h.seed in seeds and (why := h.failure())]  # fmt: skip
             if claim.than is not None and paths[claim.row] == paths[claim.than]:
                 undecided = ["both rows are the same runs"]
             elif unchosen:
@@ -150,6 +156,7 @@ def _doubts(
     planned: ReproductionPlan,
     part: str,
     entries: Mapping[tuple[str, str], ReproducedValue],
+    of_part: Mapping[str, Sequence[History]],
     found: Mapping[tuple[str, str], Sequence[History]],
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""
@@ -160,7 +167,7 @@ def _doubts(
     undefined = [
         f"{row} {column} with {lost} of {runs_}"
         for (row, column), entry in entries.items()
-        if (lost := (runs_ := len(found.get((part, row), ()))) - len(entry.values))
+        if (lost := (runs_ := len(of_part.get(row, ()))) - len(entry.values))
     ]
     if undefined:
         yield f"Not defined, and left out of the means: {', '.join(undefined)} seeds."

@@ -121,6 +121,7 @@ class Claim(Strict):
     """What a paper says of a column of a row: less that of the row ``than``, or less ``value``, it has a direction.
 
     ``margin`` (points) is what still counts as equal, for the two directions with "not"; ``parts`` none: all that have what it names.
+    ``seeds`` are how many its rows have at least, by part.
     """
 
     text: str
@@ -132,6 +133,7 @@ class Claim(Strict):
     direction: Direction
     margin: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     parts: list[str] = []
+    seeds: dict[str, Annotated[int, Field(ge=1)]] = {}
 
     @property
     def rows(self) -> list[str]:
@@ -179,11 +181,16 @@ class PaperExperiment(Strict):
         """How many runs it has, trial runs with them, with the stand-ins or without."""
         trials = 0 if self.choice is None else len(self.choice.seeds)
         return sum(
-            (part.seeds or self.seeds) + len(row.candidates) * trials
+            self.seeds_of(part, row) + len(row.candidates) * trials
             for part in self.part
             for row in self.of(part)
             if not row.skip and not self.left_out(part, embedded=embedded)
         )
+
+    def seeds_of(self, part: ColumnGroup, row: Row) -> int:
+        """How many seeds a row has in a part: those of the part, and more if a claim about the row asks for more."""
+        asked = [claim.seeds.get(part.name, 0) for claim in self.claim if row.name in claim.rows]
+        return max(part.seeds or self.seeds, *asked, 0)
 
     def claimed(self, claim: Claim) -> list[ColumnGroup]:
         """The parts for which a claim is made."""
@@ -362,7 +369,8 @@ def _wrong_choices(experiment: PaperExperiment) -> Iterator[str]:
         if row.choose and experiment.choice is None:
             yield f"row {row.name}: choose needs trial runs. Say with which seeds: [choice] with seeds = [100, 101], for example."
     if experiment.choice is not None:
-        seeds, most = experiment.choice.seeds, max(experiment.seeds, *(part.seeds or 1 for part in experiment.part))
+        seeds = experiment.choice.seeds
+        most = max(experiment.seeds_of(part, row) for part in experiment.part for row in experiment.of(part))
         if not any(row.choose for row in experiment.row):
             yield "choice: no row chooses. Leave [choice] out, or give a row choose = {...}."
         if len({*seeds}) < len(seeds) or min(seeds) < most:
@@ -376,7 +384,7 @@ def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
         for what, names, there in (
             ("row", claim.rows, [row.name for row in experiment.row]),
             ("column", [claim.column], experiment.columns),
-            ("part", claim.parts, parts),
+            ("part", [*claim.parts, *claim.seeds], parts),
         ):
             for one in names:
                 if one not in there:
@@ -388,6 +396,8 @@ def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
         if claim.direction.startswith("not") != (claim.margin is not None):
             found = "none" if claim.margin is None else f"{claim.margin:g}"
             yield f"claim {k}: margin: expected with not lower and not higher, and only there; found {found} with {claim.direction}."
+        for name in claim.seeds.keys() - {part.name for part in experiment.claimed(claim)}:
+            yield f"claim {k}: seeds: it is not made for part {name}."
         for part in experiment.claimed(claim) if claim.parts else ():
             for row in {*claim.rows} - {row.name for row in experiment.of(part)}:
                 yield f"claim {k}: part {part.name} has no row {row}."

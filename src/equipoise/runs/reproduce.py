@@ -79,6 +79,11 @@ class ReproductionPlan:
         """Rounds of all runs together."""
         return sum(run.config.rounds for run in self.runs)
 
+    def seeds(self, part: str, rows: Iterable[str]) -> set[int]:
+        """The seeds that all of some rows have in a part."""
+        every = [{one.seed for one in self.runs if (one.part, one.row) == (part, row)} for row in rows]
+        return set.intersection(*every) if every else set()
+
     @property
     def trials(self) -> tuple[PlannedRun, ...]:
         """The trial runs of all candidates."""
@@ -163,7 +168,7 @@ def plan(
                 continue
             read = data if part.scenario in reads and not embedded else None
             cells = partial(_cells, base, part, condition, read)
-            numbers = range(seeds or part.seeds or experiment.seeds)
+            numbers = range(seeds or experiment.seeds_of(part, row))
             if choice is None or not row.choose:
                 planned += cells(row, numbers, choices)
                 continue
