@@ -152,9 +152,9 @@ def test_values() -> None:
     assert parse("dp(clip=inf, noise=0)").rules == (DP(math.inf, 0),)
     assert parse(str(parse("dp(clip=inf, noise=0)"))) == parse("dp(clip=inf, noise=0)")
     for text, message in (
-        ("dp(clip=0)", r"DP: clip must be > 0; found 0\."),
-        ("dp(noise=-1)", r"DP: noise must be >= 0; found -1\."),
-        ("dp(clip=inf, noise=0.5)", r"DP: noise=0\.5 is a multiple of clip, which must be finite then; found inf\."),
+        ("dp(clip=0)", r"dp: clip must be > 0; found 0\."),
+        ("dp(noise=-1)", r"dp: noise must be >= 0; found -1\."),
+        ("dp(clip=inf, noise=0.5)", r"dp: noise=0\.5 is a multiple of clip, which must be finite then; found inf\."),
     ):
         with pytest.raises(ValueError, match=message):
             parse(text)

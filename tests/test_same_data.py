@@ -216,7 +216,7 @@ def test_another_file_under_a_killed_run_is_refused(mine: Path, tmp_path: Path, 
 
 
 def test_a_planned_experiment_takes_no_run_of_other_data(mine: Path, tmp_path: Path) -> None:
-    cell = reproductions.PlannedRun("part", "row", 0, own(mine), tmp_path / "cells" / "one")
+    cell = reproductions.PlannedRun("part", "row", 0, own(mine), tmp_path / "cells" / "one", rounds=1)
     plan = reproductions.ReproductionPlan(read_experiment("fedheal/table2"), (cell,))
     runs.start(cell.config, cell.path)
     runs.execute(cell.path, progress=False)

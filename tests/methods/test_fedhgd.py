@@ -89,5 +89,5 @@ def test_it_is_a_form_of_fedgh() -> None:
     assert eq.parse("fedhgd") == eq.parse("fedgh:released")
     a, b = (fitted(name, 3) for name in ("fedhgd", "fedgh(form=hierarchical)"))
     assert torch.equal(a.progress.vector, b.progress.vector)
-    with pytest.raises(ValueError, match=r"FedGH: gamma must be in \[0, 1\]; found 2\."):
+    with pytest.raises(ValueError, match=r"fedhgd: gamma must be in \[0, 1\]; found 2\."):
         federation("fedhgd(gamma=2.0)")

@@ -236,5 +236,5 @@ def test_prototypes_by_samples_or_equally() -> None:
 def test_presets_and_bad_input() -> None:
     assert eq.parse("fedpac").rules == (FedPAC(lam=1.0, head_lr=0.1, threshold=0.001, weighted=True),)
     for text, message in (("lam=-1.0", "lam must be >= 0"), ("head_lr=0.0", "head_lr must be > 0")):
-        with pytest.raises(ValueError, match=f"FedPAC: {message}"):
+        with pytest.raises(ValueError, match=f"fedpac: {message}"):
             eq.parse(f"fedpac({text})")

@@ -377,7 +377,7 @@ def test_published_contributions_need_tests() -> None:
     "bad", ["fedsac(beta=-1)", "fedsac(every=0)", "fedsac(prefix=nearest)", "fedsac(min_per_layer=-1)"]
 )
 def test_bad_hyper_parameters(bad: str) -> None:
-    with pytest.raises(ValueError, match=r"FedSAC: \w+ must be"):
+    with pytest.raises(ValueError, match=r"fedsac: \w+ must be"):
         federation(bad)
 
 

@@ -81,5 +81,5 @@ def test_presets_and_bad_input() -> None:
     assert [type(rule).__name__ for rule in eq.parse("fedld").rules] == ["Margin", "Principal"]
     with pytest.raises(ValueError, match=r"Margin: lam must be >= 0; found -1\."):
         Margin(lam=-1)
-    with pytest.raises(ValueError, match="Margin: form must be one of paper, released; found 'softmax'"):
+    with pytest.raises(ValueError, match="margin: form must be one of paper, released; found 'softmax'"):
         federation("margin(form=softmax)")
