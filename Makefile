@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SITES := $(VENV)/.sites
 JOBS ?= 2
 
-.PHONY: help run test test-all check docs defaults dist bench bench-peers bench-gpu bench-flower clean
+.PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
@@ -16,7 +16,6 @@ help:
 	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
-	@echo "make defaults  every method with its defaults, into docs/defaults.md (hours)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
@@ -48,9 +47,6 @@ check: $(SITES)
 docs: $(STAMP)
 	$(BIN)/python tools/describe.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-
-defaults: $(STAMP)
-	$(BIN)/python tools/defaults.py
 
 dist: $(STAMP)
 	rm -rf dist
