@@ -457,7 +457,7 @@ NEUTRAL: dict[str, Neutral] = {
     "fedsac": Neutral("fedsac(beta=0)", "fedavg:uniform"),
     "fedsac-no-allocation": Neutral("fedsac-no-allocation(beta=0)", "fedavg:uniform"),
     "fedsac-no-aggregation": Neutral("fedsac-no-aggregation(beta=0)", "fedavg"),
-    "cffl": Neutral("cffl(aggregation=mean, clip=1e9)", "fedavg", 1, why=FIRST),
+    "cffl": Neutral("cffl(clip=1e9)", "fedavg", 1, why=FIRST),
     "standalone": Neutral(
         "standalone", "standalone+afl", within=0, why="nothing is sent: the global model never moves"
     ),

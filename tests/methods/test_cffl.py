@@ -129,18 +129,18 @@ class Naive:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "clipped": {"clip": 0.002},
-    "part": {"theta_u": 0.3, "clip": 0.02},
-    "part-layer": {"theta_u": 0.3, "criterion": "layer"},
-    "mean": {"aggregation": "mean"},
+    "clipped": {"aggregation": "sum", "clip": 0.002},
+    "part": {"aggregation": "sum", "theta_u": 0.3, "clip": 0.02},
+    "part-layer": {"aggregation": "sum", "theta_u": 0.3, "criterion": "layer"},
+    "released": {"aggregation": "sum"},
     "reputation": {"aggregation": "reputation", "decay": True},
-    "random": {"download": "random"},
-    "random-part-mean": {"download": "random", "theta_u": 0.5, "aggregation": "mean"},
-    "layer": {"criterion": "layer", "fade": False},
-    "classes": {"by": "classes", "coef": 1 / 6},
-    "classes-mean": {"by": "classes", "aggregation": "mean"},
-    "isolates": {"coef": 0.95},
-    "port": {"port": True, "aggregation": "mean"},
+    "random": {"aggregation": "sum", "download": "random"},
+    "random-part-mean": {"download": "random", "theta_u": 0.5},
+    "layer": {"aggregation": "sum", "criterion": "layer", "fade": False},
+    "classes": {"aggregation": "sum", "by": "classes", "coef": 1 / 6},
+    "classes-mean": {"by": "classes"},
+    "isolates": {"aggregation": "sum", "coef": 0.95},
+    "port": {"port": True},
 }
 
 
@@ -346,7 +346,7 @@ def test_engines_agree_on_every_form(name: str) -> None:
 
 def test_isolated_clients_keep_their_own_work_and_get_nothing() -> None:
     """A client that falls out of R trains on alone: as standalone, for updates that the clip does not touch."""
-    name = "cffl(coef=0.95, clip=100)"
+    name = "cffl(aggregation=sum, coef=0.95, clip=100)"
     settings = {"participation": 1.0, "server_validation": VALIDATION}
     fed = fitted(name, 1, **settings)
     away = (~fed.progress.server[0]["reputable"]).nonzero().flatten().tolist()
@@ -361,7 +361,7 @@ def test_isolated_clients_keep_their_own_work_and_get_nothing() -> None:
 
 def test_batch_norm_statistics_stay_the_clients_own() -> None:
     settings = {"kind": "batchnorm", "sizes": (9, 13, 9), "participation": 1.0, "server_validation": VALIDATION}
-    fed = fitted("cffl", 1, **settings)
+    fed = fitted("cffl:released", 1, **settings)
     alone = fitted("standalone", 1, kind="batchnorm", sizes=(9, 13, 9), participation=1.0)
     P = fed.model.n_params
     assert torch.allclose(fed.progress.given[:, P:], alone.progress.own[:, P:], rtol=0, atol=1e-12)
@@ -384,7 +384,8 @@ def test_it_decides_what_nobody_else_may() -> None:
     assert CFFL(theta_u=0.5).owns == CFFL().owns | {"start"}
     with pytest.raises(eq.MethodError, match="weights"):
         eq.parse("cffl+fedheal")
-    assert eq.parse("cffl:group-port").rules == (CFFL(port=True, aggregation="mean"),)
+    assert eq.parse("cffl:group-port").rules == (CFFL(port=True),)
+    assert eq.parse("cffl:released").rules == (CFFL(aggregation="sum"),)
 
 
 @pytest.mark.parametrize("theta_u", [1.0, 0.3])
