@@ -294,7 +294,7 @@ def test_on_round_that_returns_true_pauses(tmp_path: Path) -> None:
     assert bits(other.state_dict()) == bits(rounds_until(federation(), 9))
 
 
-def test_a_stopped_run_stays_stopped_and_may_go_on() -> None:
+def test_a_stopped_run_stays_stopped_and_may_go_on(caplog: pytest.LogCaptureFixture) -> None:
     fed = federation(validation=0.3, participation=1.0)
     stop = eq.EarlyStopping(2)
     history = fed.fit(60, stop=stop, progress=False)
@@ -303,7 +303,9 @@ def test_a_stopped_run_stays_stopped_and_may_go_on() -> None:
     assert [bool(r.get("stopped")) for r in history.records] == [False] * (n - 1) + [True]
     assert history.stopped == history.summary()["stopped"] == "the validation accuracy has not improved for 2 rounds"
     assert history.summary()["stopped_round"] == n - 1
+    assert not caplog.messages
     assert len(fed.fit(5, stop=stop, progress=False)) == n
+    assert caplog.messages == [f"No round is trained: {history.stopped}."]
     assert len(fed.fit(2, progress=False)) == n + 2
     assert fed.history.stopped == ""
 

@@ -285,7 +285,9 @@ class Federation:
             self._settle(path, total)
         with progress_bar(progress) as bar:
             task = bar.add_task(str(self.method), total=total, completed=self.progress.t, accuracy="")
-            pause = bool(stop is not None and self.records and stop(self.records))
+            pause = stop(self.records) if stop is not None and self.records else False
+            if pause:
+                log.warning("No round is trained: %s.", pause if isinstance(pause, str) else "stop returned True")
             while self.progress.t < total and not pause:
                 record = self._round(total, stop)
                 if record.get("diverged") and not any(before.get("diverged") for before in self.records[:-1]):
