@@ -394,15 +394,15 @@ def test_the_page_lists_every_experiment() -> None:
 
 def test_the_page_of_the_claims_has_every_claim_of_its_papers() -> None:
     page = (DOCS / "claims.md").read_text(encoding="utf-8")
-    told = [name for name in CLAIMS if f"<!-- {name} -->" in page]
-    assert told
-    for name in told:
+    for name in CLAIMS:
         table = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0].strip().splitlines()[2:]
         asked = [(claim, part) for claim in READ[name].claim for part in READ[name].claimed(claim)]
-        assert len(table) == len(asked)
-        for line, (claim, part) in zip(table, asked, strict=True):
+        of_models = 4 if name == "claims/fedism" else 0  # both variants, both kinds of clients: what records do not have
+        assert len(table) == len(asked) + of_models
+        for line, (claim, part) in zip(table, asked, strict=False):
             assert line.startswith(f"| {claim.text} ({claim.source}) | {part.title} | {claim.row} − ")
-            assert "not run" not in line
+        assert all(" finds flatter minima for " in line for line in table[len(asked) :])
+        assert not any("not run" in line for line in table)
 
 
 def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
