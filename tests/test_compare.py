@@ -281,6 +281,18 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
         assert_same_run(executed(tmp_path / path.name, runs.load(path)), path)
 
 
+def test_what_can_hardly_learn_is_said_once_and_before_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("equipoise.runs.comparison.complete", lambda paths, *_: {paths[0]: "not run"})
+    sizes = config().scenario_options
+    configs = [configure(m, scenario_options=sizes, **SMALL, seed=k) for m in ("fedavg", "dp") for k in range(2)]
+    with pytest.raises(RunError, match="not run"):
+        compare(configs, tmp_path / "c")
+    (said,) = caplog.messages
+    assert said.startswith("dp: the noise in the mean of ")
+
+
 # refused
 def test_a_comparison_that_cannot_be_made_is_refused(compared: Path, equipoise: Call, tmp_path: Path) -> None:
     for given, expected in (

@@ -148,6 +148,26 @@ def test_the_server_sees_the_noised_update_whatever_its_rule() -> None:
 
 
 # hyper-parameters
+def test_noise_that_drowns_what_is_learnt_is_said_before_training(caplog: pytest.LogCaptureFixture) -> None:
+    theta = torch.zeros(10_000)
+    setup = eq.Setup(theta, (10_000,), torch.ones(4))
+    assert not DP(noise=0.19).doubt(setup)  # noise z C sqrt(P / M) = 9.5 C
+    assert " of 4 clients is about 10 times as long" in DP(noise=0.2).doubt(setup)
+    assert "with noise=0.02, " in DP(noise=0.2).doubt(setup)
+    assert " of 1 client is about 20 times" in DP(noise=0.2).doubt(replace(setup, asked=1))
+    assert not DP(noise=0).doubt(setup)
+    data = [(torch.randn(4, 50), torch.arange(4) % 2)] * 2
+    fed = eq.Federation(torch.nn.Linear(50, 2), data, "dp(noise=5)", eq.SGD(lr=0.1))
+    fed.fit(1, progress=False)
+    assert [text for text in caplog.messages if "noise" in text] == [
+        "dp(noise=5): the noise in the mean of 2 clients is about 36 times as long as an update may be, so little or nothing can be "
+        "learnt. It would be as long with noise=0.14, which protects less; more clients in a round or a smaller network bring it down, too."
+    ]
+    caplog.clear()
+    fed.fit(1, progress=False)
+    assert not caplog.messages
+
+
 def test_values() -> None:
     assert parse("dp(clip=inf, noise=0)").rules == (DP(math.inf, 0),)
     assert parse(str(parse("dp(clip=inf, noise=0)"))) == parse("dp(clip=inf, noise=0)")

@@ -397,7 +397,9 @@ def test_the_page_of_the_claims_has_every_claim_of_its_papers() -> None:
     for name in CLAIMS:
         table = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0].strip().splitlines()[2:]
         asked = [(claim, part) for claim in READ[name].claim for part in READ[name].claimed(claim)]
-        of_models = 4 if name == "claims/fedism" else 0  # both variants, both kinds of clients: what records do not have
+        of_models = (
+            4 if name == "claims/fedism" else 0
+        )  # both variants, both kinds of clients: what records do not have
         assert len(table) == len(asked) + of_models
         for line, (claim, part) in zip(table, asked, strict=False):
             assert line.startswith(f"| {claim.text} ({claim.source}) | {part.title} | {claim.row} − ")

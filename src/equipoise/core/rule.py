@@ -350,6 +350,10 @@ class Rule:
     def check(self, solver: Solver) -> None:
         """Refuse a solver that lacks what the rule needs, with a ``TypeError`` that says which to use."""
 
+    def doubt(self, setup: Setup) -> str:
+        """Why little can be learnt with this network and these clients, said before the first round; empty if nothing speaks against it."""
+        return ""
+
     # before the first round
     def client_state(self, setup: Setup) -> State:
         """The state of one client before its first visit."""
@@ -431,7 +435,9 @@ class Rule:
 
 
 HOOKS = tuple(  # in order of time
-    name for name, value in vars(Rule).items() if isfunction(value) and not name.startswith("_") and name != "check"
+    name
+    for name, value in vars(Rule).items()
+    if isfunction(value) and not name.startswith("_") and name not in ("check", "doubt")
 )
 
 

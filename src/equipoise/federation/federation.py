@@ -278,6 +278,9 @@ class Federation:
         never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
         if never:
             log.warning("The last round is %d, and joins lets %s begin later, so never.", total - 1, some(never))
+        for why in [rule.doubt(self.trial.setup) for rule in self.method.rules if not self.progress.t]:
+            if why:
+                log.warning("%s: %s", self.method, why)
         path = Path(directory) if directory is not None else None
         self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
         self.prepare(total, progress=progress)

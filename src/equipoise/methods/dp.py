@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Rule, Visit
+from equipoise.core.rule import Rule, Setup, Visit
 from equipoise.system.ranges import INF, number
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
+
+LOUD = 10  # times the longest update: where noise leaves little or nothing of what is learnt
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,17 @@ class DP(Rule):
     @property
     def seals(self) -> bool:
         return self.noise > 0
+
+    def doubt(self, setup: Setup) -> str:
+        M = setup.asked or setup.n_clients
+        quiet = math.sqrt(M / setup.n_params)  # the noise with which their mean is C long
+        if self.noise < LOUD * quiet:
+            return ""
+        return (
+            f"the noise in the mean of {M} client{'s' * (M > 1)} is about {self.noise / quiet:,.0f} times as long as an update may be, "
+            f"so little or nothing can be learnt. It would be as long with noise={quiet:.2g}, which protects less; "
+            "more clients in a round or a smaller network bring it down, too."
+        )
 
     def private(self, model: Model) -> Tensor | None:
         buffers = torch.arange(model.size) >= model.n_params

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_json, sealed_json
 from equipoise.system.threads import cores
+
+log = logging.getLogger(__name__)
 
 ORDER = "comparison.json"  # the runs of a comparison, the reference first
 POLL = 0.2  # seconds between looks at the running processes
@@ -80,6 +83,10 @@ def compare(
             raise ValueError(f"The method {configs[k].label} is given twice. Name each once.")
     if simulated(configs[0]):
         runs.check(configs[0])
+    begins = {c.label: c for c, path in zip(configs, paths, strict=True) if not runs.finished(path)}
+    for label, config in begins.items():
+        for why in runs.doubts(config):
+            log.warning("%s: %s", label, why)
     for config, path in zip(configs, paths, strict=True):
         runs.start(config, path)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))

@@ -17,8 +17,10 @@ import torch
 from torch import nn
 
 from equipoise import flower, networks, scenarios
+from equipoise.core.draws import cohort_size
 from equipoise.core.model import Model
 from equipoise.core.presence import Presence
+from equipoise.core.rule import Setup, overrides
 from equipoise.core.settings import SIMULATED, made
 from equipoise.data.holdings import examples
 from equipoise.federation import checkpoint
@@ -136,6 +138,17 @@ def check(config: RunConfig) -> None:
     data, net = _made(config)
     _check_memory(config, data, net)
     Presence.of(config, data.client_names, data.client_groups, data.sizes)
+
+
+def doubts(config: RunConfig) -> list[str]:
+    """Why a run can be expected to learn little, by the rules of its method; see :meth:`equipoise.Rule.doubt`."""
+    rules = [rule for rule in parse(config.method).rules if overrides(rule, "doubt")]
+    if not rules:
+        return []
+    data, net = _made(config)
+    model, sizes = Model(net), torch.tensor(data.sizes)
+    setup = Setup(model.initial, model.layout, sizes, asked=cohort_size(len(sizes), config.participation))
+    return [why for rule in rules if (why := rule.doubt(setup))]
 
 
 def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
