@@ -113,10 +113,16 @@ def complete(paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None
     """
     resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
     left = [path for path in paths if not runs.finished(path)]
+    ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
+
+    def so_far() -> int:
+        ended.update({path: _rounds(path) for path in paths if path not in ended and runs.finished(path)})
+        return sum(ended.get(path) or _rounds(path) for path in paths)
+
     return side_by_side(
         {path: [*resume, str(path)] for path in left},
         jobs,
-        None if on_progress is None else lambda _: on_progress(sum(_rounds(path) for path in paths)),
+        None if on_progress is None else lambda _: on_progress(so_far()),
         data={path: _data(runs.load(path)) for path in left},
     )
 
