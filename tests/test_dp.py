@@ -487,3 +487,20 @@ def test_the_command_reads_a_run(tmp_path: Path, equipoise: Any) -> None:
     ended = equipoise("privacy", str(tmp_path / "b"))
     assert ended.status == 2
     assert "its method fedavg adds no noise" in ended.err
+
+
+def test_no_key_is_made_unless_a_rule_draws_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from equipoise.engines import job
+
+    asked: list[int] = []
+    made = job.key
+    monkeypatch.setattr(
+        job, "key", lambda seed, t, client, secret=None: asked.append(client) or made(seed, t, client, secret)
+    )
+    data = [(torch.randn(6, 3), torch.arange(6) % 2) for _ in range(3)]
+    for engine in ("sequential", "stacked"):
+        eq.Federation(torch.nn.Linear(3, 2), data, "fedprox", engine=engine).fit(1, progress=False)
+        assert asked == []
+        eq.Federation(torch.nn.Linear(3, 2), data, "dp", engine=engine).fit(1, progress=False)
+        assert sorted(asked) == [0, 1, 2]
+        asked.clear()

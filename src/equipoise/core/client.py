@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add, and_
@@ -15,6 +15,8 @@ from equipoise.core.alignment import aligned
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Gradient, Out, Rule, State, Visit, overrides
 
+Keys = Callable[[], Sequence[bytes]]
+
 
 def visit_client(
     rules: Sequence[Rule],
@@ -26,7 +28,7 @@ def visit_client(
     messages: Sequence[State],
     private: Tensor | None = None,
     held: Tensor | None = None,
-    keys: Sequence[bytes] = (),
+    keys: Keys | None = None,
 ) -> tuple[Tensor, list[State], list[State], Tensor]:
     """Train from the received model and report: the client side of every method.
 
@@ -38,7 +40,7 @@ def visit_client(
     received : the model that the server sent, parameters and buffers [..., G].
     private : coordinates [G] that never leave the client, or None.
     held : coordinates [..., G] of the client's submodel, or None; the others do not train.
-    keys : the key from which each client draws its noise; without them a rule that adds noise raises ``ValueError``.
+    keys : makes the key from which each client draws its noise, where a rule adds any; without them such a rule raises ``ValueError``.
 
     Returns
     -------
@@ -52,7 +54,7 @@ def visit_client(
         Visit(received, oracle.n_params, s, m, oracle, t, rounds, own, shared)
         for s, m in zip(states, messages, strict=True)
     ]
-    if keys:
+    if keys is not None:
         like = received[..., : oracle.n_params]
         visits = [replace(v, normal=partial(_normal, keys, r, like)) for r, v in zip(rules, visits, strict=True)]
     paired = list(zip(rules, visits, strict=True))
@@ -123,9 +125,9 @@ def _sent(
     return torch.cat([sent, trained[..., P:]], -1)
 
 
-def _normal(keys: Sequence[bytes], rule: Rule, like: Tensor) -> Tensor:
+def _normal(keys: Keys, rule: Rule, like: Tensor) -> Tensor:
     """Standard normal numbers [..., P] of each client, drawn on the CPU whatever the device."""
-    drawn = [draws.normal(key, type(rule).__name__, like.shape[-1], like.dtype) for key in keys]
+    drawn = [draws.normal(key, type(rule).__name__, like.shape[-1], like.dtype) for key in keys()]
     return torch.stack(drawn).view(like.shape).to(like.device)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from equipoise.core.compiled import LANES, as_rows, loops
 from equipoise.system import threads
 
 BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones cost overhead
@@ -225,28 +226,63 @@ def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tenso
     """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
     w = weights.to(updates.dtype)
     step = torch.empty_like(updates[0])
+    fast = loops(updates) if isinstance(mask, Bits) else None
 
     def some(parts: list[slice]) -> None:
-        for part, u, c in _masked(updates, mask, parts):
-            torch.mv(u.T, w, out=step[part])
-            if c is not None:
-                step[part] *= _scale(w, c)
+        if fast is not None and isinstance(mask, Bits):
+            place = parts[0].start, parts[-1].stop
+            fast.masked_mean(as_rows(updates), mask.bits.numpy(), w.numpy(), w.sum().numpy()[()], *place, step.numpy())
+        else:
+            for part, u, c in _masked(updates, mask, parts):
+                step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, w)
 
     over_columns(some, updates)
     return step
 
 
+def masked_mean(u: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    """The mean [n] of masked columns ``u`` [M, n] with weights ``w`` [M] scaled to those that ``c`` [M, n] keeps; one row after the other."""
+    above, below = torch.zeros_like(u[0]), torch.zeros_like(u[0])
+    for x, there, weight in zip(u, c, w, strict=True):
+        below += weight * there
+        above += weight * x
+    return above * torch.nan_to_num_(w.sum() / below, 0, 0, 0)
+
+
+def square_sums(u: Tensor) -> Tensor:
+    """Squared length of each row of ``u`` [M, n]: [M], in float64, by :data:`LANES` sums side by side that are then added up in pairs."""
+    v = u.double().square()
+    whole = v.shape[1] // LANES * LANES
+    lanes = v.new_zeros(len(v), LANES)
+    if whole:
+        folded = v[:, :whole].unflatten(1, (-1, LANES))
+        lanes += torch.from_numpy(np.add.reduce(folded.numpy(), 1)) if v.device.type == "cpu" else folded.sum(1)
+    lanes[:, : v.shape[1] - whole] += v[:, whole:]
+    while lanes.shape[1] > 1:
+        lanes = lanes[:, : lanes.shape[1] // 2] + lanes[:, lanes.shape[1] // 2 :]
+    return lanes[:, 0]
+
+
 def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] = ()) -> Tensor:
     """Squared length of each (masked) row of [M, P], summed in float64: [M]; with a ``layout``, of each of its T tensors: [M, T]."""
     borders = np.cumsum([0, *(layout or rows.shape[1:])]).tolist()
+    fast = loops(rows) if mask is None or isinstance(mask, Bits) else None
+    bits = mask.bits.numpy() if fast is not None and isinstance(mask, Bits) else None
+
+    def pieces(part: slice) -> Iterator[tuple[int, slice]]:
+        for k in range(bisect(borders, part.start) - 1, bisect_left(borders, part.stop)):
+            yield k, slice(max(borders[k], part.start), min(borders[k + 1], part.stop))
 
     def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(len(rows), len(borders) - 1, dtype=torch.float64, device=rows.device)
-        for part, u in _doubled(rows, mask, parts):
-            for k in range(bisect(borders, part.start) - 1, bisect_left(borders, part.stop)):
-                inside = slice(max(borders[k] - part.start, 0), borders[k + 1] - part.start)
-                total[:, k] += torch.linalg.vector_norm(u[:, inside], dim=1).square_()
-        return total
+        total = torch.zeros(len(borders) - 1, len(rows), dtype=torch.float64, device=rows.device)
+        if fast is not None:
+            for k, piece in (found for part in parts for found in pieces(part)):
+                fast.square_norms(as_rows(rows), bits, piece.start, piece.stop, total[k].numpy())
+            return total.T
+        for part, u, _ in _masked(rows, mask, parts):
+            for k, piece in pieces(part):
+                total[k] += square_sums(u[:, piece.start - part.start : piece.stop - part.start])
+        return total.T
 
     total = _total(over_columns(some, rows))
     return total if layout else total[:, 0]

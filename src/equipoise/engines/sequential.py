@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -56,7 +57,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             job.take(job.messages, row),
             job.private,
             None if job.held is None else job.held[row],
-            job.keys([row]),
+            partial(job.keys, [row]),
         )
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
     return Answer((row,), trained[None], reports, states, losses=loss[None])

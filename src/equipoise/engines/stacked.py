@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from equipoise.core.client import visit_client
 from equipoise.core.model import Model, Stacked
@@ -102,6 +103,6 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         job.take(job.messages, index),
         job.private,
         None if job.held is None else job.held[index],
-        job.keys(rows),
+        partial(job.keys, rows),
     )
     return Answer(rows, trained, reports, states, losses=losses)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.compiled import as_rows, loops
 from equipoise.core.maths import Bits, at_least, in_memory, over_columns, put, take
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
@@ -80,10 +81,17 @@ class FPHL(Rule):
         mask, most = Bits.empty(updates), int(n.max()) + 1
         lengths = n.unique()
         groups = [n == k for k in lengths] if len(lengths) > 1 else [slice(None)]
+        kind, fast = torch.searchsorted(lengths, n), loops(updates)
         need, n = self.needed(n).to(after.dtype)[:, None], n.to(after.dtype)
 
         def some(parts: list[slice]) -> Tensor:
             tally = torch.zeros(len(groups), most, dtype=torch.int64, device=n.device)
+            if fast is not None:
+                fast.agreements(
+                    *map(as_rows, (updates, before, after)), n.numpy(), need[:, 0].numpy(), kind.numpy(), parts[0].start, parts[-1].stop,
+                    self.zero == "down", self.history == "inclusive", tally.numpy(), mask.bits.numpy(),
+                )  # fmt: skip
+                return tally
             for part in parts:
                 up = at_least(updates[:, part], 0, above=self.zero == "down")
                 ups = torch.add(before[:, part], up, out=after[:, part])
