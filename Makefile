@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SITES := $(VENV)/.sites
 JOBS ?= 2
 
-.PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower clean
+.PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower defaults clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
+	@echo "make defaults  every method on every scenario that needs no files, for docs/defaults.md (about an hour)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
@@ -24,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(SITES): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-sim,privacy,medical,mlflow,tensorboard,wandb,measures,notebook]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-sim,privacy,medical,mlflow,tensorboard,wandb,measures,notebook,fast]'
 	@touch $@
 
 run: $(STAMP)
@@ -56,7 +57,7 @@ dist: $(STAMP)
 	cd dist && .venv/bin/equipoise run --method fedheal --rounds 2 --epochs 1 --network 'mlp(hidden=[16])' --runs .runs
 	rm -rf dist/.venv dist/.runs
 
-bench: $(STAMP)
+bench: $(SITES)
 	$(BIN)/python benchmarks/round.py --write
 	$(BIN)/python benchmarks/kernels.py --write
 	$(BIN)/python benchmarks/scale.py --write
@@ -72,6 +73,9 @@ bench-flower: $(SITES)
 
 bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py --write
+
+defaults: $(STAMP)
+	$(BIN)/python tools/defaults.py --jobs $(JOBS)
 
 clean:
 	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache
