@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,8 +11,7 @@ from torch import Tensor
 
 from equipoise.core import compiled, maths
 from equipoise.methods.fphl import FPHL
-
-pytest.importorskip("numba")
+from equipoise.system import threads
 
 SHAPES = [(1, 1), (2, 63), (3, 64), (3, 65), (4, 4096), (5, 4097), (3, 20_000), (20, 60_001)]
 
@@ -24,46 +24,70 @@ def drawn(M: int, n: int, dtype: torch.dtype, wide: bool) -> Tensor:
     return matrix[:, 5 * wide // 2 :][:, :n]
 
 
-def both(monkeypatch: pytest.MonkeyPatch, compute: Callable[[], tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """With and without the loops."""
-    found = []
-    for large in (0, 1 << 62):
-        monkeypatch.setattr(compiled, "LARGE", large)
-        found.append(compute())
-    return found
+def several(matrix: Tensor, compute: Callable[[], tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
+    """Without the loops, and with them in one thread and in two; in blocks so small that there are several runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maths, "BLOCK", 1 << 12)
+        patch.setattr(maths, "SHORTEST", 1)
+        for large, n in ((1 << 62, 1), (0, 1), (0, 2)):
+            patch.setattr(compiled, "LARGE", large)
+            assert (compiled.loops(matrix) is None) == (large > 0)
+            with threads.allow(n):
+                yield compute()
 
 
+def same(matrix: Tensor, compute: Callable[[], tuple[Tensor, ...]]) -> None:
+    plain, *fast = several(matrix, compute)
+    for found in fast:
+        assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+
+
+@pytest.fixture
+def numba() -> None:
+    pytest.importorskip("numba")
+
+
+def kept_of(shape: tuple[int, int]) -> tuple[Tensor, maths.Bits]:
+    """A mask with a column that nobody keeps, and its bits."""
+    kept = drawn(*shape, torch.float64, False) > -0.5
+    kept[:, :: shape[1] // 2 + 1] = False
+    mask = maths.Bits.empty(kept)
+    for part in maths.blocks(*shape):
+        mask.put(part, kept[:, part].to(torch.uint8))
+    return kept, mask
+
+
+@pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("wide", [False, True])
-def test_reductions_have_the_same_bits(
-    shape: tuple[int, int], dtype: torch.dtype, wide: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtype, wide: bool) -> None:
     u = drawn(*shape, dtype, wide)
-    kept = drawn(*shape, torch.float64, False) > -0.5
-    kept[:, :: shape[1] // 2 + 1] = False  # a column that nobody keeps
-    mask = maths.Bits.empty(u)
-    for part in maths.blocks(*shape):
-        mask.put(part, kept[:, part].to(torch.uint8))
-    w = maths.simplex(torch.rand(shape[0], dtype=torch.float64))
+    kept, mask = kept_of(shape)
+    convex = maths.simplex(torch.rand(shape[0], dtype=torch.float64))
+    signed = torch.randn(shape[0], dtype=torch.float64)  # as FairFed's coefficients may be
     layout = [n for n in (shape[1] // 3, shape[1] - shape[1] // 3) if n]
 
     def compute() -> tuple[Tensor, ...]:
         every = [maths.square_norms(u, c, of) for c in (None, mask) for of in ((), layout)]
-        return *every, maths.combine(u, w, mask)
+        return *every, *(maths.combine(u, w, mask) for w in (convex, signed, 0 * convex))
 
-    for fast, plain in zip(*both(monkeypatch, compute), strict=True):
-        assert torch.equal(fast, plain)
-    assert torch.equal(maths.square_norms(u, mask), maths.square_norms(u, kept))
+    same(u, compute)
+    assert torch.allclose(maths.square_norms(u, mask), (u.double() * kept).square().sum(1), rtol=1e-12)
+    expected = (maths.shares(convex, kept) * u.double()).sum(0)
+    assert torch.allclose(
+        maths.combine(u, convex, mask).double(), expected, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=1e-12
+    )
 
 
+@pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("history", ["inclusive", "exclusive"])
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("zero", ["up", "down"])
 @pytest.mark.parametrize("counts", [torch.uint8, torch.int16])
 @pytest.mark.parametrize("wide", [False, True])
 def test_masks_counts_and_tallies_are_the_same(
-    history: str, strict: bool, zero: str, counts: torch.dtype, wide: bool, monkeypatch: pytest.MonkeyPatch
+    history: str, strict: bool, zero: str, counts: torch.dtype, wide: bool
 ) -> None:
     M, n = 4, 9_001
     rule = FPHL(tau=0.6, history=history, strict=strict, zero=zero)  # type: ignore[arg-type]
@@ -75,24 +99,40 @@ def test_masks_counts_and_tallies_are_the_same(
     def compute() -> tuple[Tensor, ...]:
         after = torch.empty_like(before)
         mask, tally = rule.keep(u, before, after, seen)
-        return mask.dense(), tally, after
+        return mask.bits, tally, after
 
-    for fast, plain in zip(*both(monkeypatch, compute), strict=True):
-        assert torch.equal(fast, plain)
+    same(u, compute)
 
 
-def test_small_matrices_and_those_on_a_device_have_none() -> None:
+@pytest.mark.usefixtures("numba")
+def test_counts_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "LARGE", 0)
+    before = torch.full((2, 100), 9, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="more rounds than it took part in"):
+        FPHL().keep(torch.ones(2, 100), before, torch.empty_like(before), torch.tensor([3, 3], dtype=torch.int16))
+
+
+def test_which_matrices_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones, those on a device, of another dtype, and those whose entries are no neighbours or whose rows overlap."""
     assert compiled.loops(torch.empty(2, 3)) is None
-    large = torch.empty(1, 1, device="meta").expand(1 << 12, 1 << 13)
-    assert compiled.loops(large) is None
-    assert compiled.loops(torch.empty(1, 1).expand(1 << 12, 1 << 13)) is None  # its entries are not neighbours
+    monkeypatch.setattr(compiled, "LARGE", 0)
+    assert compiled.loops(torch.empty(4, 4, device="meta")) is None
+    assert compiled.loops(torch.empty(4, 4, dtype=torch.float16)) is None
+    assert compiled.loops(torch.empty(4, 4).T) is None
+    assert compiled.loops(torch.empty(1, 4).expand(3, -1)) is None
+    assert compiled.loops(torch.empty(12).as_strided((3, 4), (2, 1))) is None
 
 
 def test_without_numba_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+    compiled._compiled.cache_clear()
+    try:
+        monkeypatch.setitem(sys.modules, "numba", None)
+        monkeypatch.setattr(compiled, "LARGE", 0)
+        assert compiled.loops(torch.empty(2, 3)) is None
+    finally:
+        compiled._compiled.cache_clear()
 
-    compiled._compiled.cache_clear()
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr(compiled, "LARGE", 0)
-    assert compiled.loops(torch.empty(2, 3)) is None
-    compiled._compiled.cache_clear()
+
+def test_lengths_of_updates_that_require_gradients_are_numbers() -> None:
+    u = torch.ones(2, 3, requires_grad=True)
+    assert maths.square_norms(u).tolist() == [3, 3]

@@ -16,7 +16,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor
 
-LARGE: Final = 1 << 24  # entries from which on it pays to compile, which takes seconds in every process
+LARGE: Final = (
+    1 << 25
+)  # entries from which on compiling, which takes seconds in every process, pays after tens of rounds
 LANES: Final = 64  # sums that are made side by side
 WIDTH: Final = 4096  # columns at a time; whole bytes of bits
 EIGHT: Final = np.uint64(0x0101010101010101)  # a byte, eight times
@@ -34,6 +36,10 @@ def agreements(
     """FPHL's counts of columns ``first`` to ``last``: rises into ``after``, agreements into ``tally`` [L, n], and which of them reach ``need`` into ``bits``.
 
     ``kind`` [M] is the row of ``tally`` of each client.
+
+    Raises
+    ------
+    ValueError : more rises than rounds.
     """
     agree = np.empty(WIDTH, before.dtype)
     kept = np.zeros(WIDTH, np.uint8)
@@ -54,8 +60,12 @@ def agreements(
                 new[j] = old[j] + up
                 ups = new[j] if inclusive else old[j]
                 agree[j] = ups if up else n - ups
+            wrong = False
             for j in range(width):
                 kept[j] = agree[j] >= least
+                wrong |= (agree[j] > n) | (agree[j] < 0)
+            if wrong:
+                raise ValueError("A client has risen in more rounds than it took part in: the counts are damaged.")
             kept[width:] = 0
             for j in range(0, width - 3, 4):
                 counts[0, agree[j]] += 1
@@ -69,8 +79,8 @@ def agreements(
         tally[kind[m]] += counts.sum(0)
 
 
-def square_norms(rows: Array, bits: Array | None, first: int, last: int, out: Array) -> None:
-    """Add the squared length of every row's (masked) columns ``first`` to ``last`` to ``out`` [M]: see ``maths.square_sums``."""
+def square_sums(rows: Array, bits: Array | None, first: int, last: int, out: Array) -> None:
+    """Add the squares of every row's (masked) columns ``first`` to ``last``, as lanes, to ``out`` [M, LANES]: see ``maths.square_sums``."""
     lanes = np.empty(LANES, np.float64)
     eight = np.full(WIDTH // 8 + 1, PICK)  # a tensor may begin inside a byte of bits
     there = eight.view(np.uint8)
@@ -89,20 +99,14 @@ def square_norms(rows: Array, bits: Array | None, first: int, last: int, out: Ar
             for j in range(whole, width):
                 x = np.float64(row[j]) if there[skip + j] else 0.0
                 lanes[j - whole] += x * x
-        width = LANES
-        while width > 1:
-            width //= 2
-            for lane in range(width):
-                lanes[lane] += lanes[width + lane]
-        out[m] += lanes[0]
+        out[m] += lanes
 
 
 def masked_mean(rows: Array, bits: Array, weights: Array, total: float, first: int, last: int, out: Array) -> None:
     """The mean of columns ``first`` to ``last`` over the rows that keep them: see ``maths.masked_mean``."""
-    above, below = np.empty(WIDTH, rows.dtype), np.empty(WIDTH, rows.dtype)
+    above, below = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
     eight = np.empty(WIDTH // 8, np.uint64)
     there = eight.view(np.uint8)
-    nothing = weights[0] - weights[0]  # of their dtype: a plain 0 would make all of this float64
     for start in range(first, last, WIDTH):
         width = min(WIDTH, last - start)
         above[:width] = 0
@@ -112,18 +116,19 @@ def masked_mean(rows: Array, bits: Array, weights: Array, total: float, first: i
             for k in range((width + 7) // 8):
                 eight[k] = (np.uint64(bits[m, start // 8 + k]) * EIGHT) & PICK
             for j in range(width):
-                c = w if there[j] else nothing
+                c = w if there[j] else 0.0
                 below[j] += c
-                above[j] += c * row[j]
+                above[j] += c * np.float64(row[j])
         for j in range(width):
-            out[start + j] = above[j] * (total / below[j]) if below[j] > 0 else 0
+            scale = total / below[j]
+            out[start + j] = above[j] * scale if np.isfinite(scale) else 0.0
 
 
 class Loops(NamedTuple):
     """The three, compiled."""
 
     agreements: Callable[..., None]
-    square_norms: Callable[..., None]
+    square_sums: Callable[..., None]
     masked_mean: Callable[..., None]
 
 
@@ -134,13 +139,14 @@ def _compiled() -> Loops | None:
     except ImportError:
         return None
     compiled = njit(nogil=True, error_model="numpy")
-    return Loops(compiled(agreements), compiled(square_norms), compiled(masked_mean))
+    return Loops(compiled(agreements), compiled(square_sums), compiled(masked_mean))
 
 
 def loops(matrix: Tensor) -> Loops | None:
     """The loops, if they are to be used for ``matrix`` [M, P]."""
-    suits = matrix.device.type == "cpu" and matrix.dtype in (torch.float32, torch.float64) and matrix.stride(1) == 1
-    return _compiled() if suits and matrix.numel() >= LARGE else None
+    known = matrix.device.type == "cpu" and matrix.dtype in (torch.float32, torch.float64)
+    neighbours = matrix.stride(1) == 1 and (len(matrix) == 1 or matrix.stride(0) >= matrix.shape[1])
+    return _compiled() if known and neighbours and matrix.numel() >= LARGE else None
 
 
 def as_rows(matrix: Tensor) -> Array:

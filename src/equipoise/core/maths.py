@@ -225,42 +225,49 @@ def _total(sums: Sequence[Tensor]) -> Tensor:
 def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
     """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
     w = weights.to(updates.dtype)
+    exact = weights.detach().double()
+    total = float(_downwards(exact[:, None]))
     step = torch.empty_like(updates[0])
     fast = loops(updates) if isinstance(mask, Bits) else None
 
     def some(parts: list[slice]) -> None:
         if fast is not None and isinstance(mask, Bits):
             place = parts[0].start, parts[-1].stop
-            fast.masked_mean(as_rows(updates), mask.bits.numpy(), w.numpy(), w.sum().numpy()[()], *place, step.numpy())
+            fast.masked_mean(as_rows(updates), mask.bits.numpy(), exact.numpy(), total, *place, step.numpy())
         else:
             for part, u, c in _masked(updates, mask, parts):
-                step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, w)
+                step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, exact, total)
 
     over_columns(some, updates)
     return step
 
 
-def masked_mean(u: Tensor, c: Tensor, w: Tensor) -> Tensor:
-    """The mean [n] of masked columns ``u`` [M, n] with weights ``w`` [M] scaled to those that ``c`` [M, n] keeps; one row after the other."""
-    above, below = torch.zeros_like(u[0]), torch.zeros_like(u[0])
-    for x, there, weight in zip(u, c, w, strict=True):
-        below += weight * there
-        above += weight * x
-    return above * torch.nan_to_num_(w.sum() / below, 0, 0, 0)
+def _downwards(x: Tensor) -> Tensor:
+    """Sum [n] of the rows of ``x`` [M, n], on a CPU one after the other."""
+    if x.device.type != "cpu":
+        return x.sum(0)
+    rows = x.numpy()
+    return torch.from_numpy(
+        np.add.reduce(rows, 0) if rows.shape[1] > 1 else np.add.accumulate(rows, 0)[-1]
+    )  # of one column NumPy would add pairs
 
 
-def square_sums(u: Tensor) -> Tensor:
-    """Squared length of each row of ``u`` [M, n]: [M], in float64, by :data:`LANES` sums side by side that are then added up in pairs."""
-    v = u.double().square()
+def masked_mean(u: Tensor, c: Tensor, w: Tensor, total: float) -> Tensor:
+    """Mean [n] of masked columns ``u`` [M, n] with weights ``w`` [M], of sum ``total``, scaled to those that ``c`` [M, n] keeps; in float64."""
+    above, below = (_downwards(x.detach().double() * w[:, None]) for x in (u, c))
+    scale = torch.full_like(below, total) / below  # a number over a tensor would be a product with its inverse
+    return (above * torch.nan_to_num_(scale, 0, 0, 0)).to(u.dtype)
+
+
+def square_sums(v: Tensor) -> Tensor:
+    """Sums [M, LANES] of the columns of squares ``v`` [M, n], each of every :data:`LANES`-th column from its own on, one after the other."""
     whole = v.shape[1] // LANES * LANES
     lanes = v.new_zeros(len(v), LANES)
     if whole:
         folded = v[:, :whole].unflatten(1, (-1, LANES))
         lanes += torch.from_numpy(np.add.reduce(folded.numpy(), 1)) if v.device.type == "cpu" else folded.sum(1)
     lanes[:, : v.shape[1] - whole] += v[:, whole:]
-    while lanes.shape[1] > 1:
-        lanes = lanes[:, : lanes.shape[1] // 2] + lanes[:, lanes.shape[1] // 2 :]
-    return lanes[:, 0]
+    return lanes
 
 
 def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] = ()) -> Tensor:
@@ -274,15 +281,18 @@ def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] =
             yield k, slice(max(borders[k], part.start), min(borders[k + 1], part.stop))
 
     def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(len(borders) - 1, len(rows), dtype=torch.float64, device=rows.device)
+        lanes = torch.zeros(len(borders) - 1, len(rows), LANES, dtype=torch.float64, device=rows.device)
         if fast is not None:
             for k, piece in (found for part in parts for found in pieces(part)):
-                fast.square_norms(as_rows(rows), bits, piece.start, piece.stop, total[k].numpy())
-            return total.T
-        for part, u, _ in _masked(rows, mask, parts):
-            for k, piece in pieces(part):
-                total[k] += square_sums(u[:, piece.start - part.start : piece.stop - part.start])
-        return total.T
+                fast.square_sums(as_rows(rows), bits, piece.start, piece.stop, lanes[k].numpy())
+        else:
+            for part, u in _doubled(rows.detach(), mask, parts):
+                v = u.square_()
+                for k, piece in pieces(part):
+                    lanes[k] += square_sums(v[:, piece.start - part.start : piece.stop - part.start])
+        while lanes.shape[-1] > 1:
+            lanes = lanes[..., : lanes.shape[-1] // 2] + lanes[..., lanes.shape[-1] // 2 :]
+        return lanes[..., 0].T
 
     total = _total(over_columns(some, rows))
     return total if layout else total[:, 0]
