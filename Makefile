@@ -16,7 +16,7 @@ help:
 	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
-	@echo "make defaults  every method on every scenario that needs no files, for docs/defaults.md (about an hour)"
+	@echo "make defaults  every method on every scenario that needs no files, for docs/defaults.md (45 minutes)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import claims
 import pytest
 
 from equipoise import networks
@@ -392,19 +393,26 @@ def test_the_page_lists_every_experiment() -> None:
     assert shown == table, f"the table in docs/experiments.md must be\n\n{table}\n"
 
 
-def test_the_page_of_the_claims_has_every_claim_of_its_papers() -> None:
+def test_the_page_of_the_claims_has_every_claim_of_its_experiment_files() -> None:
     page = (DOCS / "claims.md").read_text(encoding="utf-8")
     for name in CLAIMS:
         table = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0].strip().splitlines()[2:]
         asked = [(claim, part) for claim in READ[name].claim for part in READ[name].claimed(claim)]
-        of_models = (
-            4 if name == "claims/fedism" else 0
-        )  # both variants, both kinds of clients: what records do not have
+        of_models = 6 if name == "claims/fedism" else 0  # of both variants, from models and not from records
         assert len(table) == len(asked) + of_models
         for line, (claim, part) in zip(table, asked, strict=False):
             assert line.startswith(f"| {claim.text} ({claim.source}) | {part.title} | {claim.row} − ")
-        assert all(" finds flatter minima for " in line for line in table[len(asked) :])
+        assert all(" has flatter minima for " in line for line in table[len(asked) :])
         assert not any("not run" in line for line in table)
+
+
+def test_the_first_table_of_the_claims_counts_the_verdicts_of_the_others() -> None:
+    page = claims.PAGE.read_text(encoding="utf-8")
+    papers = {READ[name].paper: claims.between(page, name) for name in CLAIMS}
+    assert claims.between(page, "claims") == [*claims.overview(papers)]
+    line = "| A claim (Table 1) | x | a − b, AVG: higher | +1.00 | 5 | not run |"
+    with pytest.raises(ValueError, match="Mine: A claim: expected a verdict; found not run"):
+        [*claims.overview({"Mine": ["", "", line]})]
 
 
 def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:

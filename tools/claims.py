@@ -2,67 +2,145 @@
 
 equipoise reproduce claims/fedheal    # and fedld, fedism, fedsac
 python tools/claims.py
+
+A claim whose runs are not there keeps the line that it has.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from equipoise.analysis.landscape import landscape
 from equipoise.analysis.states import states
 from equipoise.metrics.statistics import judge
-from equipoise.report.claims import JudgedClaim
-from equipoise.report.reproduction import Result
+from equipoise.report.claims import JudgedClaim, tables
 from equipoise.runs import agreement, reproduce
 from equipoise.runs import directory as runs
 from equipoise.runs.experiment import experiment_names
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
-RHO = 0.1  # search distance at which minima are compared
+RHO = 0.1  # search distance at which clients' sharpness is compared
 VERDICTS = ("holds", "does not hold here", "cannot be told")
+MODELS = {  # FedISM+'s claims about the models themselves: source, what is measured, and its unit in nats
+    "corrupted images": ("Figure 7", "rise of the loss on corrupted test images one filter norm away, in nats", 1.0),
+    "corrupted clients": (
+        "our measure, Eq. 10",
+        f"sharpness at rho {RHO:g} on corrupted clients' training data, in 0.01 nats",
+        0.01,
+    ),
+    "clean clients": (
+        "our control, Eq. 10",
+        f"sharpness at rho {RHO:g} on clean clients' training data, in 0.01 nats",
+        0.01,
+    ),
+}
+
+
+def between(text: str, name: str) -> list[str]:
+    """The lines of the page between the marks of a name."""
+    return text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0].splitlines()
 
 
 def filled(text: str, name: str, lines: Iterable[str]) -> str:
-    """The page with these lines between the marks of a name."""
+    """The page with these lines between the marks of a name.
+
+    Raises
+    ------
+    ValueError : it has not both marks.
+    """
     start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    before, _, rest = text.partition(start)
-    return before + start + "".join(f"{line}\n" for line in lines) + end + rest.partition(end)[2]
+    before, there, rest = text.partition(start)
+    _, ends, after = rest.partition(end)
+    if not there or not ends:
+        raise ValueError(f"The page has no {start.strip()} with {end} after it.")
+    return before + start + "".join(f"{line}\n" for line in lines) + end + after
 
 
-def overview(results: Iterable[tuple[str, Result]]) -> Iterator[str]:
-    """A line per claim: in how many of the settings it was tried in each verdict was given."""
+def cells(line: str) -> list[str]:
+    """The cells of a line of a table."""
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def overview(papers: Mapping[str, list[str]]) -> Iterator[str]:
+    """A line per claim: in how many of the settings it was tried in each verdict was given.
+
+    Raises
+    ------
+    ValueError : a claim has no verdict.
+    """
     yield f"| paper | claim | {' | '.join(VERDICTS)} |"
     yield "|---|---|---:|---:|---:|"
-    for paper, result in results:
-        for text in dict.fromkeys(claim.text for claim in result.claims):
-            given = [claim.verdict for claim in result.claims if claim.text == text]
-            yield f"| {paper} | {text} | {' | '.join(str(given.count(v) or '') for v in VERDICTS)} |"
+    for paper, lines in papers.items():
+        given: dict[str, list[str]] = {}
+        for line in lines[2:]:
+            claim, *_, verdict = cells(line)
+            given.setdefault(claim.rpartition(" (")[0], []).append(verdict.partition(":")[0])
+        for text, verdicts in given.items():
+            if unknown := {*verdicts} - {*VERDICTS}:
+                raise ValueError(f"{paper}: {text}: expected a verdict; found {', '.join(unknown)}.")
+            yield f"| {paper} | {text} | {' | '.join(str(verdicts.count(v) or '') for v in VERDICTS)} |"
+
+
+def measured(path: Path) -> dict[str, float]:
+    """How steep the loss is around the model of a run, by the keys of ``MODELS``."""
+    around = landscape([path], "corrupted", points=3, grid=0)[0].line  # [draws, 3]: before it, the model, beyond it
+    found, groups = states([path], rho_max=RHO, points=2)[0], ("clean", "corrupted")
+    of = {f"{g} clients": found.sharpness[np.array(found.groups) == g, -1].mean() for g in groups}
+    return {"corrupted images": float((around[:, [0, 2]].mean(1) - around[:, 1]).mean()), **of}
 
 
 def flatness(planned: reproduce.ReproductionPlan) -> Iterator[JudgedClaim]:
-    """FedISM+'s claim that its minima are flatter for both kinds of clients: no column of a record, but found from the models."""
-
-    def sharpness(row: str, group: str) -> dict[int, float]:
-        found = [
-            states([one.path], rho_max=RHO, points=2)[0]
-            for one in planned.runs
-            if one.row == row
-            if runs.finished(one.path)
-        ]
-        return {one.seed: float(one.sharpness[np.array(one.groups) == group, -1].mean()) for one in found}
-
-    for row in ("FedISM+ (S)", "FedISM+ (L)"):
-        for group in ("clean", "corrupted"):
-            ours, less = sharpness(row, group), sharpness("FedAvg", group)
-            seeds = sorted(ours.keys() & less.keys())
+    """FedISM+'s claim that its minima are flatter: no column of a record, but found from the models."""
+    part = planned.experiment.part[0]
+    rows = ("FedAvg", "FedISM+ (S)", "FedISM+ (L)")
+    seen = {
+        row: {one.seed: measured(one.path) for one in planned.runs if one.row == row and runs.finished(one.path)}
+        for row in rows
+        if (part.name, row) in planned.chosen
+    }
+    for row in rows[1:]:
+        for where, (source, what, unit) in MODELS.items():
+            planned_seeds = planned.seeds(part.name, ["FedAvg", row])
+            seeds = sorted(seen.get(row, {}).keys() & seen.get("FedAvg", {}).keys() & planned_seeds)
             yield JudgedClaim(
-                f"{row} finds flatter minima for {group} clients", "Figure 7", planned.experiment.part[0].name, planned.experiment.part[0].title or "",
-                row, "FedAvg", None, f"sharpness of {group} clients at rho {RHO:g} in hundredths of a nat", "lower", None, len(seeds),
-                judge([100 * (ours[seed] - less[seed]) for seed in seeds], "lower"),
+                f"{row} has flatter minima for {where}", source, part.name, part.title or "", row, "FedAvg", None, what, "lower", None,
+                len(planned_seeds), judge([(seen[row][seed][where] - seen["FedAvg"][seed][where]) / unit for seed in seeds], "lower"),
+                "" if len(seeds) == len(planned_seeds) else "not all of its runs are there",
             )  # fmt: skip
+
+
+def settled(planned: reproduce.ReproductionPlan, claim: JudgedClaim) -> bool:
+    """Whether all runs of a claim are there, and what its rows choose is known."""
+    rows = {claim.row} | ({claim.than} if claim.than else set())
+    unchosen = {row for part, row in planned.candidates.keys() - planned.chosen.keys() if part == claim.part}
+    return claim.found.n == claim.planned and not rows & unchosen
+
+
+def lines(planned: reproduce.ReproductionPlan, claims: Sequence[JudgedClaim], kept: Iterable[str]) -> Iterator[str]:
+    """The table of claims, where those that are not settled keep the line they have.
+
+    Raises
+    ------
+    ValueError : such a claim has no line, or one of another number of seeds.
+    """
+    known = {tuple(cells(line)[:3]): line for line in kept}
+    head, rule, *new = tables(tuple(claims), (), embedded=True, doubted=())[0].markdown()
+    yield from (head, rule)
+    for claim, line in zip(claims, new, strict=True):
+        if settled(planned, claim):
+            yield line
+            continue
+        where = f"{claim.text}, {claim.title}"
+        old = known.get(tuple(cells(line)[:3]))
+        if old is None or cells(old)[4] != str(claim.planned):
+            raise ValueError(
+                f"{where}: not all of its runs are there, and the page has no line of {claim.planned} seeds to keep."
+            )
+        print(f"{where}: the line stays as it is, since not all of its runs are there.")
+        yield old
 
 
 def main() -> None:
@@ -71,18 +149,17 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "reproduce", help="where the runs are kept")
     base = parser.parse_args().runs
     text = PAGE.read_text(encoding="utf-8")
-    told = []
+    papers: dict[str, list[str]] = {}
     for name in [name for name in experiment_names() if f"<!-- {name} -->" in text]:
         planned = reproduce.plan(name, base)
         result = agreement.collect(planned)
-        if name == "claims/fedism":
-            result = replace(result, claims=(*result.claims, *flatness(planned)))
-        for part in result.parts:
+        told = (*result.claims, *(flatness(planned) if name == "claims/fedism" else ()))
+        for part in result.parts if any(settled(planned, claim) for claim in told) else ():
             for doubt in part.doubts:
                 print(f"{name}, {part.title}: {doubt}")
-        text = filled(text, name, result.said[0].markdown())
-        told.append((planned.experiment.paper, result))
-    PAGE.write_text(filled(text, "claims", overview(told)), encoding="utf-8")
+        papers[planned.experiment.paper] = table = [*lines(planned, told, between(text, name))]
+        text = filled(text, name, table)
+    PAGE.write_text(filled(text, "claims", overview(papers)), encoding="utf-8")
 
 
 if __name__ == "__main__":
