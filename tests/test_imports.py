@@ -126,8 +126,9 @@ LONGER = {  # file: its limit, and why
     ),
     "fedpac": (51, "both phases of local training, the statistics, and a quadratic problem per client"),
     "fphl": (
-        73,
-        "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits",
+        80,
+        "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits, "
+        "for which large models have a compiled form",
     ),
     "saga": (42, "two values, one of which a client keeps where it is not simulated"),
     "principal": (
