@@ -1,0 +1,56 @@
+"""What trains at the defaults: the table of docs/defaults.md, and one row of it trained anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import defaults
+import pytest
+
+from equipoise.federation.history import History
+from equipoise.methods import METHODS
+
+LINES = (
+    defaults.PAGE.read_text(encoding="utf-8")
+    .partition("<!-- defaults -->\n")[2]
+    .partition("<!-- /defaults -->")[0]
+    .splitlines()
+)
+CELLS = {line.split("|")[1].strip(" `"): [cell.strip() for cell in line.split("|")[2:-1]] for line in LINES[2:]}
+METHOD = "sam"  # at chance with the network that was the default before
+
+
+def test_the_table_has_every_method_on_every_scenario_without_files() -> None:
+    assert LINES[0].split("|")[2:-1] == [f" `{name}` " for name in defaults.EMBEDDED]
+    assert [*CELLS] == [*METHODS]
+    for method, cells in CELLS.items():
+        for scenario, cell in zip(defaults.EMBEDDED, cells, strict=True):
+            assert (cell == "–") == (not defaults.configured(method, scenario)), (method, scenario)
+
+
+def test_a_model_that_guesses_and_a_cell_that_cannot_be_run_are_marked() -> None:
+    def history(right: int) -> History:
+        rates = {"right": [right, 0], "true": [50, 50], "chosen": [50 + right, 50 - right]}
+        groups = {"all": {"accuracy": right / 100, "loss": 0.7, "n": 100, "rates": rates}}
+        return History([{"round": 0, "groups": groups, "clients": {"accuracy": [right / 100] * 2}}], {"method": "m"})
+
+    assert defaults.shown([history(50), history(50), history(49)]) == "50†††"
+    assert defaults.shown([]) == "–"
+    good = {"right": [40, 41], "true": [50, 50], "chosen": [49, 51]}
+    groups = {"all": {"accuracy": 0.81, "loss": 0.5, "n": 100, "rates": good}}
+    assert (
+        defaults.shown(
+            [History([{"round": 0, "groups": groups, "clients": {"accuracy": [0.8, 0.82]}}], {"method": "m"})]
+        )
+        == "81"
+    )
+
+
+@pytest.mark.slow
+def test_a_row_of_the_table_is_what_its_runs_give(tmp_path: Path) -> None:
+    """Every scenario, three seeds; on another processor runs differ, so within ten points."""
+    cells = defaults.trained([METHOD], tmp_path, 2, progress=False)[METHOD]
+    for scenario, shown in zip(defaults.EMBEDDED, CELLS[METHOD], strict=True):
+        cell = cells[scenario]
+        assert [run.failure(defaults.LAST) for run in cell] == ["", "", ""]
+        assert abs(float(defaults.shown(cell)) - float(shown)) < 10
