@@ -45,6 +45,14 @@ REPRESENTATIVE = (
 UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest
 
 
+def bits(mask: Tensor) -> maths.Bits:
+    """A boolean matrix at one bit an entry."""
+    made = maths.Bits.empty(mask)
+    for part in maths.blocks(*mask.shape):
+        made.put(part, mask[:, part].to(torch.uint8))
+    return made
+
+
 def fast_first(names: Iterable[Any], fast: Container[Any] = REPRESENTATIVE) -> list[Any]:
     """Cases of a parametrized test, of which those not in ``fast`` wait for `make test-all`."""
     return [pytest.param(n, id=str(n), marks=[pytest.mark.slow] * (n not in fast)) for n in names]

@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise.core import compiled, maths
 from equipoise.methods.fphl import FPHL
 from equipoise.system import threads
+from helpers import bits
 
 SHAPES = [(1, 1), (2, 63), (3, 64), (3, 65), (4, 4096), (5, 4097), (3, 20_000), (20, 60_001)]
 
@@ -51,10 +52,7 @@ def kept_of(shape: tuple[int, int]) -> tuple[Tensor, maths.Bits]:
     """A mask with a column that nobody keeps, and its bits."""
     kept = drawn(*shape, torch.float64, False) > -0.5
     kept[:, :: shape[1] // 2 + 1] = False
-    mask = maths.Bits.empty(kept)
-    for part in maths.blocks(*shape):
-        mask.put(part, kept[:, part].to(torch.uint8))
-    return kept, mask
+    return kept, bits(kept)
 
 
 @pytest.mark.usefixtures("numba")

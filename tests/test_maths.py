@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise.core import maths
-from helpers import normal, tensor
+from helpers import bits, normal, tensor
 
 values = st.floats(-5, 5, allow_nan=False)
 vectors = st.lists(values, min_size=1, max_size=8)
@@ -29,14 +29,6 @@ def widths() -> Iterator[int]:
         patch.setattr(maths, "blocks", lambda M, n: [slice(k, min(k + 8, n)) for k in range(0, max(n, 1), 8)])
         yield 8
     yield maths.BLOCK
-
-
-def bits(mask: Tensor) -> maths.Bits:
-    """A boolean matrix at one bit an entry."""
-    made = maths.Bits.empty(mask)
-    for part in maths.blocks(*mask.shape):
-        made.put(part, mask[:, part].to(torch.uint8))
-    return made
 
 
 def matrix(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:

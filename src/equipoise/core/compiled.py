@@ -16,9 +16,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor
 
-LARGE: Final = (
-    1 << 25
-)  # entries from which on compiling, which takes seconds in every process, pays after tens of rounds
+# entries from which on compiling, which takes seconds in every process, pays after tens of rounds
+LARGE: Final = 1 << 25
 LANES: Final = 64  # sums that are made side by side
 WIDTH: Final = 4096  # columns at a time; whole bytes of bits
 EIGHT: Final = np.uint64(0x0101010101010101)  # a byte, eight times
@@ -102,11 +101,14 @@ def square_sums(rows: Array, bits: Array | None, first: int, last: int, out: Arr
         out[m] += lanes
 
 
-def masked_mean(rows: Array, bits: Array, weights: Array, total: float, first: int, last: int, out: Array) -> None:
+def masked_mean(rows: Array, bits: Array, weights: Array, first: int, last: int, out: Array) -> None:
     """The mean of columns ``first`` to ``last`` over the rows that keep them: see ``maths.masked_mean``."""
     above, below = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
     eight = np.empty(WIDTH // 8, np.uint64)
     there = eight.view(np.uint8)
+    total = 0.0
+    for w in weights:  # in this order
+        total += w
     for start in range(first, last, WIDTH):
         width = min(WIDTH, last - start)
         above[:width] = 0

@@ -224,19 +224,17 @@ def _total(sums: Sequence[Tensor]) -> Tensor:
 
 def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
     """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
-    w = weights.to(updates.dtype)
-    exact = weights.detach().double()
-    total = float(_downwards(exact[:, None]))
+    w, exact = weights.to(updates.dtype), weights.detach().double()
     step = torch.empty_like(updates[0])
     fast = loops(updates) if isinstance(mask, Bits) else None
 
     def some(parts: list[slice]) -> None:
         if fast is not None and isinstance(mask, Bits):
             place = parts[0].start, parts[-1].stop
-            fast.masked_mean(as_rows(updates), mask.bits.numpy(), exact.numpy(), total, *place, step.numpy())
+            fast.masked_mean(as_rows(updates), mask.bits.numpy(), exact.numpy(), *place, step.numpy())
         else:
             for part, u, c in _masked(updates, mask, parts):
-                step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, exact, total)
+                step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, exact)
 
     over_columns(some, updates)
     return step
@@ -247,15 +245,15 @@ def _downwards(x: Tensor) -> Tensor:
     if x.device.type != "cpu":
         return x.sum(0)
     rows = x.numpy()
-    return torch.from_numpy(
-        np.add.reduce(rows, 0) if rows.shape[1] > 1 else np.add.accumulate(rows, 0)[-1]
-    )  # of one column NumPy would add pairs
+    # of one column NumPy would add pairs
+    return torch.from_numpy(np.add.reduce(rows, 0) if rows.shape[1] > 1 else np.add.accumulate(rows, 0)[-1])
 
 
-def masked_mean(u: Tensor, c: Tensor, w: Tensor, total: float) -> Tensor:
-    """Mean [n] of masked columns ``u`` [M, n] with weights ``w`` [M], of sum ``total``, scaled to those that ``c`` [M, n] keeps; in float64."""
-    above, below = (_downwards(x.detach().double() * w[:, None]) for x in (u, c))
-    scale = torch.full_like(below, total) / below  # a number over a tensor would be a product with its inverse
+def masked_mean(u: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    """Mean [n] of masked columns ``u`` [M, n] with weights ``w`` [M], scaled to those that ``c`` [M, n] keeps; in float64."""
+    weight = w[:, None]
+    above, below, total = map(_downwards, (u.detach() * weight, c * weight, weight))
+    scale = total / below
     return (above * torch.nan_to_num_(scale, 0, 0, 0)).to(u.dtype)
 
 

@@ -79,9 +79,9 @@ class FPHL(Rule):
         ``before`` and ``after`` [M, G] count the rises up to the last round and up to this one; ``after`` is written.
         """
         mask, most = Bits.empty(updates), int(n.max()) + 1
-        lengths = n.unique()
+        lengths, kind = n.unique(return_inverse=True)
         groups = [n == k for k in lengths] if len(lengths) > 1 else [slice(None)]
-        kind, fast = torch.searchsorted(lengths, n), loops(updates)
+        fast = loops(updates)
         need, n = self.needed(n).to(after.dtype)[:, None], n.to(after.dtype)
 
         def some(parts: list[slice]) -> Tensor:
