@@ -1,17 +1,18 @@
 """Train every method on every scenario that comes with Equipoise, at the defaults, and write the table in docs/defaults.md.
 
 python tools/defaults.py                          # or make defaults: three quarters of an hour on two cores; finished runs are kept
-python tools/defaults.py --method sam --method qffl
+python tools/defaults.py --method mine            # only its row
 """
 
 import argparse
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from claims import filled
-from rich.progress import TaskID
+from claims import between, cells, filled
+from rich.progress import Progress, TaskID
 
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
@@ -19,17 +20,15 @@ from equipoise.federation.progress_bar import progress_bar
 from equipoise.methods import METHODS
 from equipoise.metrics.performance import last_rounds
 from equipoise.report.notes import mixed_machines, releases
-from equipoise.runs import directory as runs
-from equipoise.runs.comparison import complete, directories
+from equipoise.runs.comparison import compare
 from equipoise.runs.configuration import RunConfig, RunError, configure
 from equipoise.scenarios import SCENARIOS, describe
 from equipoise.system.threads import cores
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "defaults.md"
-EMBEDDED = tuple(
-    name for name, entry in SCENARIOS.items() if not entry.reads and name != "digits-iid"
-)  # whose clients are alike
+ALIKE = "digits-iid"  # whose clients are: left out
+EMBEDDED = tuple(name for name, entry in SCENARIOS.items() if not entry.reads and name != ALIKE)
 SEEDS = range(3)
 ROUNDS = {"digits-pow": 10, "digits-cla": 10, "digits-dir": 10}  # 6 elsewhere: as much work as a first look needs
 LAST = 2  # rounds that are averaged
@@ -52,32 +51,23 @@ def trained(methods: Iterable[str], base: Path, jobs: int, progress: bool = True
     RunError : runs failed, or were made by other versions or processors than the others.
     """
     found: Found = {method: {} for method in methods}
-    failed: dict[Path, str] = {}
     with progress_bar(progress) as bar:
         for scenario in EMBEDDED:
-            cells = {method: configured(method, scenario) for method in found}
-            places = {method: directories(base / scenario, cell) for method, cell in cells.items()}
-            every = {
-                path: config
-                for method, cell in cells.items()
-                for path, config in zip(places[method], cell, strict=True)
-            }
-            for path, config in every.items():
-                runs.start(config, path)
-            task = bar.add_task(scenario, total=sum(config.rounds for config in every.values()), accuracy="")
-
-            def on_progress(done: int, task: TaskID = task) -> None:
-                bar.update(task, completed=done)
-
-            failed |= complete([*every], jobs, on_progress)
-            for method, paths in places.items():
-                found[method][scenario] = [History.from_run(path) for path in paths if path not in failed]
-    if failed:
-        raise RunError("; ".join(f"{path}: {reason}" for path, reason in failed.items()))
-    histories = [history for of in found.values() for cell in of.values() for history in cell]
-    if doubts := [*mixed_machines(histories), *releases(histories)]:
+            asked = {method: configured(method, scenario) for method in found}
+            configs = [config for cell in asked.values() for config in cell]
+            task = bar.add_task(scenario, accuracy="")
+            on_progress = partial(_advance, bar, task)
+            histories = iter(compare(configs, base / scenario, jobs=jobs, on_progress=on_progress) if configs else ())
+            for method, cell in asked.items():
+                found[method][scenario] = [next(histories) for _ in cell]
+    every = [history for of in found.values() for cell in of.values() for history in cell]
+    if doubts := [*mixed_machines(every), *releases(every)]:
         raise RunError(f"{' '.join(doubts)} Delete {base}, and run all again.")
     return found
+
+
+def _advance(bar: Progress, task: TaskID, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
 
 
 def accuracy(history: History) -> float:
@@ -94,8 +84,8 @@ def table(found: Found) -> Iterator[str]:
     """A line per method."""
     yield f"| method | {' | '.join(f'`{name}`' for name in EMBEDDED)} |"
     yield "|---|" + "---:|" * len(EMBEDDED)
-    for method, cells in found.items():
-        yield f"| `{method}` | {' | '.join(shown(cells[name]) for name in EMBEDDED)} |"
+    for method, of in found.items():
+        yield f"| `{method}` | {' | '.join(shown(of[name]) for name in EMBEDDED)} |"
 
 
 def shown(cell: list[History]) -> str:
@@ -108,16 +98,17 @@ def shown(cell: list[History]) -> str:
 def main() -> None:
     """Fill the page in."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--method", action="append", help="only this one, printed and not written; repeatable")
+    parser.add_argument("--method", action="append", help="only its row; repeatable")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "defaults", help="where the runs are kept")
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time")
     given = parser.parse_args()
     found = trained(given.method or METHODS, given.runs, given.jobs)
-    lines = [*table(found)]
-    if given.method:
-        print("\n".join(lines))
-    else:
-        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), "defaults", lines), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    head, rule, *rows = table(found)
+    kept = {cells(row)[0]: row for row in between(text, "defaults")[2:]} if given.method else {}
+    known = kept | {cells(row)[0]: row for row in rows}
+    ordered = [known[name] for name in map("`{}`".format, METHODS) if name in known]
+    PAGE.write_text(filled(text, "defaults", [head, rule, *ordered]), encoding="utf-8")
 
 
 if __name__ == "__main__":
