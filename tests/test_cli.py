@@ -490,12 +490,16 @@ def test_a_missed_quorum_names_the_clients_and_keeps_a_checkpoint(equipoise: Cal
 
 
 def test_quarantined_clients_are_shown(equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inspect, rounds = guard.inspect, iter([True, True, True, False])  # one answer per client, or one of all
+    finite, rounds = guard.finite, iter([True, True, True, False])  # one answer per client, or one of all
 
-    def one_bad(answer: Any, *rest: Any) -> dict[int, str]:
-        return {1: "the update holds [NaN]"} if 1 in answer.rows and next(rounds) else inspect(answer, *rest)
+    def one_bad(answer: Any) -> torch.Tensor:
+        found = finite(answer)
+        if 1 in answer.rows and next(rounds):
+            found[answer.rows.index(1)] = False
+        return found
 
-    monkeypatch.setattr(guard, "inspect", one_bad)
+    monkeypatch.setattr(guard, "finite", one_bad)
+    monkeypatch.setattr(guard, "not_finite", lambda _: {1: "the update holds [NaN]"})
     ended = equipoise(*RUN, "--rounds", 4, "--runs", tmp_path, "--name", "x", "--no-report")
     assert ended.status == 0
     assert "quarantined fedheal seed 0: photo-1: the update holds [NaN] (3 rounds, first in round 0)" in " ".join(

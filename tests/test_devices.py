@@ -5,7 +5,10 @@ Tensors are where they always are; what they say of their device, and which may 
 
 from __future__ import annotations
 
+import traceback
+from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,23 @@ MAKERS = {
 }
 MOVES = {"copy_", "_foreach_copy_"}  # these may read from another device
 LOOKUPS = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"}  # a GPU takes an index from the CPU
+# the program waits until a GPU has come so far and sent the values
+WAITS = {
+    "tolist",
+    "item",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "__format__",
+    "cpu",
+    "nonzero",
+    "equal",
+    "unique",
+    "masked_select",
+    "repeat_interleave",
+    "bincount",
+}
 
 
 class Places:
@@ -89,16 +109,23 @@ class Together(TorchDispatchMode):
         return out
 
 
+def _by_mask(index: Any) -> bool:
+    return any(isinstance(x, Tensor) and x.dtype == torch.bool for x in tree_flatten(index)[0])
+
+
 class Pretend(TorchFunctionMode):
     """Let ``device="cuda"`` be asked for, and tensors tell where they are said to be."""
 
     def __init__(self, places: Places) -> None:
         super().__init__()
         self.places = places
+        self.waits: Counter[str] = Counter()  # by the line of the library that waits
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if name in WAITS or (name in ("__getitem__", "__setitem__") and _by_mask(args[1])):
+            self._wait(name, args[0])
         if func == Tensor.device.__get__:
             return self.places.of(args[0]) or CPU
         if name in ("numpy", "__array__") and self.places.of(args[0]) == GPU:
@@ -117,6 +144,13 @@ class Pretend(TorchFunctionMode):
                 self.places.put(out, GPU if asked is not None and torch.device(asked).type == "cuda" else CPU)
         return out
 
+    def _wait(self, name: str, x: Tensor) -> None:
+        """Note that the program waits for the values of a tensor, and where."""
+        if self.places.of(x) == GPU:
+            ours = [line for line in traceback.extract_stack() if "equipoise" in Path(line.filename).parts]
+            where = f"{Path(ours[-1].filename).stem}.{ours[-1].name}: {ours[-1].line}" if ours else "the test"
+            self.waits[f"{name} in {where}"] += 1
+
     def _moved(self, name: str, args: Any, asked: Any, kwargs: Any) -> Tensor:
         x, dtype = args[0], kwargs.get("dtype")
         for part in args[1:]:
@@ -131,6 +165,8 @@ class Pretend(TorchFunctionMode):
         where = None if asked is None else GPU if torch.device(asked).type == "cuda" else CPU
         if where is None or where == (self.places.of(x) or CPU):
             return x
+        if name == "to" and where == CPU:
+            self._wait(name, x)
         out = x.clone()
         self.places.known[out.untyped_storage()._cdata] = where
         self.places.alive.append(out.untyped_storage())
@@ -150,8 +186,7 @@ def pretend(monkeypatch):
     monkeypatch.setattr(torch, "from_numpy", from_numpy)
     with ExitStack() as stack:
         stack.enter_context(Together(places))
-        stack.enter_context(Pretend(places))
-        yield places
+        yield stack.enter_context(Pretend(places))
 
 
 def clients(n: int = 5) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -234,3 +269,24 @@ def test_a_run_that_goes_on_and_looks_around_stays_on_its_device(pretend, monkey
     assert fed.logits(test[0], client=1).device == GPU
     assert 0 <= fed.evaluate(*test)["accuracy"] <= 1
     assert all(p.device == GPU for p in fed.network(client=0).parameters())
+
+
+def waits(pretend, method: str, engine: str, n: int, epochs: int) -> Counter[str]:
+    """Of a round after the first."""
+    settings = {"batch_size": 4, "workers": 1, "tests": {"a": clients(1)[0]}, "seed": 1}
+    fed = eq.Federation(
+        network(), clients() * n, method, eq.SGD(0.05, 0.9), device="cuda", engine=engine, epochs=epochs, **settings
+    )
+    fed.fit(1, progress=False)
+    pretend.waits.clear()
+    fed.fit(1, progress=False)
+    return Counter(pretend.waits)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("method", ["fedavg"])
+def test_no_step_and_no_client_waits_for_the_gpu(pretend, method, engine):
+    once = waits(pretend, method, engine, 1, 1)
+    assert waits(pretend, method, engine, 2, 1) == once
+    assert waits(pretend, method, engine, 1, 3) == once
+    assert sum(once.values()) < 20, once

@@ -106,7 +106,7 @@ def test_a_stop_ends_the_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         raise KeyboardInterrupt
 
     fed = federation("fedavg", engine="workers", workers=2)
-    monkeypatch.setattr(guard, "inspect", stop)
+    monkeypatch.setattr(guard, "misfit", stop)
     before = threading.active_count()
     torch.set_num_threads(2)
     try:

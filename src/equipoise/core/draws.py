@@ -134,34 +134,42 @@ class Schedule:
 
     ``index`` [M, K, B] numbers the samples of each client, -1 where a batch is not full; ``shift`` [M, K, B, k] are the
     random numbers of each sample's transform, or None. The steps are ``epochs`` times as many as those of one epoch, unless
-    ``length`` [M] says how many make an epoch of each client.
+    ``length`` [M] says how many make an epoch of each client. ``counted`` [M, K] are :attr:`counts`, where they are known.
     """
 
     index: Tensor
     shift: Tensor | None
     epochs: int = 1
     length: Tensor | None = None
+    counted: Tensor | None = None
+
+    @property
+    def counts(self) -> Tensor:
+        """Samples of each batch [M, K], on the CPU: a step must not wait for a GPU to say how many it has."""
+        return (self.index >= 0).sum(-1).cpu() if self.counted is None else self.counted
 
     def of(self, client: int) -> Schedule:
         """The schedule of one client."""
-        shift, length = (None if part is None else part[client] for part in (self.shift, self.length))
-        return replace(self, index=self.index[client], shift=shift, length=length)
+        shift, length, counted = (
+            None if part is None else part[client] for part in (self.shift, self.length, self.counted)
+        )
+        return replace(self, index=self.index[client], shift=shift, length=length, counted=counted)
 
     def to(self, device: torch.device) -> Schedule:
-        """The same on a device."""
-        shift, length = (None if part is None else part.to(device) for part in (self.shift, self.length))
-        return replace(self, index=self.index.to(device), shift=shift, length=length)
+        """The same with the batches on a device."""
+        shift = None if self.shift is None else self.shift.to(device)
+        return replace(self, index=self.index.to(device), shift=shift, counted=self.counts)
 
     def first(self, epochs: int) -> Schedule:
         """The steps of the first ``epochs``, or all if there are fewer."""
         if self.length is not None:
-            step = torch.arange(self.index.shape[-2], device=self.index.device)
+            step = torch.arange(self.index.shape[-2])
             on = step < epochs * self.length.unsqueeze(-1)  # [..., K]
-            return replace(self, index=torch.where(on.unsqueeze(-1), self.index, -1))
+            index = torch.where(on.unsqueeze(-1).to(self.index.device), self.index, -1)
+            return replace(self, index=index, counted=torch.where(on, self.counts, 0))
         steps = epochs * self.index.shape[-2] // self.epochs
-        return Schedule(
-            self.index[..., :steps, :], None if self.shift is None else self.shift[..., :steps, :, :], epochs
-        )
+        shift = None if self.shift is None else self.shift[..., :steps, :, :]
+        return Schedule(self.index[..., :steps, :], shift, epochs, counted=self.counts[..., :steps])
 
 
 def chances(transform: object) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ class Training:
         slots = solver.init(parts)
         index = schedule.index
         fixed = None if self.only is None else theta.clone()
-        counts = (index >= 0).sum(-1).reshape(-1, index.shape[-2])  # samples in each batch: [m or 1, K]
+        counts = schedule.counts.reshape(-1, index.shape[-2])  # samples in each batch: [m or 1, K]
         fewest, most = counts.amin(0).tolist(), counts.amax(0).tolist()
         for k, width in enumerate(most):
             if not width:
@@ -98,7 +98,7 @@ class Training:
                     value.copy_(torch.where(live, value, old))
             steps.append(k)
             del seen[len(steps) :]  # a rule may evaluate a gradient more than once in a step
-        taken = counts[:, steps].T.to(theta.dtype)  # [K, m or 1]
+        taken = counts[:, steps].T.to(theta)  # [K, m or 1]
         losses = torch.stack(seen).reshape(taken.shape) if seen else taken
         return ((losses * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
 

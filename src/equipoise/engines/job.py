@@ -86,8 +86,8 @@ class Job:
     @property
     def longest_first(self) -> list[int]:
         """Rows by number of steps, most first: parallel workers then finish at about the same time."""
-        steps = (self.schedules.index >= 0).sum((1, 2)).tolist()
-        return sorted(range(len(self.ids)), key=lambda row: -steps[row])
+        samples = self.schedules.counts.sum(1).tolist()
+        return sorted(range(len(self.ids)), key=lambda row: -samples[row])
 
     def part(self, rows: Sequence[int]) -> Job:
         """The job of the clients at ``rows``."""

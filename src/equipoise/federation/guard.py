@@ -34,42 +34,53 @@ def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, 
     like : a whole model vector [G]; shape and dtype must be its own.
     states : one client's earlier state, per rule; keys, shapes and dtypes must not change.
     """
+    if reason := misfit(answer, like, states):
+        return dict.fromkeys(answer.rows, reason)
+    return {} if bool(finite(answer).all()) else not_finite(answer)
+
+
+def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
+    """Why no row of an answer can be used, by its shapes alone; empty if they are right. See :func:`inspect`."""
     if answer.error is not None:
-        return dict.fromkeys(answer.rows, answer.error)
+        return answer.error
     m = len(answer.rows)
     expected = (m, *like.shape)
     if answer.trained.shape != expected or answer.trained.dtype != like.dtype:
         found = f"{list(answer.trained.shape)} of {answer.trained.dtype}"
-        return dict.fromkeys(
-            answer.rows, f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {found}"
-        )
+        return f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {found}"
     after, before = flatten(answer.states), flatten(list(states))
     if after.keys() != before.keys() or any(
         after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after
     ):
-        return dict.fromkeys(answer.rows, "the client's state changed its shape")
-    values = {"update": answer.trained}
-    values |= {
-        f"{what} {k.split('/')[-1]!r}": v
-        for what, tree in (("report", answer.reports), ("state", answer.states))
-        for k, v in flatten(tree).items()
-    }
-    problems: dict[int, str] = {}
-    for what, value in values.items():
+        return "the client's state changed its shape"
+    for what, value in _values(answer).items():
         if value.dim() == 0 or len(value) != m:
-            return dict.fromkeys(
-                answer.rows, f"the {what} has no row per client: expected {m}, found shape {list(value.shape)}"
-            )
-        if not value.is_floating_point():
-            continue
-        value = value.reshape(m, -1)
-        if bool(value.sum(1).isfinite().all()):  # one pass: a value that is not finite makes the sum not finite
-            continue
-        bad = ~torch.isfinite(value).all(1)
-        for k in bad.nonzero().flatten().tolist():
-            kind = "NaN" if bool(value[k].isnan().any()) else "infinity"
-            problems.setdefault(answer.rows[k], f"the {what} holds {kind}")
+            return f"the {what} has no row per client: expected {m}, found shape {list(value.shape)}"
+    return ""
+
+
+def finite(answer: Answer) -> Tensor:
+    """Whether all values of each row of an answer are finite [m], without a wait for a GPU. False may be a sum that overflows."""
+    rows = [value.reshape(len(value), -1) for value in _values(answer).values() if value.is_floating_point()]
+    return torch.stack([value.sum(1).isfinite() for value in rows]).all(0)
+
+
+def not_finite(answer: Answer) -> dict[int, str]:
+    """The rows of an answer with values that are not finite, with the first of them."""
+    problems: dict[int, str] = {}
+    for what, value in _values(answer).items():
+        for row, x in zip(answer.rows, value, strict=True):
+            if value.is_floating_point() and not bool(torch.isfinite(x).all()):
+                problems.setdefault(row, f"the {what} holds {'NaN' if bool(x.isnan().any()) else 'infinity'}")
     return problems
+
+
+def _values(answer: Answer) -> dict[str, Tensor]:
+    """All tensors of an answer [m, ...], by what they are called in a reason."""
+    named = [("update", answer.trained)]
+    for what, tree in (("report", answer.reports), ("state", answer.states)):
+        named += [(f"{what} {k.split('/')[-1]!r}", v) for k, v in flatten(tree).items()]
+    return dict(named)
 
 
 class ServerError(ExpectedError):

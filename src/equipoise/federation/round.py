@@ -360,22 +360,33 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[An
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
     losses: dict[int, Tensor] = {}
-    sent: list[tuple[list[int], list[State], list[State]]] = []
+    fitting: list[Answer] = []
+    finite: list[Tensor] = []
     bad: list[guard.Quarantined] = []
     cause: Exception | None = None
     for answer in answers:
         cause = cause or answer.cause
-        problems = guard.inspect(answer, now.vector, blank)
+        if reason := guard.misfit(answer, now.vector, blank):
+            bad += [guard.Quarantined(ids[row], reason) for row in answer.rows]
+            continue
+        finite.append(guard.finite(answer))
+        trained[span(answer.rows)] = answer.trained
+        fitting.append(replace(answer, trained=trained[:0]))
+        if answer.losses is not None:
+            losses |= zip(answer.rows, answer.losses, strict=True)
+    sent: list[tuple[list[int], list[State], list[State]]] = []
+    # a GPU is waited for once, when all have trained
+    checked = torch.cat(finite).cpu().split([len(answer.rows) for answer in fitting]) if fitting else ()
+    for answer, fine in zip(fitting, checked, strict=True):
+        whole = bool(fine.all())
+        problems = {} if whole else guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
         bad += [guard.Quarantined(ids[row], reason) for row, reason in problems.items()]
         good = [k for k, row in enumerate(answer.rows) if row not in problems]
         if not good:
             continue
         some = slice(None) if len(good) == len(answer.rows) else good  # a slice copies nothing
-        trained[span([answer.rows[k] for k in good])] = answer.trained[some]
         reports, states = tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states))
         sent.append(([answer.rows[k] for k in good], reports, states))
-        if answer.losses is not None:
-            losses |= zip(answer.rows, answer.losses, strict=True)
     sent, odd = _alike(sent)
     bad += [guard.Quarantined(ids[row], "its report has another shape than those of other clients") for row in odd]
     rows = [row for some, _, _ in sent for row in some]
