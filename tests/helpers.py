@@ -311,6 +311,7 @@ class Quadratic:
 
     def __init__(self, A: Tensor, b: Tensor) -> None:
         self.A, self.b = A, b
+        self.size = 1
 
     @property
     def sizes(self) -> Tensor:

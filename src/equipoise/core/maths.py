@@ -20,6 +20,7 @@ from equipoise.core.compiled import LANES, as_rows, loops
 from equipoise.system import threads
 
 BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones cost overhead
+ON_DEVICE = 1 << 25  # the same on a GPU, where every block costs the start of some ten kernels
 RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
 SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
 Result = TypeVar("Result")
@@ -92,9 +93,9 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp(min=1).unsqueeze(-1)
 
 
-def blocks(n_rows: int, n_columns: int) -> list[slice]:
-    """Slices that cover the columns of a matrix; each begins at a whole byte of bits."""
-    width = max(BLOCK // max(n_rows, 1) // 64, 1) * 64
+def blocks(n_rows: int, n_columns: int, entries: int = BLOCK) -> list[slice]:
+    """Slices of some ``entries`` that cover the columns of a matrix; each begins at a whole byte of bits."""
+    width = max(entries // max(n_rows, 1) // 64, 1) * 64
     return [slice(start, min(start + width, n_columns)) for start in range(0, max(n_columns, 1), width)]
 
 
@@ -104,11 +105,12 @@ def over_columns(work: Callable[[list[slice]], Result], matrix: Tensor) -> list[
     :func:`equipoise.system.threads.allowed` threads share the runs. These depend on the shape alone, so results added up
     in order have the same bits for any number of threads.
     """
-    parts = blocks(*matrix.shape)
+    M, P = matrix.shape
+    if matrix.device.type != "cpu":
+        return [work(blocks(M, P, ON_DEVICE))]
+    parts = blocks(M, P)
     n = max(SHORTEST, -(-len(parts) // RUNS))
     runs = [parts[k : k + n] for k in range(0, len(parts), n)]
-    if matrix.device.type != "cpu":
-        return [work(run) for run in runs]
     return threads.run_in_order(runs, lambda: work, threads.allowed())
 
 

@@ -50,10 +50,10 @@ class Oracle:
             yield logits, features, y, ok
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        sizes = self.source.sizes
+        sizes, longest = self.source.sizes, self.source.size
         width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, sizes.numel()))
-        for start in range(0, int(sizes.max()), width):
-            rows = torch.arange(start, min(start + width, int(sizes.max())), device=sizes.device)
+        for start in range(0, longest, width):
+            rows = torch.arange(start, min(start + width, longest), device=sizes.device)
             ok = rows < sizes.unsqueeze(-1)  # [..., B]
             yield torch.where(ok, rows, 0), ok
 

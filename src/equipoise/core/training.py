@@ -23,6 +23,11 @@ class Source(Protocol):
     """Samples of one client, or of a stack of clients, ready for the network."""
 
     @property
+    def size(self) -> int:
+        """Samples of the client, or of the largest of the stack."""
+        ...
+
+    @property
     def sizes(self) -> Tensor:
         """Samples of each client [...]."""
         ...

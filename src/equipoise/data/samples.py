@@ -57,8 +57,8 @@ class Samples:
 
     @cached_property
     def size(self) -> int:
-        """Samples of one client."""
-        return int(self.sizes)
+        """Samples of one client, or of the largest of a stack."""
+        return int(self.sizes.max())
 
     @property
     def known(self) -> tuple[torch.Size, Tensor]:
@@ -254,9 +254,14 @@ class Awaited:
             ) from error
 
     @property
+    def size(self) -> int:
+        """Number of samples."""
+        return self.absent.size
+
+    @property
     def sizes(self) -> Tensor:
         """Number of samples []."""
-        return torch.tensor(self.absent.size, device=self.absent.device)
+        return torch.tensor(self.size, device=self.absent.device)
 
     def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs [B, *shape] and labels [B] of the samples ``rows`` [B]."""

@@ -98,20 +98,20 @@ class Principal(Rule):
         return e[:, :L] @ a, bool(jumps)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        p = cohort.uniform if self.weights == "uniform" else cohort.weights
+        weights = cohort.uniform if self.weights == "uniform" else cohort.weights
         parts = cohort.updates.split(cohort.layout if self.scope == "tensor" else len(cohort.theta), 1)
-        columns, grams, ties = list[Tensor](), list[Tensor](), list[bool]()
-        for k, u in enumerate(parts):
-            K = gram(u)
-            plain = (self.scope == "tensor" and u.shape[1] == 1) or (self.warm_start and not state["seen"][k])
-            c, tie = (p, False) if plain else self.coefficients(K, p)
-            columns, grams, ties = [*columns, c], [*grams, K], [*ties, tie]
+        p, K = weights.cpu(), torch.stack([gram(u) for u in parts]).cpu()  # small matrices: a GPU is slower
+        seen = state["seen"].cpu() if self.warm_start else torch.ones(len(parts), dtype=torch.bool)
+        columns, ties = list[Tensor](), list[bool]()
+        for u, of, known in zip(parts, K, seen.tolist(), strict=True):
+            plain = (self.scope == "tensor" and u.shape[1] == 1) or not known
+            c, tie = (p, False) if plain else self.coefficients(of, p)
+            columns, ties = [*columns, c], [*ties, tie]
         c = torch.stack(columns, 1) if self.scope == "tensor" else columns[0]
         notes = {**cohort.notes, "principal_axes": self.kept(len(p)), "principal_tie": any(ties)}
-        K = torch.stack(grams)
         notes |= beside_mean(K, torch.stack(columns), p) | {"eigenvalues": axes(K)[0].sum(0).tolist()}
-        state = {"seen": state["seen"] | (p @ K @ p > 0)} if self.warm_start else state
-        return state, replace(cohort, weights=p, coefficients=c, notes=notes)
+        state = {"seen": (seen | (p @ K @ p > 0)).to(weights.device)} if self.warm_start else state
+        return state, replace(cohort, weights=weights, coefficients=c.to(weights.device), notes=notes)
 
 
 WHOLE = {"scope": "model"}
