@@ -165,3 +165,13 @@ def test_the_lists_are_those_of_the_catalogue(equipoise: Callable[..., Any]) -> 
 def test_help_names_the_methods_of_the_heterogeneity_figure(equipoise: Callable[..., Any]) -> None:  # noqa: F811
     shown = " ".join(equipoise("analyse", "heterogeneity", "--help").out.replace("│", " ").split())
     assert f"[default: {' '.join(COMPARED)}]" in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for on Linux only")
+@pytest.mark.parametrize(("kept", "pages"), [("1", True), ("0", False)])
+def test_large_tensors_come_in_large_pages(kept: str, pages: bool) -> None:
+    """They then begin at a page, where PyTorch otherwise asks for 64 bytes only."""
+    begins = "import torch; print([torch.zeros(1 << 20).data_ptr() % 4096 for _ in range(9)])"
+    code = f"import os; os.environ.pop('THP_MEM_ALLOC_ENABLE', None); import equipoise; {begins}"
+    ended = python(code, EQUIPOISE_KEEP_MEMORY=kept)
+    assert (not any(json.loads(ended.stdout))) == pages, ended.stderr

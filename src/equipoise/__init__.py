@@ -3,6 +3,7 @@
 Importing it imports nothing else: a name is looked up in its module when it is first used, and PyTorch loaded then.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from equipoise.scenarios import SCENARIOS, Images, Scenario
     from equipoise.scenarios import load as scenario
     from equipoise.system.ranges import choice, number
+
+if (
+    os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0"
+):  # see system/memory.py; PyTorch looks once, before its first large tensor
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"
 
