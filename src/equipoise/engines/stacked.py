@@ -15,7 +15,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 
 log = logging.getLogger(__name__)
-MEMORY = 256 << 20  # bytes for the vectors of one stack; larger ones do not fit in the caches
+MEMORY = 64 << 20  # bytes for the vectors of one stack; larger ones are no faster, and take their memory
 ON_DEVICE = 4 << 30  # the same on a GPU, where the cache does not count
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
 
