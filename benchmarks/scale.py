@@ -255,7 +255,8 @@ def table(results: list[Result]) -> Table:
 
 def markdown(results: list[Result], where: str, arguments: argparse.Namespace) -> str:
     lines = [COLUMNS, ("---", *["---:"] * (len(COLUMNS) - 1)), *(row(r) for r in results)]
-    figure(results, where)
+    if len(results) == len(PLACES):
+        figure(results, where)
     return TEXT.format(
         command=shlex.join(["python", "benchmarks/scale.py", *sys.argv[1:]]),
         machine=where,

@@ -273,10 +273,12 @@ def test_a_run_that_goes_on_and_looks_around_stays_on_its_device(pretend, monkey
 
 def waits(pretend, method: str, engine: str, n: int, epochs: int) -> Counter[str]:
     """Of a round after the first."""
-    settings = {"batch_size": 4, "workers": 1, "tests": {"a": clients(1)[0]}, "seed": 1}
-    fed = eq.Federation(
-        network(), clients() * n, method, eq.SGD(0.05, 0.9), device="cuda", engine=engine, epochs=epochs, **settings
-    )
+    settings = {"batch_size": 4, "workers": 1, "tests": {"a": clients(1)[0]}, "seed": 1, "epochs": epochs}
+    settings |= {
+        "engine": engine,
+        "chunk": 2 if engine == "stacked" else None,
+    }  # stacks of several clients, and several of them
+    fed = eq.Federation(network(), clients() * n, method, eq.SGD(0.05, 0.9), device="cuda", **settings)
     fed.fit(1, progress=False)
     pretend.waits.clear()
     fed.fit(1, progress=False)

@@ -18,6 +18,7 @@ from equipoise.engines import ENGINES
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.engines.stacked import stacked
+from equipoise.federation import guard
 from helpers import UNEQUAL, clients, difference, fast_first, federation, fitted, identical, samples, told, watched
 
 BAD = 2  # the client that misbehaves
@@ -85,6 +86,14 @@ def test_a_broken_answer_is_not_used(what: str) -> None:
     state = fed.progress.clients[0]["c_i"]
     assert not state[BAD].any()
     assert all(bool(state[m].any()) for m in (0, 1, 3, 4))
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_two_rules_may_report_one_name(broken: int) -> None:
+    reports = [{"loss": torch.full((1,), nan if k == broken else 1.0)} for k in range(2)]
+    like = torch.zeros(3)
+    found = guard.inspect(Answer((4,), torch.zeros(1, 3), reports, [{}, {}]), like, [{}, {}])
+    assert found == {4: "the report 'loss' holds NaN"}
 
 
 def test_it_takes_part_again_when_it_is_well() -> None:

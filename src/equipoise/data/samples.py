@@ -33,7 +33,8 @@ class Samples:
     """Samples held as tensors.
 
     ``x`` [n, *shape] and ``y`` [n] are the samples of one client, or those of a stack one client after another;
-    ``sizes`` [] or [m] says how many each has, and ``first`` [m] where those of each client of a stack begin.
+    ``sizes`` [] or [m] says how many each has, ``first`` [m] where those of each client of a stack begin, and ``longest`` how
+    many the largest of a stack has.
     ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
     """
 
@@ -43,6 +44,7 @@ class Samples:
     dtype: torch.dtype
     transform: Transform | None = None
     first: Tensor | None = None
+    longest: int | None = None
 
     def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
@@ -55,10 +57,10 @@ class Samples:
         """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
         return self.y[rows if self.first is None else rows + self.first[:, None]]
 
-    @cached_property
+    @property
     def size(self) -> int:
         """Samples of one client, or of the largest of a stack."""
-        return int(self.sizes.max())
+        return len(self.y) if self.longest is None else self.longest
 
     @property
     def known(self) -> tuple[torch.Size, Tensor]:
@@ -319,8 +321,9 @@ def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: t
 def stack(clients: Sequence[Samples]) -> Samples:
     """Put the samples of several clients one after another."""
     x, y = torch.cat([c.x for c in clients]), torch.cat([c.y for c in clients])
-    sizes = torch.tensor([c.size for c in clients], device=y.device)
-    return Samples(x, y, sizes, clients[0].dtype, clients[0].transform, sizes.cumsum(0) - sizes)
+    each = [c.size for c in clients]
+    sizes = torch.tensor(each, device=y.device)
+    return Samples(x, y, sizes, clients[0].dtype, clients[0].transform, sizes.cumsum(0) - sizes, max(each))
 
 
 def room() -> int:

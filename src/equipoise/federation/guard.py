@@ -53,7 +53,7 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
         after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after
     ):
         return "the client's state changed its shape"
-    for what, value in _values(answer).items():
+    for what, value in _values(answer):
         if value.dim() == 0 or len(value) != m:
             return f"the {what} has no row per client: expected {m}, found shape {list(value.shape)}"
     return ""
@@ -61,26 +61,26 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
 
 def finite(answer: Answer) -> Tensor:
     """Whether all values of each row of an answer are finite [m], without a wait for a GPU. False may be a sum that overflows."""
-    rows = [value.reshape(len(value), -1) for value in _values(answer).values() if value.is_floating_point()]
-    return torch.stack([value.sum(1).isfinite() for value in rows]).all(0)
+    rows = [value.reshape(len(value), -1) for _, value in _values(answer) if value.is_floating_point()]
+    return torch.stack([value.sum(1).isfinite().to(answer.trained.device) for value in rows]).all(0)
 
 
 def not_finite(answer: Answer) -> dict[int, str]:
     """The rows of an answer with values that are not finite, with the first of them."""
     problems: dict[int, str] = {}
-    for what, value in _values(answer).items():
+    for what, value in _values(answer):
         for row, x in zip(answer.rows, value, strict=True):
             if value.is_floating_point() and not bool(torch.isfinite(x).all()):
                 problems.setdefault(row, f"the {what} holds {'NaN' if bool(x.isnan().any()) else 'infinity'}")
     return problems
 
 
-def _values(answer: Answer) -> dict[str, Tensor]:
-    """All tensors of an answer [m, ...], by what they are called in a reason."""
+def _values(answer: Answer) -> list[tuple[str, Tensor]]:
+    """All tensors of an answer [m, ...], with what they are called in a reason: two rules may use one name."""
     named = [("update", answer.trained)]
     for what, tree in (("report", answer.reports), ("state", answer.states)):
         named += [(f"{what} {k.split('/')[-1]!r}", v) for k, v in flatten(tree).items()]
-    return dict(named)
+    return named
 
 
 class ServerError(ExpectedError):

@@ -355,7 +355,7 @@ class _Answers:
 
 
 def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[Answer]) -> _Answers:
-    """Check every answer as it comes, in whatever order, and keep the good ones."""
+    """Check the answers, which come in whatever order, and keep the good ones."""
     ids = asked.tolist()
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
     blank = tree_map(lambda leaf: leaf[0], now.clients)

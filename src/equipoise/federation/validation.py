@@ -39,7 +39,7 @@ class HeldOut:
         if not here:
             return [], None
         whole = stack(list(here.values()))
-        return list(here), replace(whole, sizes=whole.sizes.sum(), first=None)
+        return list(here), replace(whole, sizes=whole.sizes.sum(), first=None, longest=None)
 
     def header(self, names: Sequence[str], share: float) -> list[str]:
         """A line about what is held out, and who holds out nothing."""
