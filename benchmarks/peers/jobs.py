@@ -6,6 +6,7 @@ It is imported in the environments of all systems, so it needs torch and NumPy o
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import time
 from collections.abc import Iterable
@@ -143,6 +144,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--job", choices=JOBS, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--threads", type=int, default=2, help="threads inside operations, or actors")
+    parser.add_argument("--parallel", type=int, default=1, help="clients at a time, where a system has that option")
     parser.add_argument("--check", action="store_true", help="unshuffled, everyone, in float64")
     parser.add_argument("--drawn", action="store_true", help="the loop takes its batches in Equipoise's order")
     parser.add_argument("--save", help="file for the final parameters (.npy)")
@@ -153,17 +155,22 @@ def arguments() -> argparse.Namespace:
 
 
 class Clock:
-    """Prints the seconds of every round for the runner; the first mark is the beginning of the first round."""
+    """Prints the seconds of every round, and the processor's, for the runner; the first mark begins the first round.
+
+    Of several processes of one system the first tells both, the others the processor's.
+    """
 
     def __init__(self) -> None:
         self.last: float | None = None
+        self.spent = 0.0
+        self.word = "ROUND" if os.environ.get("RANK", "0") == "0" else "OTHER"
 
     def mark(self) -> None:
         """End of a round, or the beginning of the first."""
-        now = time.perf_counter()
+        now, spent = time.perf_counter(), time.process_time()
         if self.last is not None:
-            print(f"ROUND {now - self.last}", flush=True)
-        self.last = time.perf_counter()
+            print(f"{self.word} {now - self.last} {spent - self.spent}", flush=True)
+        self.last, self.spent = time.perf_counter(), time.process_time()
 
 
 def finish(options: argparse.Namespace, parameters: Iterable[Tensor]) -> None:

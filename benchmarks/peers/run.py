@@ -56,13 +56,20 @@ QUIET = {
 
 @dataclass(frozen=True)
 class System:
-    """A simulator: its name for readers, its package, the environment it lives in, how exact it is in float64."""
+    """A simulator: its name for readers, its package, the environment it lives in, how exact it is in float64.
+
+    ``files`` begins with the program, which may need ``before`` it (as a launcher of processes) and ``after`` it; THREADS in
+    both is how many. ``clocked`` says whether its processes tell their processor time.
+    """
 
     title: str
     package: str = ""
     environment: str = ""
     files: tuple[str, ...] = ()
     exact: float = 1e-9
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ("--threads", "THREADS")
+    clocked: bool = True
 
     @property
     def label(self) -> str:
@@ -81,10 +88,27 @@ class System:
 
 SYSTEMS = {
     "loop": System("plain loop", files=("system_loop.py",)),
+    "careful": System("careful loop", files=("system_careful.py",)),
     "equipoise": System("Equipoise", files=("system_equipoise.py",)),
     "pfl": System("pfl-research", "pfl", "simulators", ("system_pfl.py",), 1e-4),  # its updates are float32, always
-    "flower": System("Flower", "flwr", "flower", ("system_flower.py",)),
+    "pfl-2": System(
+        "pfl-research in processes",
+        "pfl",
+        "simulators",
+        ("system_pfl.py",),
+        1e-4,
+        ("-m", "torch.distributed.run", "--nproc-per-node", "THREADS"),
+        ("--threads", "1"),
+    ),
+    "flower": System("Flower", "flwr", "flower", ("system_flower.py",), clocked=False),
     "flgo": System("FLGo", "flgo", "simulators", ("system_flgo.py", "flgo_data.py")),
+    "flgo-2": System(
+        "FLGo in threads",
+        "flgo",
+        "simulators",
+        ("system_flgo.py", "flgo_data.py"),
+        after=("--threads", "1", "--parallel", "THREADS"),
+    ),
     "fluke": System("fluke", "fluke-fl", "simulators", ("system_fluke.py",)),
 }
 PEERS = [name for name, system in SYSTEMS.items() if system.environment]
@@ -95,16 +119,23 @@ class Trial:
     """One process: seconds of its rounds, the first of which warms up; ``error`` says why it has none."""
 
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     wall: float = 0.0
     peak: float = 0.0
     error: str = ""
     ratio: float | None = None
+    effort: float | None = None  # processor time over the loop's
     engine: str = ""
 
     @property
     def round(self) -> float:
         """Seconds of a round."""
         return median(self.seconds[1:])
+
+    @property
+    def spent(self) -> float:
+        """Processor seconds of a round."""
+        return median(self.processor[1:])
 
     @property
     def slow(self) -> bool:
@@ -184,15 +215,18 @@ def end(pids: Sequence[int]) -> None:
             continue
 
 
-def rounds_in(output: Path) -> list[float]:
-    """Seconds of the rounds that a process has told so far."""
-    return [float(x) for x in re.findall(r"^ROUND (\S+)\n", output.read_text(errors="replace"), re.M)]
+def rounds_in(output: Path, word: str = "ROUND") -> list[tuple[float, float]]:
+    """Seconds of the rounds that a process has told so far, and the processor's."""
+    told = re.findall(rf"^{word} (\S+) (\S+)\n", output.read_text(errors="replace"), re.M)
+    return [(float(wall), float(spent)) for wall, spent in told]
 
 
 def trial(name: str, job: str, rounds: int, threads: int, *extra: str) -> Trial:
     """Run a system once; one that takes long is stopped after a round that counts."""
-    command = [str(python(SYSTEMS[name].environment)), str(HERE / f"system_{name}.py"), "--job", job]
-    command += ["--rounds", str(rounds), "--threads", str(threads), *extra]
+    system = SYSTEMS[name]
+    command = [str(python(system.environment)), *system.before, str(HERE / system.files[0]), "--job", job]
+    command += ["--rounds", str(rounds), *system.after, *extra]
+    command = [str(threads) if word == "THREADS" else word for word in command]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_"))} | QUIET
     whole, late, found, began = "--check" in extra, False, Trial(), time.perf_counter()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -209,7 +243,10 @@ def trial(name: str, job: str, rounds: int, threads: int, *extra: str) -> Trial:
             if enough or late:
                 end(pids)
                 process.wait()
-        text, found.seconds = output.read_text(errors="replace"), rounds_in(output)
+        text, told, others = output.read_text(errors="replace"), rounds_in(output), rounds_in(output, "OTHER")
+    found.seconds = [wall for wall, _ in told]
+    if system.clocked:  # the mean of the other processes' rounds
+        found.processor = [spent + sum(other for _, other in others) / len(told) for _, spent in told]
     found.peak = max([found.peak, *map(float, re.findall(r"^PEAK (\S+)$", text, re.M))])
     found.engine = " ".join(re.findall(r"^ENGINE (.+)$", text, re.M))
     if len(found.seconds) < 2 or (whole and "DONE" not in text):
@@ -238,6 +275,7 @@ def measure(
         for name in [*todo[first:], *todo[:first]]:
             found = trial(name, job, rounds, options.threads)
             found.ratio = None if found.error else found.round / base.round
+            found.effort = None if found.error or not found.processor else found.spent / base.spent
             trials[name].append(found)
             shown = found.error or f"{found.round:.3f} s a round, {found.ratio:.2f} of the loop's"
             print(f"{job}, turn {alternation + 1}: {SYSTEMS[name].title}: {shown}", file=sys.stderr)
@@ -253,23 +291,33 @@ def spread(values: Sequence[float]) -> str:
     return show(median(values)) + (f" ({show(min(values))}-{show(max(values))})" if len(values) > 1 else "")
 
 
-def lead(trials: dict[str, list[Trial]]) -> list[float]:
-    """How many times as fast as the fastest peer of the same alternation Equipoise is."""
+def lead(trials: dict[str, list[Trial]], others: Sequence[str]) -> list[float]:
+    """How many times as fast as the fastest of the others in the same alternation Equipoise is."""
     found = []
     for k, ours in enumerate(trials.get("equipoise", [])):
-        peers = [t[k].round for n, t in trials.items() if n in PEERS and len(t) > k and not t[k].error]
+        peers = [t[k].round for n, t in trials.items() if n in others and len(t) > k and not t[k].error]
         if peers and not ours.error:
             found.append(min(peers) / ours.round)
     return found
 
 
 def ratios(results: Results, names: Sequence[str]) -> list[tuple[str, ...]]:
-    rows = [("job", "loop, s", *(SYSTEMS[n].label for n in names), "fastest peer to Equipoise", "engine")]
+    ends = ("careful loop to Equipoise", "fastest peer to Equipoise", "engine")
+    rows = [("job", "loop, s", *(SYSTEMS[n].label for n in names), *ends)]
     for job, trials in results.items():
         cells = [spread(q) if (q := [t.ratio for t in trials[n] if t.ratio]) else "none" for n in names]
-        ahead, engine = lead(trials), next((t.engine for t in trials.get("equipoise", [])), "")
+        ahead = [spread(q) if (q := lead(trials, others)) else "none" for others in (("careful",), PEERS)]
+        engine = next((t.engine for t in trials.get("equipoise", [])), "")
         loop = f"{median(t.round for t in trials['loop']):.3f}"
-        rows.append((f"{job}: {JOBS[job]}", loop, *cells, spread(ahead) if ahead else "none", engine))
+        rows.append((f"{job}: {JOBS[job]}", loop, *cells, *ahead, engine))
+    return rows
+
+
+def efforts(results: Results, names: Sequence[str]) -> list[tuple[str, ...]]:
+    rows = [("processor time", *(SYSTEMS[n].title for n in names))]
+    for job, trials in results.items():
+        cells = [spread(q) if (q := [t.effort for t in trials[n] if t.effort]) else "none" for n in names]
+        rows.append((job, *cells))
     return rows
 
 
@@ -316,13 +364,19 @@ Made by `{command}`; do not edit.
 {ratios}
 
 FedAvg; one local epoch of SGD with momentum and weight decay; float32 tensors in memory; no evaluation. Every system runs
-in a process of its own, and its first round is left out. Threads inside operations: {threads}; Flower has as many actors of
-one thread. **loop, s**: median seconds of a round of a plain sequential PyTorch loop. **systems**: seconds of a round over
+in processes of its own, and its first round is left out. Threads inside operations: {threads}; the careful loop, pfl-research in processes,
+FLGo in threads and Flower train as many clients at a time, each with one thread. The careful loop is the plain one with what helps by hand: threads,
+fused steps, images with their channels innermost, freed memory kept. **loop, s**: median seconds of a round of a plain sequential
+PyTorch loop. **systems**: seconds of a round over
 those of the loop in the same alternation, median and range of {alternations} alternations (one, for what needs more than
 {patience} s and twice the loop's time): less is faster. **fastest peer to Equipoise**: seconds of the fastest other
-simulator over Equipoise's, in the same alternation: more than 1 means that Equipoise is faster. **engine**: what
+simulator over Equipoise's, in the same alternation: more than 1 means that Equipoise is faster; **careful loop to Equipoise**: the same of this loop. **engine**: what
 `engine="auto"` chose. pfl-research never shuffles a client's samples, the others do; where none does, all end at the same
 weights (`--check`).
+
+{efforts}
+
+**processor time** of a round, of all processes of a system, over the plain loop's, in the same way; Flower's are Ray's, and do not tell.
 
 {costs}
 
@@ -374,7 +428,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time other simulators and Equipoise beside a plain PyTorch loop.")
     parser.add_argument("--jobs", default=",".join(JOBS), help="which jobs (%(default)s)")
     parser.add_argument("--systems", default=",".join(others), help="which systems beside the loop (%(default)s)")
-    parser.add_argument("--alternations", type=int, default=2, help="turns that each system takes (2)")
+    parser.add_argument("--alternations", type=int, default=3, help="turns that each system takes (3)")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of a process, the first included (by job)")
     parser.add_argument("--threads", type=int, default=2, help="threads that compute, for every system (2)")
     parser.add_argument("--check", action="store_true", help="compare the weights at the end instead, in float64")
@@ -402,6 +456,7 @@ def main() -> None:
         print(json.dumps({"machine": where, "results": record}, indent=2))
     else:
         console.print(rich(ratios(results, names), "Seconds of a round over the plain loop's"))
+        console.print(rich(efforts(results, names), "Processor time of a round over the plain loop's"))
         console.print(rich(costs(results, names), "What it takes"))
         console.print(*failures(results), sep="\n")
     if options.write:
@@ -410,6 +465,7 @@ def main() -> None:
             command=shlex.join(["python", "benchmarks/peers/run.py", *sys.argv[1:]]),
             machine=where,
             ratios=markdown(ratios(results, names)),
+            efforts=markdown(efforts(results, names)),
             costs=markdown(costs(results, names)),
             threads=options.threads,
             alternations=options.alternations,

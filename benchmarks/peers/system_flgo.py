@@ -109,6 +109,8 @@ run = flgo.init(
         "no_log_console": True,
         "no_tqdm": True,
         "torch_num_threads": options.threads,
+        "num_parallels": options.parallel,
+        "parallel_type": "t",
     },
     Logger=Silent,
 )
