@@ -780,7 +780,8 @@ def test_save_all_writes_every_format(tmp_path):
     assert paths[1].read_bytes().startswith(b"\x89PNG")
 
 
-def test_figures_do_not_touch_pyplot():
+def test_figures_do_not_touch_pyplot(monkeypatch):
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)  # another test's library may have
     draw_all(several(1))
     assert "matplotlib.pyplot" not in sys.modules
 
