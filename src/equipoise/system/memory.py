@@ -26,7 +26,7 @@ def keep() -> None:
 
     Otherwise it returns the activations of every step to the system, which must give and zero new pages in the next. Tensors
     above ``LARGE`` it always returns; that they come in pages of 2 MiB (PyTorch's ``THP_MEM_ALLOC_ENABLE``, set where the
-    package is imported) saves up to a third of a round of 50 million parameters.
+    package is imported) saves a sixth to a quarter of a round of 10 to 50 million parameters.
     """
     if os.environ.get(SWITCH) == "0" or platform.libc_ver()[0] != "glibc":
         return
