@@ -93,9 +93,9 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp(min=1).unsqueeze(-1)
 
 
-def blocks(n_rows: int, n_columns: int, entries: int = BLOCK) -> list[slice]:
-    """Slices of some ``entries`` that cover the columns of a matrix; each begins at a whole byte of bits."""
-    width = max(entries // max(n_rows, 1) // 64, 1) * 64
+def blocks(n_rows: int, n_columns: int, entries: int | None = None) -> list[slice]:
+    """Slices of some ``entries`` (None: :data:`BLOCK`) that cover the columns of a matrix; each begins at a whole byte of bits."""
+    width = max((entries or BLOCK) // max(n_rows, 1) // 64, 1) * 64
     return [slice(start, min(start + width, n_columns)) for start in range(0, max(n_columns, 1), width)]
 
 
