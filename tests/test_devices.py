@@ -62,6 +62,8 @@ WAITS = {
     "masked_select",
     "repeat_interleave",
     "bincount",
+    "linalg_eigh",
+    "linalg_solve",
 }
 
 

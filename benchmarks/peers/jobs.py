@@ -28,6 +28,7 @@ except RuntimeError:
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-5
 CLASSES = 10
+FIRST = os.environ.get("RANK", "0") == "0"  # of several processes of one system
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Clock:
     def __init__(self) -> None:
         self.last: float | None = None
         self.spent = 0.0
-        self.word = "ROUND" if os.environ.get("RANK", "0") == "0" else "OTHER"
+        self.word = "ROUND" if FIRST else "OTHER"
 
     def mark(self) -> None:
         """End of a round, or the beginning of the first."""
@@ -176,6 +177,6 @@ class Clock:
 def finish(options: argparse.Namespace, parameters: Iterable[Tensor]) -> None:
     """Tell the runner the peak of the memory, and keep the parameters if it asked for them."""
     print(f"PEAK {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}", flush=True)
-    if options.save:
+    if options.save and FIRST:
         np.save(options.save, torch.cat([p.detach().double().flatten() for p in parameters]).numpy())
     print("DONE", flush=True)

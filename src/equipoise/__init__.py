@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from equipoise.scenarios import load as scenario
     from equipoise.system.ranges import choice, number
 
-if (
-    os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0"
-):  # see system/memory.py; PyTorch looks once, before its first large tensor
+# Large pages, see system/memory.py: PyTorch looks once, before its first large tensor.
+if os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0":
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"

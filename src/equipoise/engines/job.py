@@ -85,7 +85,7 @@ class Job:
 
     @property
     def longest_first(self) -> list[int]:
-        """Rows by number of steps, most first: parallel workers then finish at about the same time."""
+        """Rows by number of samples to train on, most first: parallel workers then finish at about the same time."""
         samples = self.schedules.counts.sum(1).tolist()
         return sorted(range(len(self.ids)), key=lambda row: -samples[row])
 
