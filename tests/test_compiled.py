@@ -68,7 +68,7 @@ def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtyp
 
     def compute() -> tuple[Tensor, ...]:
         every = [maths.square_norms(u, c, of) for c in (None, mask) for of in ((), layout)]
-        return *every, *(maths.combine(u, w, mask) for w in (convex, signed, 0 * convex))
+        return *every, *(maths.combine(u, w, c) for w in (convex, signed, 0 * convex) for c in (mask, kept))
 
     same(u, compute)
     assert torch.allclose(maths.square_norms(u, mask), (u.double() * kept).square().sum(1), rtol=1e-12)

@@ -101,8 +101,13 @@ def square_sums(rows: Array, bits: Array | None, first: int, last: int, out: Arr
         out[m] += lanes
 
 
-def masked_mean(rows: Array, bits: Array, weights: Array, first: int, last: int, out: Array) -> None:
-    """The mean of columns ``first`` to ``last`` over the rows that keep them: see ``maths.masked_mean``."""
+def masked_mean(
+    rows: Array, kept: Array, in_bits: bool, weights: Array, first: int, last: int, out: Array
+) -> None:  # fmt: skip
+    """The mean of columns ``first`` to ``last`` over the rows that keep them: see ``maths.masked_mean``.
+
+    ``kept`` is a bit for each entry of ``rows`` if ``in_bits``, else a byte.
+    """
     above, below = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
     eight = np.empty(WIDTH // 8, np.uint64)
     there = eight.view(np.uint8)
@@ -115,8 +120,11 @@ def masked_mean(rows: Array, bits: Array, weights: Array, first: int, last: int,
         below[:width] = 0
         for m in range(len(rows)):
             w, row = weights[m], rows[m, start : start + width]
-            for k in range((width + 7) // 8):
-                eight[k] = (np.uint64(bits[m, start // 8 + k]) * EIGHT) & PICK
+            if in_bits:
+                for k in range((width + 7) // 8):
+                    eight[k] = (np.uint64(kept[m, start // 8 + k]) * EIGHT) & PICK
+            else:
+                there[:width] = kept[m, start : start + width]
             for j in range(width):
                 c = w if there[j] else 0.0
                 below[j] += c

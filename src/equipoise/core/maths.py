@@ -228,12 +228,20 @@ def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tenso
     """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
     w, exact = weights.to(updates.dtype), weights.detach().double()
     step = torch.empty_like(updates[0])
-    fast = loops(updates) if isinstance(mask, Bits) else None
+    kept = mask.bits if isinstance(mask, Bits) else mask if mask is not None and mask.dtype == torch.bool else None
+    fast = loops(updates) if kept is not None and kept.is_contiguous() else None
 
     def some(parts: list[slice]) -> None:
-        if fast is not None and isinstance(mask, Bits):
+        if fast is not None and kept is not None:
             place = parts[0].start, parts[-1].stop
-            fast.masked_mean(as_rows(updates), mask.bits.numpy(), exact.numpy(), *place, step.numpy())
+            fast.masked_mean(
+                as_rows(updates),
+                kept.view(torch.uint8).numpy(),
+                isinstance(mask, Bits),
+                exact.numpy(),
+                *place,
+                step.numpy(),
+            )
         else:
             for part, u, c in _masked(updates, mask, parts):
                 step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, exact)
