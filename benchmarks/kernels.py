@@ -28,7 +28,7 @@ from rich.table import Table
 from round import machine, options, show
 from torch import Tensor
 
-from equipoise.core import maths
+from equipoise.core import compiled, maths
 from equipoise.core.model import Model
 from equipoise.core.rule import Cohort, Setup, State
 from equipoise.federation.method import Method, parse
@@ -253,10 +253,12 @@ def memory(name: str) -> float:
     """Peak of a round as a multiple of the matrix; to be called in a process of its own."""
     method, sizes = parse(name), layout()
     small = Server(method, (1,) * len(sizes), updates(len(sizes)))
+    large, compiled.LARGE = compiled.LARGE, 0
     for _ in range(2):
         small.round(
             small.round(small.states(), small.submodels())[0], small.submodels()
-        )  # load what is loaded at first
+        )  # load and compile what is loaded and compiled at first
+    compiled.LARGE = large
     before = held_bytes("VmRSS")
     server = Server(method, sizes, updates(sum(sizes)))
     held = server.submodels()

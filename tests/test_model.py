@@ -193,3 +193,21 @@ def frozen() -> nn.Module:
 def test_networks_that_cannot_be_used(net: nn.Module, head: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Model(net, head)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_reach_the_next_layer_with_their_channels_innermost(channels: int) -> None:
+    """A single channel is in either order, and PyTorch goes by the strides."""
+    x, seen = normal(4, channels, 8, 8), list[torch.Tensor]()
+    model = Model(nn.Sequential(nn.Conv2d(channels, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(216, 2)).double())
+    model.try_channels_last(x)
+    assert model.channels_last
+    bound = Bound(model)
+    for view in (bound.training, bound.evaluation):
+        view.net[1].register_forward_hook(lambda _, given, out: seen.append(out))
+    theta, buffers = vector_of(model)
+    logits, _ = bound.forward(theta, buffers, x)
+    bound.gradient(theta, buffers, x, lambda logits, _: logits.sum())
+    assert len(seen) == 2
+    assert all(out.stride() == (216, 1, 36, 6) for out in seen)
+    assert torch.allclose(logits, model.network(model.initial)(x), rtol=1e-12, atol=1e-12)

@@ -185,6 +185,15 @@ class Model:
         return net.to(vector.device).eval()
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Images ``x`` [B, C, H, W] with their channels innermost in memory, said by their strides even if C is 1.
+
+    PyTorch takes a single channel to be in either order, and goes by the strides when it chooses that of the next layer.
+    """
+    last = x.movedim(1, -1)
+    return last.flatten().view(last.shape).movedim(-1, 1)
+
+
 def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | None, bool]:
     """Run ``net`` once on ``x`` [B, ...], B > 1, in training mode: the name of its classifier, and whether it is random.
 
@@ -343,9 +352,7 @@ class _View:
                 b.data = part.view(b.shape)
         if self.net.training != train:
             self.model.train(self.net, train)
-        if self.model.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return self.model.seen(self.net, x, self.features)
+        return self.model.seen(self.net, channels_last(x) if self.model.channels_last else x, self.features)
 
 
 class Stacked:

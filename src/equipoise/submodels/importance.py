@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core import task
-from equipoise.core.model import Bound
+from equipoise.core.model import Bound, channels_last
 from equipoise.submodels.discovery import trace
 from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons
 from equipoise.system.ranges import check_number
@@ -217,7 +217,7 @@ class _Shortcut:
     def run(self, x: Tensor, first: bool = False) -> Values:
         """One pass through the network: the values that will be needed again."""
         if self.neurons.model.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
+            x = channels_last(x)
         values: Values = {}
         last = {n: node for node in self.graph.nodes for n in node.all_input_nodes}
         for node in self.graph.nodes:
