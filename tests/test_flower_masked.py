@@ -22,6 +22,7 @@ from equipoise.core.rule import Cohort, Rule, State
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
+from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg.masks import DropOutError, shake
 from equipoise.methods import METHODS
 from helpers import clients, network, normal, samples, tensor
@@ -71,16 +72,22 @@ class Met:
         masked.change(self.paths[name], lambda memory: (masked.pinned(memory, keys, name, peers), None))
 
     def ask(self, number: int, *, t: int = 0, phase: str = "model", names: Sequence[str] = ()) -> Sum:
-        return Sum("trial", number, t, phase, tuple(names or self.names))
+        return Sum("trial", number, t, phase, "", tuple(names or self.names))
 
     def send(self, asked: Sum, contents: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.give(asked, name, x) for name, x in contents.items()}
 
     def give(self, asked: Sum, name: str, x: Tensor, least: int = 2) -> Tensor:
+        return self.masked(asked, name, x, least).vector
+
+    def masked(self, asked: Sum, name: str, x: Tensor, least: int = 2) -> masked.Masked:
         return masked.change(self.paths[name], lambda memory: masked.masked_vector(memory, asked, name, x, least))
 
     def own_seed(self, asked: Sum, name: str) -> bytes:
-        return masked.change(self.paths[name], lambda memory: masked.own_seed(memory, asked))
+        return masked.change(self.paths[name], lambda memory: masked.own_seed(memory, asked, name))
+
+    def shares_of(self, asked: Sum, name: str, hidden: Mapping[str, str]) -> dict[str, bytes]:
+        return masked.change(self.paths[name], lambda memory: masked.shares_of(memory, asked, name, hidden))
 
     def open(self, asked: Sum) -> dict[str, bytes]:
         return {name: self.own_seed(asked, name) for name in asked.sites}
@@ -117,7 +124,7 @@ def test_the_sum_is_the_sum(sites: Met) -> None:
 
 @pytest.mark.parametrize(("n", "limit"), [(2, 2.0**10), (3, 2.0**20), (100, 2.0**20), (7, 1.0)])
 def test_the_resolution_is_the_finest_that_fits(n: int, limit: float) -> None:
-    asked = Sum("trial", 1, 0, "model", tuple(f"site-{k:03d}" for k in range(n)), limit)
+    asked = Sum("trial", 1, 0, "model", "", tuple(f"site-{k:03d}" for k in range(n)), limit)
     assert n * limit < 2.0 ** (63 - asked.secure.bits) <= 2 * n * limit
     with pytest.raises(ValueError, match="does not fit"):
         replace(asked.secure, bits=asked.secure.bits + 1)
@@ -270,9 +277,10 @@ def test_peers_from_elsewhere(sites: Met, tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_depends_on_every_key(sites: Met, tmp_path: Path) -> None:
-    one = masked.fingerprint(sites.keys)
-    assert one == masked.fingerprint(dict(reversed(sites.keys.items())))
-    assert one != masked.fingerprint(sites.keys | {"ward-b": key_at(tmp_path / "other")})
+    one = masked.fingerprint(sites.keys, {"ward-a": 3})
+    assert one == masked.fingerprint(dict(reversed(sites.keys.items())), {"ward-a": 3})
+    assert one != masked.fingerprint(sites.keys, {"ward-a": 4})
+    assert one != masked.fingerprint(sites.keys | {"ward-b": key_at(tmp_path / "other")}, {"ward-a": 3})
     assert len(one) == 39
 
 
@@ -298,7 +306,7 @@ def test_a_damaged_memory_is_an_error_and_no_new_key(sites: Met, text: str) -> N
 @pytest.mark.parametrize("names", [(), ("a",), ("b", "a"), ("a", "a")])
 def test_a_sum_is_over_two_sites_at_least(names: tuple[str, ...]) -> None:
     with pytest.raises(MaskError, match="at least two sites, sorted, each named once"):
-        Sum("trial", 1, 0, "model", names)
+        Sum("trial", 1, 0, "model", "", names)
 
 
 def test_a_site_may_want_more(sites: Met) -> None:
@@ -437,7 +445,7 @@ def test_the_weights_of_saga_are_known_to_the_sites_alone(tmp_path: Path) -> Non
     assert len(set(last)) == 5
     assert not any({"weights", "sharpness", "perturbed_loss"} & record.keys() for record in fed.records)
     n = len(fed.progress.vector)
-    assert fed.records[1]["bytes"]["up"] == [8 * (n + 3)] * 4
+    assert fed.records[1]["bytes"]["up"] == [8 * (n + 1 + secure.WORDS)] * 4
     assert "secure" not in simulated.records[0]
 
 
@@ -461,11 +469,17 @@ def test_a_network_of_float32() -> None:
     assert distance(simulated, fed) <= 2.0**-22
 
 
+def stored(path: Path) -> Tensor:
+    """The update in a site's file."""
+    (update,) = (x for key, x in load_file(path).items() if key.endswith("/update"))
+    return update
+
+
 def holds(parcel: Parcel, x: Tensor) -> bool:
     """Whether any four numbers that follow one another in ``x`` are in a message, bit for bit or nearly."""
     for sent in parcel.tensors.values():
         if sent.dtype == torch.int64:
-            sent = sent.double() * 2.0 ** -masked.Sum("", 1, 0, "", ("a", "b", "c", "d")).secure.bits
+            sent = sent.double() * 2.0 ** -masked.Sum("", 1, 0, "", "", ("a", "b", "c", "d")).secure.bits
         flat = sent.double().flatten()
         if len(flat) >= len(x) and any(
             torch.allclose(flat[k : k + len(x)], x.double(), rtol=1e-6, atol=1e-9)
@@ -485,7 +499,7 @@ def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path)
     for name in word:
         (path,) = tmp_path.rglob(f"{name}/update.safetensors")
         kept = load_file(path)
-        update = kept["0/update"]
+        update = stored(path)
         assert float(update.norm()) > 0.1
         memory = json.loads(path.with_name("masks.json").read_text())
         w = memory["weights"].get("0") or fed.records[0]["weights"][word.index(name)]
@@ -531,9 +545,7 @@ def test_who_drops_out_once_the_weights_are_known_is_divided_out(wire: Wire, tmp
     assert [q["name"] for q in fed.records[0]["quarantined"]] == [gone]
     w = tensor(simulated.records[0]["weights"])
     there = [0, 1, 3, 4]
-    updates = torch.stack(
-        [load_file(next(tmp_path.rglob(f"client-{m}/update.safetensors")))["0/update"] for m in range(5)]
-    )
+    updates = torch.stack([stored(next(tmp_path.rglob(f"client-{m}/update.safetensors"))) for m in range(5)])
     expected = simulated.trial.setup.initial + (w[there, None] * updates[there]).sum(0) / w[there].sum()
     assert torch.allclose(fed.progress.vector, expected, rtol=0, atol=1e-9)
 
@@ -550,25 +562,92 @@ def test_an_opening_that_is_lost_is_asked_for_again(wire: Wire) -> None:
     assert all("quarantined" not in record for record in fed.records)
 
 
-def test_who_vanishes_before_the_opening_is_waited_for(wire: Wire) -> None:
-    """A sum without it could be compared with the one that its seed would open; so the round waits for the same sites."""
+@pytest.mark.parametrize("method", ["fedavg", "saga"])
+@pytest.mark.parametrize("lost", [("client-4",), ("client-0",)])
+def test_the_sum_of_a_site_that_vanishes_is_unmasked_by_the_others(
+    method: str, lost: tuple[str, ...], wire: Wire
+) -> None:
+    """Up to a third may vanish between their masked vectors and their seeds: the round is done with all updates."""
+    simulated, fed = both(method, participation=1.0)
+    simulated.fit(3, progress=False)
+    wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site in lost else ""
+    fed.fit(3, progress=False)
+    assert distance(simulated, fed) < 1e-10
+    assert all("quarantined" not in record for record in fed.records)
+    asked = [site for kind, site, _ in wire.down if kind == "query.recover"]
+    assert len(asked) == 4 * 3 * (1 + (method == "saga"))
+    assert not {*asked} & {*lost}
+
+
+def test_where_more_than_a_third_vanish_the_round_waits_for_the_same_sites(wire: Wire) -> None:
+    """A sum without them could be compared with the one that their seeds would open."""
     simulated, fed = both("fedavg", participation=1.0)
     patience(fed).deadline = patience(fed).poll = 0.001
     simulated.fit(2, progress=False)
     fed.fit(1, progress=False)
     before = fed.progress
-    vanished = True
-    wire.cut = lambda kind, site, n: "down" if vanished and (kind, site) == ("query.unmask", "client-4") else ""
+    gone = ["client-3", "client-4"]
+    wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site in gone else ""
     with pytest.raises(
-        eq.QuorumError, match=r"never unmasked: client-4 is not reachable any more\. Run again when it is back"
+        eq.QuorumError,
+        match=r"never unmasked: client-3 is not reachable any more; client-4 is not reachable any more\. It takes 4 of its 5 sites",
     ):
         fed.fit(1, progress=False)
     assert fed.progress is before
-    wire.cut = lambda kind, site, n: "down" if vanished and site == "client-4" else ""
+    assert "query.recover" not in wire.kinds()  # what would not be enough is not asked for
+    wire.cut = lambda kind, site, n: "down" if site in gone else ""
     with pytest.raises(eq.QuorumError, match=r"and unmasked round 1 over .*client-4.*Resume with the same sites"):
         fed.fit(1, progress=False)
-    vanished = False
+    gone.clear()
     fed.fit(1, progress=False)
+    assert distance(simulated, fed) < 1e-10
+
+
+@pytest.mark.parametrize("how", ["wrong", "seed"])
+def test_a_site_whose_shares_are_wrong_is_named(
+    how: str, wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It vanishes, or sends another seed than it has used: the sum stays masked, and nobody else is blamed."""
+    fed = both("fedavg", participation=1.0)[1]
+    patience(fed).deadline = patience(fed).poll = 0.001
+    right, unmask = masked.create_shares, masked_site.KINDS["query.unmask"]
+    liar = "client-2"
+
+    def wrong(memory: masked.Memory, asked: Sum, site: str, *more: Any, **other: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            if site == liar:
+                patch.setattr(masked, "create_shares", lambda seed, least, n: right(bytes(32), least, n))
+            return make(memory, asked, site, *more, **other)
+
+    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+        found = unmask(site, asked, node)
+        return replace(found, fields={"seed": "00" * 32}) if site.trial.names == (liar,) else found
+
+    make = masked.masked_vector
+    monkeypatch.setattr(masked, "masked_vector", wrong)
+    if how == "seed":
+        monkeypatch.setitem(masked_site.KINDS, "query.unmask", lying)
+    else:
+        wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site == liar else ""
+    with pytest.raises(
+        eq.QuorumError, match=r"never unmasked: client-2 (sent no seed|is not reachable)[^;]*It takes 4"
+    ):
+        fed.fit(1, progress=False)
+    assert "client-2 has sent shares that are not of its seed" in caplog.text
+
+
+def test_a_wrong_seed_is_put_together_from_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site cannot stop a round by sending another seed than it has used, and the result is right."""
+    simulated, fed = both("fedavg", participation=1.0)
+    unmask = masked_site.KINDS["query.unmask"]
+
+    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+        found = unmask(site, asked, node)
+        return replace(found, fields={"seed": "00" * 32}) if site.trial.names == ("client-2",) else found
+
+    monkeypatch.setitem(masked_site.KINDS, "query.unmask", lying)
+    simulated.fit(2, progress=False)
+    fed.fit(2, progress=False)
     assert distance(simulated, fed) < 1e-10
 
 
@@ -616,34 +695,29 @@ def test_a_server_that_swaps_keys_is_found_out(wire: Wire, tmp_path: Path) -> No
     assert found["reason"].startswith("refuses: The key of client-2 has changed since client-1 first saw it")
 
 
-def test_a_server_that_uses_a_number_twice_gets_nothing(wire: Wire) -> None:
+def test_a_server_that_uses_a_number_twice_gets_nothing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     fed = both("fedavg", participation=1.0)[1]
     fed.fit(1, progress=False)
     masks = at(fed).masked
     assert masks is not None
-    masks.number = 0
-    before = len(wire.up)
+    masks.number, before = 0, len(wire.up)
+    monkeypatch.setattr(masked_sites, "_now", lambda: 1)
     with pytest.raises(
-        eq.QuorumError, match="was asked for sum number 1 and has taken part in number 1: masks are never"
+        eq.QuorumError, match=r"was asked for sum number 1 and has taken part in number \d{13}: masks are never"
     ):
         fed.fit(1, progress=False)
     assert not any(parcel.tensors for _, _, parcel in wire.up[before:])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "saga"])
-def test_a_server_that_wants_one_site_alone_gets_nothing(method: str, wire: Wire) -> None:
+def test_a_server_that_wants_one_site_alone_gets_nothing(wire: Wire) -> None:
     """It tells client 2 that it counts most, and the others that they count little."""
-    fed = both(method, participation=1.0)[1]
+    fed = both("saga", participation=1.0)[1]
 
     def weighed(kind: str, site: str, parcel: Parcel) -> Parcel:
         asked = dict(parcel.fields.get("sum", {}))
         if asked.get("phase") != "model":
             return parcel
-        if method == "saga":
-            asked["inputs"] = {**asked["inputs"], "sum": asked["inputs"]["sum"] * (1 if site == "client-2" else 1e6)}
-        else:
-            big = "client-2" if site == "client-2" else "client-0"
-            asked["inputs"] = {"weights": {name: 0.8 if name == big else 0.05 for name in asked["inputs"]["weights"]}}
+        asked["inputs"] = {**asked["inputs"], "sum": asked["inputs"]["sum"] * (1 if site == "client-2" else 1e6)}
         return replace(parcel, fields={**parcel.fields, "sum": asked})
 
     wire.change = weighed
@@ -651,13 +725,119 @@ def test_a_server_that_wants_one_site_alone_gets_nothing(method: str, wire: Wire
         fed.fit(1, progress=False)
 
 
-def told_weights(weights: Sequence[float]) -> Callable[[str, str, Parcel], Parcel]:
-    def weighed(kind: str, site: str, parcel: Parcel) -> Parcel:
-        told = {"weights": {f"client-{k}": w for k, w in enumerate(weights)}}
-        asked = parcel.fields.get("sum")
-        return replace(parcel, fields={**parcel.fields, "sum": {**asked, "inputs": told}}) if asked else parcel
+def told(**inputs: Any) -> Callable[[str, str, Parcel], Parcel]:
+    """What goes down the wire of a server that tells the sites something else about every sum."""
 
-    return weighed
+    def change(kind: str, site: str, parcel: Parcel) -> Parcel:
+        asked = parcel.fields.get("sum")
+        lie = {**asked, "inputs": {**asked["inputs"], **inputs}} if asked else None
+        return replace(parcel, fields={**parcel.fields, "sum": lie}) if lie else parcel
+
+    return change
+
+
+def sizes_of(fed: eq.Federation, **changed: int) -> dict[str, int]:
+    return {site.name: site.size for site in at(fed).sites.known} | {k.replace("_", "-"): n for k, n in changed.items()}
+
+
+class Thief:
+    """A server that asks the sites for more sums of a round than the method needs, and keeps what it is sent."""
+
+    def __init__(self, fed: eq.Federation) -> None:
+        self.fed, masks = fed, at(fed).masked
+        assert masks is not None
+        self.masks, self.sums, self.refused = masks, list[Tensor](), list[str]()
+
+    def fit(self, monkeypatch: pytest.MonkeyPatch, phase: str, *lies: Mapping[str, Any]) -> None:
+        """A round in which the sum of ``phase`` is asked for again, each time with other inputs."""
+        honest = masked_sites.Round.total
+
+        def total(this: masked_sites.Round, asked: str, ids: list[int], n: int, inputs: Any, **more: Any) -> Any:
+            found = honest(this, asked, ids, n, inputs, **more)
+            for lie in lies if asked == phase else ():
+                before = dict(this.lost)
+                try:
+                    self.sums.append(honest(this, asked, ids, n, {**inputs, **lie})[1])
+                except masked_sites.ClosedError:
+                    self.refused += [why for m, why in this.lost.items() if m not in before]
+                this.lost = before
+            return found
+
+        monkeypatch.setattr(masked_sites.Round, "total", total)
+        self.fed.fit(1, progress=False)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_no_update_follows_from_sums_with_other_weights(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K sums over the same K sites with other weights would be K equations: a site gives one sum of a round."""
+    thief = Thief(both("fedavg", participation=1.0)[1])
+    if not first:
+        thief.fed.fit(1, progress=False)
+    lies = [{"sizes": sizes_of(thief.fed, **{f"client_{m}": 90})} for m in range(5)]
+    thief.fit(monkeypatch, "model", *lies)
+    assert thief.sums == []
+    assert len(thief.refused) == 25
+    assert all(re.match(r"refuses: (The number of samples of a site has changed|client-. has \d+ samples)", why)
+               for why in thief.refused)  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["values", "model"])
+def test_no_value_follows_from_sums_with_other_references(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SAGA's sites are told nothing for the sum of their values, and one sum for that of their models."""
+    thief = Thief(both("saga", participation=1.0)[1])
+    lies = [{"reference": 2.0**k} if phase == "values" else {"sum": 2.0**k} for k in range(1, 6)]
+    thief.fit(monkeypatch, phase, *lies)
+    assert thief.sums == []
+    assert len(thief.refused) == 25
+    assert all("with another model, or other weights: several sums of one round could show one site" in why
+               for why in thief.refused)  # fmt: skip
+
+
+def test_a_second_sum_is_not_unmasked_either(sites: Met) -> None:
+    """The server gets masked vectors of two sums before it unmasks one: a site remembers the last, and gives no seed of another."""
+    one, two = sites.ask(1), replace(sites.ask(2), inputs={"sum": 2.0})
+    sites.send(one, contents())
+    sites.send(two, contents())
+    sites.open(two)
+    with pytest.raises(MaskError, match="Sum number 1 cannot be unmasked"):
+        sites.own_seed(one, "ward-a")
+    three = replace(sites.ask(3), inputs={"sum": 3.0})
+    with pytest.raises(MaskError, match=r"ward-a was asked for round 0 over .* with another model, or other weights"):
+        sites.send(three, contents())
+    with pytest.raises(MaskError, match="with another model, or other weights"):
+        sites.send(replace(sites.ask(3), model="another", inputs={"sum": 2.0}), contents())
+
+
+@pytest.mark.parametrize(("changed", "lost", "reason"), [
+    ({"client_2": 10**6}, ["client-2"], "refuses: client-2 has 9 samples, and the others are told 1000000"),
+    ({"client_1": -3}, None, "refuses: The sizes of all sites must be whole numbers >= 1"),
+])  # fmt: skip
+def test_samples_that_are_told_wrong(
+    changed: dict[str, int], lost: list[str] | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = both("fedavg", participation=1.0)[1]
+    wrong = {site.name: site.size for site in at(fed).sites.known}
+    wrong |= {name.replace("_", "-"): n for name, n in changed.items()}
+    monkeypatch.setattr(masked_sites.Round, "sizes", property(lambda this: wrong))
+    if lost is None:
+        with pytest.raises(eq.QuorumError, match=reason):
+            fed.fit(1, progress=False)
+        return
+    fed.fit(1, progress=False)
+    assert [q["name"] for q in fed.records[0]["quarantined"]] == lost
+    assert reason in fed.records[0]["quarantined"][0]["reason"]
+
+
+def test_noise_is_not_drawn_again_for_the_same_round(tmp_path: Path) -> None:
+    """Else the mean of many answers of one round would be without it: the update of a round is made once."""
+    made = []
+    for _ in range(2):
+        fed = both("dp", participation=1.0, states=tmp_path)[1]
+        fed.fit(1, progress=False)
+        made.append((fed.progress.vector, {p: p.read_bytes() for p in tmp_path.rglob("update.safetensors")}))
+    assert torch.equal(made[0][0], made[1][0])
+    assert made[0][1] == made[1][1]
+    assert len(made[0][1]) == 5
 
 
 def test_a_site_that_the_sum_would_show_stays_away() -> None:
@@ -668,13 +848,6 @@ def test_a_site_that_the_sum_would_show_stays_away() -> None:
     assert lost["name"] == "client-0"
     assert "The update of client-0 would be 96% of the sum, which would show it; 95% is the most" in lost["reason"]
     assert fed.records[0]["weights"] == pytest.approx([4 / 15, 6 / 15, 5 / 15])
-
-
-@pytest.mark.parametrize("weights", [[0.9, 0.0, 0.0, 0.0, 0.0], [0.9, 0.3, -0.2, 0.0, 0.0]])
-def test_weights_that_are_none(weights: list[float], wire: Wire) -> None:
-    wire.change = told_weights(weights)
-    with pytest.raises(eq.QuorumError, match="The weights of the sites must be >= 0 and sum to 1"):
-        both("fedavg", participation=1.0)[1].fit(1, progress=False)
 
 
 def test_the_update_of_a_round_goes_into_sums_of_that_round(wire: Wire) -> None:
@@ -721,32 +894,78 @@ def test_a_summand_that_is_none(wrong: dict[str, Tensor], reason: str, monkeypat
     "wrong",
     [
         {"key": "00"},
+        {"key": "00" * 32},
         {"key": "xy" * 32},
         {"number": math.inf},
         {"number": -1},
         {"number": 10**30},
-        {"opened": {"model": [math.inf, ["ward-a"]]}},
+        {"number": 2**53 - 1},
+        {"opened": {"model": [math.inf, ["ward-a"], ""]}},
         {"opened": [1]},
+        {"pinned": 3},
     ],
     ids=str,
 )
-def test_what_a_site_says_of_itself_is_checked_before_others_are_told(wrong: dict[str, Any], tmp_path: Path) -> None:
-    """Else a key that is none would make all others refuse, and a number without an end would stop the server."""
-    right = {"key": key_at(tmp_path / "masks.json"), "number": 3, "opened": {"model": [2, ["ward-a", "ward-b"]]}}
-    server = masked_sites.MaskedSites(cast(Sites, None))
-    assert not server._learn("ward-a", Parcel(right | wrong))
-    assert (server.keys, server.number, server.opened) == ({}, 0, {})
-    assert server._learn("ward-a", Parcel(right))
-    assert (server.number, server.opened) == (3, {(2, "model"): ("ward-a", "ward-b")})
+def test_a_site_that_says_what_cannot_be_keeps_nobody_from_a_sum(wrong: dict[str, Any], wire: Wire) -> None:
+    """A key that is none would make all others refuse, and a number without an end would stop the server."""
+    simulated, fed = both("fedavg", participation=1.0)
+    right = masked_site.KINDS["query.keys"]
+
+    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+        found = right(site, asked, node)
+        return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(masked_site.KINDS, "query.keys", lying)
+        fed.fit(2, progress=False)
+    assert [q["name"] for record in fed.records for q in record["quarantined"]] == ["client-3", "client-3"]
+    simulated.trial = replace(simulated.trial, engine=without({0: 3, 1: 3}))
+    simulated.fit(2, progress=False)
+    assert distance(simulated, fed) < 1e-10
 
 
-def test_masks_that_do_not_fit_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [["client-3", "client-9"], ["client-3"], ["client-0", "client-3"]])
+def test_a_false_claim_of_what_was_unmasked_keeps_nobody_from_a_sum(others: list[str], wire: Wire) -> None:
+    fed = both("fedavg", participation=1.0)[1]
+    right = masked_site.KINDS["query.keys"]
+
+    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+        found = right(site, asked, node)
+        wrong = {"opened": {"model": [0, others, "00"]}}
+        return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(masked_site.KINDS, "query.keys", lying)
+        fed.fit(1, progress=False)
+    assert fed.records[0]["ids"] == ([0, 1, 2, 4] if len(others) == 1 else [0, 1, 2, 3, 4])
+
+
+def test_a_site_that_changes_its_key_is_left_out_alone(wire: Wire, tmp_path: Path) -> None:
+    """The others would refuse every sum with it: what most have seen counts, also for a server that starts again."""
+    first = both("fedavg", participation=1.0, states=tmp_path / "sites")[1]
+    first.fit(1, directory=tmp_path / "run", progress=False)
+    (path,) = (tmp_path / "sites").rglob("client-3/masks.json")
+    path.unlink()
+    second = both("fedavg", participation=1.0, states=tmp_path / "sites")[1]
+    second.resume(tmp_path / "run")
+    second.fit(1, progress=False)
+    (lost,) = second.records[1]["quarantined"]
+    assert lost["name"] == "client-3"
+    assert lost["reason"].startswith("shows another key than most sites have seen of it")
+    assert second.records[1]["ids"] == [0, 1, 2, 4]
+
+
+def test_seeds_that_are_not_those_of_the_masks_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = both("fedavg", participation=1.0)[1]
     real = masked.own_seed
     monkeypatch.setattr(
-        masked, "own_seed", lambda memory, asked: (memory, bytes(32)) if memory.number % 2 else real(memory, asked)
+        masked,
+        "own_seed",
+        lambda memory, asked, site: (memory, bytes(32)) if site > "client-2" else real(memory, asked, site),
     )
-    with pytest.raises(eq.QuorumError, match="the sum is out of range: masks do not fit each other"):
+    with pytest.raises(
+        eq.QuorumError, match="client-3 sent no seed, or another one than it has used; client-4 sent no"
+    ):
         fed.fit(1, progress=False)
     assert fed.progress.t == 0
 
@@ -860,12 +1079,12 @@ def test_long_vectors() -> None:
     names = ("a", "b", "c")
     keys = {n: "".join(f"{(7 * k + i) % 256:02x}" for i in range(32)) for k, n in enumerate(names, start=1)}
     public = {n: masked.public(key) for n, key in keys.items()}
-    asked = Sum("x", 1, 0, "model", names)
+    asked = Sum("x", 1, 0, "model", "", names)
     memories = {n: masked.Memory(key, public) for n, key in keys.items()}
     rows = {n: normal(100_000, seed=k) for k, n in enumerate(names)}
     made = {n: masked.masked_vector(memories[n], asked, n, rows[n]) for n in names}
     seeds = {n: bytes.fromhex(after.seed) for n, (after, _) in made.items()}
-    total = masked.total(asked, {n: y for n, (_, y) in made.items()}, seeds)
+    total = masked.total(asked, {n: sent.vector for n, (_, sent) in made.items()}, seeds)
     assert float((total - sum(rows.values())).abs().max()) <= 3 * 2.0 ** -(asked.secure.bits + 1) + 1e-15
 
 

@@ -25,6 +25,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
 from operator import add
 
@@ -108,6 +109,40 @@ def _require_positive(total: float) -> None:
         )
 
 
+# numbers of any size
+SMALLEST, LARGEST = 2.0**-990, 2.0**990  # of the numbers that :func:`wide` can hold
+POINT = 1043  # bits after the point: the last of the smallest number
+LAST = 64 * 33  # the bit at which the second number begins, which leaves room for the sum of 2^78 of the first
+WORDS = 34
+
+
+def wide(a: float, last: float) -> Tensor:
+    """A number in [SMALLEST, LARGEST] to all its 53 bits, and one in [0, 1] to 40 bits, as one integer of :data:`WORDS` words of 64 bits.
+
+    The bits after the 53 are random: they hide those of smaller numbers in the sum, which shows no more than a sum of floating numbers.
+    """
+    mantissa, exponent = math.frexp(min(max(a, SMALLEST), LARGEST))
+    shift = exponent - 53 + POINT
+    first = (int(mantissa * 2**53) << shift) + secrets.randbelow(1 << shift)
+    return words(first + (round(last * 2**40) << LAST), WORDS)
+
+
+def narrow(total: Tensor) -> tuple[float, float]:
+    """The two sums, from the sum of :func:`wide` integers."""
+    number = integer(total)
+    return float(Fraction(number % 2**LAST, 2**POINT)), (number >> LAST) / 2**40
+
+
+def words(number: int, n: int) -> Tensor:
+    """An integer modulo 2^(64 n), as n words."""
+    return torch.frombuffer(bytearray((number % 2 ** (64 * n)).to_bytes(8 * n, "little")), dtype=torch.int64)
+
+
+def integer(x: Tensor) -> int:
+    """The integer >= 0 of n words."""
+    return int.from_bytes(x.numpy().tobytes(), "little")
+
+
 # the sum
 class DropOutError(RuntimeError):
     """A client vanished after the others had masked their vectors for it."""
@@ -167,6 +202,10 @@ class SecureSum:
                 f"{self.bits} fractional bits: lower limit or bits, so that clients * limit < 2^(63 - bits)."
             )
 
+    def encoded(self, values: Tensor) -> Tensor:
+        """Numbers [n] in the declared range as multiples of 2^-bits: 64-bit integers [n]."""
+        return (values.double() * 2.0**self.bits).round().long()
+
     # on the client
     def masked(self, client: int, values: Tensor, shared: Mapping[int, bytes], stream: Keystream = shake) -> Tensor:
         """The client's masked vector [n], which is all that the server sees: 64-bit integers.
@@ -185,7 +224,7 @@ class SecureSum:
                 f"Client {client}: number {at} is {float(x[at]):g}, outside the declared range "
                 f"[-{self.limit:g}, {self.limit:g}]. Declare a larger limit for all clients, with fewer bits if need be."
             )
-        y = (x * 2.0**self.bits).round().long()
+        y = self.encoded(x)
         for other in self.ids:
             if other != client:
                 pad = stream(shared[other], self.label, len(y)).to(y.device)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Cohort, Power, Rule, State
+from equipoise.core.rule import Power, Rule, State
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.records import Record
@@ -21,8 +21,8 @@ from equipoise.federation.trial import Trial
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
-from equipoise.flower.secagg.site import CEILING, MODEL, VALUES
-from equipoise.flower.secagg.sums import MaskError, Sum
+from equipoise.flower.secagg.site import MODEL, VALUES, digest, weights
+from equipoise.flower.secagg.sums import MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
 from equipoise.methods import METHODS
 
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LIMIT = 2.0**20  # of weighted updates
-FINEST = 2.0**-16  # the least sum of the numbers that give the weights; where it is less, it is measured again
-TRIES = 20
-Inputs = Callable[[Sequence[int]], Mapping[str, Any]]  # what the clients of a sum need to make their vectors
+DAY = 86_400_000  # milliseconds
 
 
 class ClosedError(RuntimeError):
@@ -69,42 +67,6 @@ def problem(rule: Rule) -> str:
     return f"every site reports {rule.reports.removeprefix('its ')} to the server" if rule.reports else ""
 
 
-def weights(
-    trial: Trial, server: Sequence[State], ids: Sequence[int], vector: Tensor, t: int = 0, rounds: int = 1
-) -> Tensor:
-    """The weights [M] that the rules will give the clients ``ids`` in round ``t``, known before there are updates.
-
-    ``server`` is the server's state, ``vector`` [G] the global model.
-
-    Raises
-    ------
-    MethodError : the rules do more than to weigh the updates.
-    """
-    n, at = len(ids), torch.tensor(ids, device=vector.device)
-    P = trial.model.n_params
-    zero, sizes = torch.zeros_like(vector).expand(n, -1), trial.setup.sizes[at]
-    cohort = Cohort(
-        t=t,
-        rounds=rounds,
-        n_clients=trial.setup.n_clients,
-        theta=vector[:P],
-        updates=zero[:, :P],
-        ids=at,
-        sizes=sizes,
-        weights=sizes / sizes.sum(),
-        layout=trial.model.layout,
-        buffer_updates=zero[:, P:],
-        received=vector.expand(n, -1),
-        kept=vector.expand(n, -1),
-        seed=trial.settings.seed,
-    )
-    for rule, state in zip(trial.method.rules, server, strict=True):
-        _, cohort = rule.aggregate(state, cohort)
-    if any(x is not None for x in (cohort.coefficients, cohort.mask, cohort.buffer_mask)):
-        raise MethodError("secure=true: a rule of the method does more than to weigh the updates. Set secure=false.")
-    return cohort.weights
-
-
 @dataclass
 class MaskedSites:
     """What the server remembers of masked sums from one round to the next.
@@ -115,19 +77,23 @@ class MaskedSites:
     Parameters
     ----------
     sites : who is asked.
-    number : of the last sum; every sum has its own.
-    reference : a typical value of the numbers that give the weights, if any do; 0 before the first round.
+    number : of the last sum. Every sum has its own, the milliseconds since 1970 or one more than the last: so a server that starts
+        again, which remembers nothing, uses none twice.
     """
 
     sites: Sites
     number: int = 0
-    reference: float = 0.0
-    keys: dict[str, str] = field(default_factory=dict)  # the sites' public ones
+    known: dict[str, Introduction] = field(default_factory=dict)  # what the sites say of themselves
     opened: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)  # whose sums were, by round and phase
 
-    def engine(self, trial: Trial, server: Sequence[State]) -> Engine:
-        """The engine of one round, in place of the sites; ``server`` is the server's state, from which the weights follow."""
-        return lambda job: answers(Round(self, job, trial, server))
+    @property
+    def keys(self) -> dict[str, str]:
+        """The sites' public keys."""
+        return {name: one.key for name, one in self.known.items()}
+
+    def engine(self, trial: Trial) -> Engine:
+        """The engine of one round, in place of the sites."""
+        return lambda job: answers(Round(self, job, trial))
 
     def check(self, trial: Trial, server: Sequence[State], collaborative: bool) -> None:
         """Refuse what cannot be done with sums alone, before anything is asked.
@@ -151,38 +117,76 @@ class MaskedSites:
         return {key: x for key, x in known.items() if key not in hidden}
 
     def introduced(self, this: Round) -> list[int]:
-        """The clients of a round whose keys are known; each is asked once, also for the last sum that it took part in."""
-        known = [site.name for site in self.sites.known]
-        new, before = [m for m, name in enumerate(known) if name not in self.keys], len(self.keys)
+        """The clients of a round whose keys are known; each is asked once, also for the sums that it helped to unmask."""
+        names, before = [site.name for site in self.sites.known], set(self.known)
+        new = [m for m, name in enumerate(names) if name not in before]
         for m, got in self.sites.ask("query.keys", this.job.t, new, lambda _: Parcel()) if new else ():
-            if isinstance(got, str):
-                this.lost |= {m: got} if m in this.job.ids else {}
-            elif not self._learn(known[m], got):
-                this.lost |= {m: "sent what cannot be used: there is no key"} if m in this.job.ids else {}
-        if len(self.keys) > before:
-            log.warning("%s", masked.comparison(self.keys))
+            one = got if isinstance(got, str) else Introduction.of(got.fields)
+            if isinstance(one, Introduction):
+                self.known[names[m]] = one
+            elif m in this.job.ids:
+                this.lost[m] = one
+        for name in set(self.known) - before:
+            if self._disputed(name):
+                del self.known[name]
+                if (m := names.index(name)) in this.job.ids:
+                    this.lost[m] = (
+                        "shows another key than most sites have seen of it. If it lost its state-dir, start a new experiment"
+                    )
+        if set(self.known) != before:
+            self.number = max(self.number, *(one.number for one in self.known.values()))
+            self._believe()
+            log.warning("%s", masked.comparison(self.keys, this.sizes))
         return [m for m in this.job.ids if m not in this.lost]
 
-    def _learn(self, name: str, got: Parcel) -> bool:
-        """Take what a site says of itself; False if it does not."""
-        fields = got.fields
-        try:
-            opened = {(int(t), str(phase)): tuple(map(str, sites)) for phase, (t, sites) in fields["opened"].items()}
-            key, number = str(fields["key"]), int(fields["number"])
-        except UNFIT:
-            return False
-        if not re.fullmatch("[0-9a-f]{64}", key) or not 0 <= number < 2**53:
-            return False
-        self.keys[name], self.number = key, max(self.number, number)
-        self.opened |= opened
-        return True
+    def _disputed(self, name: str) -> bool:
+        """Whether most sites that have seen a key of a site have seen another one."""
+        seen = [key for one in self.known.values() if (key := one.pinned.get(name)) is not None]
+        return 2 * seen.count(self.known[name].key) < len(seen)
 
-    def next(self, job: Job, phase: str, ids: Sequence[int], inputs: Mapping[str, Any]) -> Sum:
+    def _believe(self) -> None:
+        """Take a sum to have been unmasked if more than half of its sites say so."""
+        for phase in (VALUES, MODEL):
+            said = {name: one.opened[phase] for name, one in self.known.items() if phase in one.opened}
+            for one in said.values():
+                if 2 * sum(said.get(name) == one for name in one.sites) > len(one.sites):
+                    self.opened.setdefault((one.round, phase), one.sites)
+
+    def next(self, this: Round, phase: str, ids: Sequence[int], inputs: Mapping[str, Any]) -> Sum:
         """A new sum, with a number that was never used."""
-        self.number += 1
+        self.number = max(self.number + 1, _now())
         names = tuple(sorted(self.sites.known[m].name for m in ids))
-        limit = LIMIT if phase == MODEL else CEILING * len(ids)
-        return Sum(self.sites.exchange.experiment["name"], self.number, job.t, phase, names, limit, inputs)
+        experiment = self.sites.exchange.experiment["name"]
+        return Sum(experiment, self.number, this.job.t, phase, this.model, names, LIMIT, inputs)
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a site says of itself: its public key, the number of its last sum, the last sums it helped to unmask, and the keys it has seen."""
+
+    key: str
+    number: int
+    opened: dict[str, Opened]
+    pinned: dict[str, str]
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> Introduction | str:
+        """From its answer, or why it cannot be one: nothing that one site says may keep the others from a sum."""
+        try:
+            opened = {str(phase): Opened.read(one) for phase, one in fields["opened"].items()}
+            pinned = {str(name): str(key) for name, key in fields["pinned"].items()}
+            one = Introduction(str(fields["key"]), int(fields["number"]), opened, pinned)
+        except UNFIT:
+            return "sent what cannot be used: it does not say its key and what it has unmasked"
+        if not re.fullmatch("[0-9a-f]{64}", one.key) or not masked.usable(one.key):
+            return "sent what cannot be used: its key is not a public key"
+        if not 0 <= one.number <= _now() + DAY:
+            return "sent what cannot be used: the number of its last sum lies in the future. If the clock of the server is right, it lies"
+        return one
+
+
+def _now() -> int:
+    return time.time_ns() // 10**6
 
 
 @dataclass
@@ -192,8 +196,9 @@ class Round:
     server: MaskedSites
     job: Job
     trial: Trial
-    state: Sequence[State]  # the server's, when the round begins
     lost: dict[int, str] = field(default_factory=dict)
+    shares: dict[tuple[str, str], str] = field(default_factory=dict)  # of whose seed, for whom: encrypted
+    hashes: dict[str, Mapping[str, str]] = field(default_factory=dict)  # of the seed of a site, and of its shares
     receipts: dict[int, Receipt] = field(default_factory=dict)
 
     def mean(self, ids: list[int]) -> tuple[list[int], Tensor]:
@@ -203,51 +208,41 @@ class Round:
         ------
         ClosedError, MaskError : there is none.
         """
-        job, server, trial, state = self.job, self.server, self.trial, self.state
-        power = require(trial.method)
+        job = self.job
         n = len(job.received[0]) - (0 if job.private is None else int(job.private.sum()))
-        if power is None:
-
-            def known(ids: Sequence[int]) -> Mapping[str, Any]:
-                w = weights(trial, state, ids, job.received[0], job.t, job.rounds).tolist()
-                return {"weights": {server.sites.known[m].name: x for m, x in zip(ids, w, strict=True)}}
-
-            return self.total(MODEL, ids, n, known, train=True)
-        ids, inputs = self._weigh(ids, power)
-        ids, total = self.total(MODEL, ids, n + 1, partial(_given, inputs))
+        if self.sizes:
+            return self.total(MODEL, ids, n, {"sizes": self.sizes}, train=True)
+        ids, total = self.total(VALUES, ids, secure.WORDS, {}, train=True)
+        A, U = secure.narrow(total)
+        if not (A > 0 and -1e-6 <= U <= len(ids)):
+            raise ClosedError("was left out, because the sum is not one of weights: masks do not fit each other")
+        ids, total = self.total(MODEL, ids, n + 1, {"sum": A, "sum_last": U})
         return ids, secure.mean(total)[1]
 
-    def _weigh(self, ids: list[int], power: Power) -> tuple[list[int], dict[str, float]]:
-        """The sums from which each site knows its weight, and the reference that they were measured with."""
-        server = self.server
-        reference = server.reference or power.typical
-        for attempt in range(TRIES):
-            inputs = {"reference": reference}
-            ids, total = self.total(VALUES, ids, 2, partial(_given, inputs), train=attempt == 0)
-            A, U = total.tolist()
-            if not (A >= 0 and -1e-6 <= U <= len(ids)):
-                raise ClosedError("was left out, because the sum is not one of weights: masks do not fit each other")
-            measured = secure.reference(A, len(ids), power.q, reference)
-            lower = reference * 2.0 ** (-40 / power.q) if power.q else reference
-            reference = max(measured if A > 0 else lower, power.floor)
-            if FINEST <= A < CEILING * len(ids):  # no value was clipped, and no weight was lost to rounding
-                server.reference = reference
-                return ids, {**inputs, "sum": A, "sum_last": U}
-        raise ClosedError("was left out, because the numbers that give the weights are too far apart")
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The samples of all sites of the experiment, where the weights follow from them; else nothing."""
+        return {site.name: site.size for site in self.server.sites.known} if require(self.trial.method) is None else {}
+
+    @cached_property
+    def model(self) -> str:
+        """SHA-256 of what all sites are sent of the model."""
+        job = self.job
+        return digest(job.received[0] if job.private is None else job.received[0][~job.private])
 
     def total(
-        self, phase: str, ids: list[int], n: int, content: Inputs, *, train: bool = False
+        self, phase: str, ids: list[int], n: int, inputs: Mapping[str, Any], *, train: bool = False
     ) -> tuple[list[int], Tensor]:
         """The sum [n] over the sites that answer; if some drop out, another sum without them.
 
         Parameters
         ----------
-        content : gives what the clients of a sum need to make their vectors.
+        inputs : what the clients of a sum need to make their vectors.
         train : the clients have yet to train.
 
         Raises
         ------
-        ClosedError : too few are left, or one has dropped out between its masked vector and its seed.
+        ClosedError : too few are left, or too many have dropped out between their masked vectors and their seeds.
         """
         known, job = self.server.sites.known, self.job
         if before := self.server.opened.get((job.t, phase)):  # when the round was done the last time
@@ -258,12 +253,13 @@ class Round:
         while len(ids) >= least:
             if len(ids) == 2:
                 log.warning("a masked sum over two sites hides neither from the other: each can subtract itself")
-            asked = self.server.next(job, phase, ids, content(ids))
+            asked = self.server.next(self, phase, ids, inputs)
             vectors = self._masked_vectors(asked, ids, n, train)
             ids = [m for m in ids if known[m].name in vectors]
             if len(ids) == len(asked.sites):
-                total = masked.total(asked, vectors, self._seeds(asked, ids))
-                if n and float(total.abs().max()) > asked.limit * len(ids):
+                wide = phase == VALUES
+                total = masked.total(asked, vectors, self._seeds(asked, ids), wide=wide)
+                if not wide and n and float(total.abs().max()) > asked.limit * len(ids):
                     raise ClosedError("was left out, because the sum is out of range: masks do not fit each other")
                 return ids, total
             train = False
@@ -285,6 +281,8 @@ class Round:
                 self.lost[m] = "sent what cannot be used: there is no masked vector of the right size"
             elif train and (receipt := Receipt.after(self.job.t, got.fields)) is None:
                 self.lost[m] = "sent what cannot be used: there is no receipt of its state"
+            elif not self._keep_shares(asked, sites.known[m].name, got.fields):
+                self.lost[m] = "sent what cannot be used: there are no shares of its seed"
             else:
                 found[sites.known[m].name] = y
                 self.receipts |= {m: receipt} if train and receipt is not None else {}
@@ -294,35 +292,85 @@ class Round:
         """The state that a client's training built on."""
         row = self.job.ids.index(m)
         receipt = Receipt.of({key: x[row] for key, x in self.job.states[0].items()})
-        return Parcel({"t": self.job.t, "receipt": receipt.fields})
+        return Parcel({"t": self.job.t, "rounds": self.job.rounds, "receipt": receipt.fields})
+
+    def _keep_shares(self, asked: Sum, name: str, fields: Mapping[str, Any]) -> bool:
+        """Keep the encrypted shares of a site's seed; False if it did not send them."""
+        shares, hashes = fields.get("shares"), fields.get("hashes")
+        others = {*asked.sites} - {name}
+        if not isinstance(shares, dict) or shares.keys() != others:
+            return False
+        if not isinstance(hashes, dict) or hashes.keys() != {*asked.sites}:
+            return False
+        self.shares |= {(name, other): str(text) for other, text in shares.items()}
+        self.hashes[name] = hashes
+        return True
 
     def _seeds(self, asked: Sum, ids: Sequence[int]) -> dict[str, bytes]:
-        """The seeds of the sites' own masks, which unmask the sum.
+        """The seeds of the sites' own masks, which unmask the sum; those of sites that have vanished from the shares of the others.
 
         Raises
         ------
-        ClosedError : one does not come. It cannot be left out: coming late, it would unmask what it has sent.
+        ClosedError : too few sites are there. None of the others can be left out: coming late, its seed would unmask what it has sent.
         """
         sites, seeds = self.server.sites, dict[str, bytes]()
+        names = {m: sites.known[m].name for m in ids}
         self.server.opened[self.job.t, asked.phase] = asked.sites
         missing, end = dict.fromkeys(ids, ""), time.monotonic() + self.server.sites.exchange.deadline
         parcel = Parcel({"sum": asdict(asked)})
         while missing:
             for m, got in list(sites.ask("query.unmask", self.job.t, missing, lambda _: parcel)):
-                seed = None if isinstance(got, str) else got.fields.get("seed")
-                if isinstance(seed, str) and re.fullmatch("[0-9a-f]{64}", seed):
-                    seeds[sites.known[m].name] = bytes.fromhex(seed)
+                seed = None if isinstance(got, str) else _bytes(got.fields.get("seed"))
+                if seed is not None and masked.sha256(seed) == self.hashes[names[m]][names[m]]:
+                    seeds[names[m]] = seed
                     del missing[m]
                 else:
-                    missing[m] = got if isinstance(got, str) else "sent no seed"
-            if missing and (time.monotonic() > end or any(why.startswith("refuses") for why in missing.values())):
-                gone = "; ".join(f"{sites.known[m].name} {why}" for m, why in missing.items())
+                    missing[m] = got if isinstance(got, str) else "sent no seed, or another one than it has used"
+            if missing:
+                self._recover(asked, {names[m]: m for m in missing}, [m for m in ids if m not in missing], seeds)
+                missing = {m: why for m, why in missing.items() if names[m] not in seeds}
+            if missing and (
+                time.monotonic() > end or any(why.startswith(("refuses", "sent")) for why in missing.values())
+            ):
+                gone = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
                 raise ClosedError(
-                    f"gave its part of a sum that was never unmasked: {gone}. Run again when it is back; the round is done "
-                    "again with the same sites"
+                    f"gave its part of a sum that was never unmasked: {gone}. It takes {masked.threshold(len(ids))} of its {len(ids)} "
+                    "sites. Run again when they are back; the round is done again with the same sites"
                 )
             time.sleep(sites.exchange.poll if missing else 0)
         return seeds
+
+    def _recover(self, asked: Sum, gone: Mapping[str, int], here: Sequence[int], seeds: dict[str, bytes]) -> None:
+        """Add the seeds of sites that have vanished to ``seeds``, if enough of the others are there to put them together."""
+        sites, least = self.server.sites, masked.threshold(len(asked.sites))
+        if len(here) < least:
+            return
+
+        def make(m: int) -> Parcel:
+            hidden = {name: self.shares[name, sites.known[m].name] for name in gone}
+            return Parcel({"sum": asdict(asked), "shares": hidden})
+
+        found: dict[str, list[bytes]] = {name: [] for name in gone}
+        for m, got in sites.ask("query.recover", self.job.t, here, make):
+            shares = None if isinstance(got, str) else got.fields.get("shares")
+            if not isinstance(shares, dict):
+                continue
+            for name in gone:
+                share = _bytes(shares.get(name))
+                if share is not None and masked.sha256(share) == self.hashes[name][sites.known[m].name]:
+                    found[name].append(share)
+        for name, shares in found.items():
+            if len(shares) >= least:
+                try:
+                    seeds[name] = masked.recovered(shares[:least], self.hashes[name][name])
+                    log.warning("%s vanished after its part of a sum, which the others unmasked without it", name)
+                except MaskError as error:
+                    log.warning("%s %s", name, error)
+
+
+def _bytes(text: Any) -> bytes | None:
+    """Of hexadecimal text; None if it is not."""
+    return bytes.fromhex(text) if isinstance(text, str) and re.fullmatch("([0-9a-f]{2})+", text) else None
 
 
 def answers(this: Round) -> Iterator[Answer]:
@@ -344,8 +392,3 @@ def answers(this: Round) -> Iterator[Answer]:
         reports = [{} if r.power is None else {r.power.report: received.new_ones(1)} for r in job.rules]
         state = {key: x[None].to(received.device) for key, x in this.receipts[m].tensors().items()}
         yield Answer((rows[m],), (received + change)[None], reports, [state])
-
-
-def _given(inputs: Mapping[str, Any], ids: Sequence[int]) -> Mapping[str, Any]:
-    """The same, whoever takes part."""
-    return inputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.core.rule import Cohort, State
+from equipoise.federation.method import MethodError
+from equipoise.federation.trial import Trial
 from equipoise.flower.codec import Parcel, changed
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
-from equipoise.flower.secagg.sums import MaskError, Memory, Sum
+from equipoise.flower.secagg.sums import Masked, MaskError, Memory, Sum
 from equipoise.flower.site.site import Site, SiteError
+from equipoise.flower.site.store import Receipt
 from equipoise.system import tensor_files
 
 log = logging.getLogger(__name__)
 
 VALUES, MODEL = "values", "model"  # what is summed: numbers that give the weights, and weighted updates
-CEILING = 2.0**10  # of the numbers that give the weights, relative to their mean
 
 
 def answer(site: Site, kind: str, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
@@ -50,37 +53,77 @@ def _introduce(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Par
     key = masked.public(memory.key)
     if not memory.pinned:
         log.warning("%s: its public key for masked sums is %s", site.trial.names[0], key)
-    return Parcel({"key": key, "number": memory.number, "opened": dict(memory.opened)})
+    return Parcel({"key": key, "number": memory.number, "opened": dict(memory.opened), "pinned": dict(memory.pinned)})
 
 
 def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
     """Train, store the update at the site, and send it masked."""
     public = site._public(site._received(asked)[0])
+    model = digest(public)
+    if _sum(asked).model != model:
+        raise MaskError("A sum was asked for with the update of another model than was sent.")
+    try:
+        kept, receipt = _kept(site, asked)  # noise would be drawn anew, and cancel over many answers
+    except SiteError:
+        kept, receipt = _trained(site, asked, public)
+    return _masked(site, asked, node_config, kept, receipt)
+
+
+def _trained(site: Site, asked: Parcel, public: Tensor) -> tuple[dict[str, Tensor], list[Any]]:
+    """Train from the ``public`` part of a model: what is summed, and the receipt of the site's state."""
     rest = {name: x for name, x in asked.tensors.items() if not name.startswith("model/")}
     clear = site.answer("train", Parcel({**asked.fields, "model": {}}, rest | {"model/values": public}))
     update = changed({name: x.cpu() for name, x in clear.part("model").items()}, public, public) - public
-    kept = {"update": update, **clear.part("reports")}
-    of_this_round = {f"{asked.fields['t']}/{name}": x for name, x in kept.items()}
-    tensor_files.write(_cache(site), of_this_round, private=True)
-    return replace(_masked(site, asked, node_config, kept), fields={"receipt": clear.fields["receipt"]})
+    kept, receipt = {"update": update, **clear.part("reports")}, clear.fields["receipt"]
+    stored = kept | {"receipt": Receipt.read(receipt).tensors()["sha256"]}
+    tensor_files.write(_cache(site), {_start(asked) + name: x for name, x in stored.items()}, private=True)
+    return kept, receipt
 
 
 def _again(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
     """Send another masked vector of the update that is here."""
+    return _masked(site, asked, node_config, *_kept(site, asked))
+
+
+def _kept(site: Site, asked: Parcel) -> tuple[dict[str, Tensor], list[Any]]:
+    """What is stored of a round, of the model and state of a message: what is summed, and the receipt of the site's state.
+
+    Raises
+    ------
+    SiteError : nothing is.
+    """
     try:
-        kept = tensor_files.read(_cache(site))
+        stored = tensor_files.read(_cache(site))
     except FileNotFoundError:
-        kept = {}
-    start = f"{asked.fields['t']}/"
-    found = {name.removeprefix(start): x for name, x in kept.items() if name.startswith(start)}
+        stored = {}
+    start = _start(asked)
+    found = {name.removeprefix(start): x for name, x in stored.items() if name.startswith(start)}
     if "update" not in found:
         raise SiteError("has no update of this round any more.")
-    return _masked(site, asked, node_config, found)
+    return found, Receipt(asked.fields["t"], found.pop("receipt").numpy().tobytes()).fields
+
+
+def _start(asked: Parcel) -> str:
+    """What the names begin with under which a round is stored: its number, its model and the state before."""
+    return f"{asked.fields['t']}/{_sum(asked).model[:16]}/{asked.fields['receipt'][1][:16]}/"
+
+
+def digest(model: Tensor) -> str:
+    """SHA-256 of a model [n], by its bytes."""
+    return masked.sha256(model.detach().cpu().contiguous().numpy().tobytes())
 
 
 def _unmask(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
-    seed = masked.change(_path(site), lambda memory: masked.own_seed(memory, _sum(asked)))
+    name = site.trial.names[0]
+    seed = masked.change(_path(site), lambda memory: masked.own_seed(memory, _sum(asked), name))
     return Parcel({"seed": seed.hex()})
+
+
+def _recover(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+    """Help to unmask a sum of which sites have vanished."""
+    name, hidden = site.trial.names[0], asked.fields["shares"]
+    found = masked.change(_path(site), lambda memory: masked.shares_of(memory, _sum(asked), name, hidden))
+    return Parcel({"shares": {other: share.hex() for other, share in found.items()}})
 
 
 KINDS: dict[str, Callable[[Site, Parcel, Mapping[str, Any]], Parcel]] = {
@@ -88,21 +131,26 @@ KINDS: dict[str, Callable[[Site, Parcel, Mapping[str, Any]], Parcel]] = {
     "train.masked": _train,
     "train.again": _again,
     "query.unmask": _unmask,
+    "query.recover": _recover,
 }
 
 
-def _masked(site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Parcel:
+def _masked(
+    site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor], receipt: list[Any]
+) -> Parcel:
     this, name = _sum(asked), site.trial.names[0]
     if this.round != asked.fields["t"]:
         raise MaskError(f"A sum of round {this.round} was asked for with the update of round {asked.fields['t']}.")
     keys, before = asked.fields["keys"], asked.fields["receipt"][0]  # the last round in which this site counted
     peers = masked.read_peers(Path(str(node_config["peers"])).expanduser()) if "peers" in node_config else None
 
-    def made(memory: Memory) -> tuple[Memory, Tensor]:
-        known, memory = memory.pinned, masked.pinned(memory, keys, name, peers)
-        if memory.pinned != known:  # a warning is what Flower's processes show
-            log.warning("%s: %s", name, masked.comparison(memory.pinned))
-        w, values = _content(site, this, kept, memory.weights.get(str(before), 0.0))
+    def made(memory: Memory) -> tuple[Memory, Masked]:
+        known, memory = memory, masked.pinned(memory, keys, name, peers)
+        if "sizes" in this.inputs:
+            memory = masked.registered(memory, this.inputs["sizes"], name, int(site.trial.setup.sizes[0]))
+        if (memory.pinned, memory.sizes) != (known.pinned, known.sizes):  # a warning is what Flower's processes show
+            log.warning("%s: %s", name, masked.comparison(memory.pinned, memory.sizes))
+        w, values = _content(site, this, kept, memory.weights.get(str(before), 0.0), asked.fields["rounds"])
         if w > (most := float(node_config.get("most-weight", 0.95))):
             raise MaskError(
                 f"The update of {name} would be {w:.0%} of the sum, which would show it; {most:.0%} is the most it takes part with "
@@ -110,33 +158,76 @@ def _masked(site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Map
             )
         old = {t: u for t, u in memory.weights.items() if int(t) == before}
         memory = replace(memory, weights={**old, str(this.round): w} if this.phase == MODEL else memory.weights)
-        return masked.masked_vector(memory, this, name, values, int(node_config.get("least-sites", 2)))
+        least = int(node_config.get("least-sites", 2))
+        return masked.masked_vector(memory, this, name, values, least, wide=this.phase == VALUES)
 
-    return Parcel({}, {"masked": masked.change(_path(site), made)})
+    sent = masked.change(_path(site), made)
+    return Parcel({"receipt": receipt, "shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 
-def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float) -> tuple[float, Tensor]:
+def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float, rounds: int) -> tuple[float, Tensor]:
     """The site's weight (0: not known yet), and the numbers that are added, float64.
 
     That is its weighted update, or what P2 of :mod:`equipoise.flower.secagg.masks` asks for; ``last`` is the weight it had last.
+    Nobody tells a site its weight: it follows from the method, the sites of the sum and the samples of all sites.
     """
-    found = [(k, rule.power) for k, rule in enumerate(site.trial.method.rules) if rule.power is not None]
+    method, names = site.trial.method, list(asked.inputs.get("sizes", ()))
+    found = [(k, rule.power) for k, rule in enumerate(method.rules) if rule.power is not None]
     if asked.phase not in (MODEL, VALUES)[: 1 + len(found)]:
         raise MaskError(f"Something is to be summed that is not part of the method: {asked.phase!r}.")
-    inputs = asked.inputs
     if not found:
-        weights = [float(inputs["weights"][name]) for name in asked.sites]
-        if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
-            raise MaskError(f"The weights of the sites must be >= 0 and sum to 1; found {weights}.")
-        w = weights[asked.sites.index(site.trial.names[0])]
+        setup = replace(
+            site.trial.setup,
+            sizes=torch.tensor([float(n) for n in asked.inputs["sizes"].values()], dtype=torch.float64),
+        )
+        state = [rule.server_state(setup) for rule in method.rules]
+        ids = [names.index(name) for name in asked.sites]
+        every = weights(replace(site.trial, setup=setup), state, ids, setup.initial, asked.round, rounds)
+        w = float(every[asked.sites.index(site.trial.names[0])])
         return w, w * kept["update"].double()
     ((k, power),) = found
     value = float(kept[f"{k}/{power.report}"])
-    a = secure.scalar(value, power.q, inputs["reference"], power.floor, CEILING * len(asked.sites))
+    a = max(secure.scalar(value, power.q, power.typical, power.floor, secure.LARGEST), secure.SMALLEST)
     if asked.phase == VALUES:
-        return 0.0, torch.tensor([a, last], dtype=torch.float64)
-    w = secure.weight(a, inputs["sum"], last, inputs["sum_last"], power.beta)
+        return 0.0, secure.wide(a, last)
+    w = secure.weight(a, asked.inputs["sum"], last, asked.inputs["sum_last"], power.beta)
     return w, secure.weighted(w, kept["update"])
+
+
+def weights(
+    trial: Trial, server: Sequence[State], ids: Sequence[int], vector: Tensor, t: int = 0, rounds: int = 1
+) -> Tensor:
+    """The weights [M] that the rules will give the clients ``ids`` in round ``t``, known before there are updates.
+
+    ``server`` is the server's state, ``vector`` [G] the global model.
+
+    Raises
+    ------
+    MethodError : the rules do more than to weigh the updates.
+    """
+    n, at = len(ids), torch.tensor(ids, device=vector.device)
+    P = trial.model.n_params
+    zero, sizes = torch.zeros_like(vector).expand(n, -1), trial.setup.sizes[at]
+    cohort = Cohort(
+        t=t,
+        rounds=rounds,
+        n_clients=trial.setup.n_clients,
+        theta=vector[:P],
+        updates=zero[:, :P],
+        ids=at,
+        sizes=sizes,
+        weights=sizes / sizes.sum(),
+        layout=trial.model.layout,
+        buffer_updates=zero[:, P:],
+        received=vector.expand(n, -1),
+        kept=vector.expand(n, -1),
+        seed=trial.settings.seed,
+    )
+    for rule, state in zip(trial.method.rules, server, strict=True):
+        _, cohort = rule.aggregate(state, cohort)
+    if any(x is not None for x in (cohort.coefficients, cohort.mask, cohort.buffer_mask)):
+        raise MethodError("secure=true: a rule of the method does more than to weigh the updates. Set secure=false.")
+    return cohort.weights
 
 
 def _sum(asked: Parcel) -> Sum:

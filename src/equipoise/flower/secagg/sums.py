@@ -6,35 +6,41 @@ cancel in the sum, and every site adds a mask of its own. A sum takes two exchan
 .. math:: y_k = \operatorname{round}(2^{bits} x_k) + \sum_{j < k} r_{jk} - \sum_{j > k} r_{jk} + b_k \pmod{2^{64}}, \qquad
     \sum_k x_k = 2^{-bits} \Big( \sum_k y_k - \sum_k b_k \Big)
 
-1. The sites send their **masked vectors** y_k (:func:`masked_vector`). If one is missing, the others are asked again for a sum without it.
-2. Once all are there, the sites send the seeds of their own masks b_k, and so **unmask** this sum (:func:`own_seed`).
+1. The sites send their **masked vectors** y_k (:func:`masked_vector`), and with them shares of the seed of b_k, each encrypted for another
+   site. If a vector is missing, the others are asked again for a sum without it.
+2. Once all are there, the sites send the seeds of their own masks b_k, and so **unmask** this sum (:func:`own_seed`). The seed of a
+   site that has vanished is put together from the shares of :func:`threshold` others (:func:`shares_of`).
 
 Without the second step a masked vector that comes late, after the others were asked again, would give the server two sums whose
-difference is that site. A site unmasks one set of sites per round, and never twice the same number of a sum. After Bonawitz et
-al., CCS 2017, Section 4, with seeds that are sent by their owners and not recovered from the others.
+difference is that site. A site helps to unmask one sum per round and phase, the same sites, weights and model included, and never takes
+part twice under one number. As two sums need more than all sites together can give, no server gets both. After Bonawitz et al., CCS
+2017, Section 4, with masks of pairs that are never recovered; shares and their encryption are those of Flower's SecAgg+.
 
 Nothing here asks a network: these are the functions of a site, whose memory is a file, and of the server, which has none.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
-from operator import add
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from cryptography.fernet import InvalidToken
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 from torch import Tensor
 
-from equipoise.flower.secagg.masks import WORD, SecureSum
+from equipoise.flower.secagg.masks import WORD, SecureSum, integer, words
 from equipoise.system.files import locked, write_atomically
 
 Result = TypeVar("Result")
@@ -53,6 +59,7 @@ class Sum:
     experiment : id of the experiment, the same as long as its keys are.
     number : counts the sums of an experiment, >= 1; no site takes part twice under one number.
     round, phase : what is summed; see :func:`masked_vector` for what a site refuses.
+    model : SHA-256 of the model from which the sites train in this round.
     sites : the names of those who take part, sorted; two at least.
     limit : numbers lie in [-limit, limit].
     inputs : what the sites must know to make their vectors, the same for all: a server that gave one of them something else,
@@ -63,6 +70,7 @@ class Sum:
     number: int
     round: int
     phase: str
+    model: str
     sites: tuple[str, ...]
     limit: float = 2.0**20
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -79,10 +87,38 @@ class Sum:
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
+    def told(self) -> str:
+        """SHA-256 of all but the number: what is summed, over whom, with which weights, from which model."""
+        fields = {key: x for key, x in asdict(self).items() if key != "number"}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+    @property
     def secure(self) -> SecureSum:
         """The sum over positions in ``sites``, at the finest resolution that 64 bits allow."""
         bits = WORD - math.frexp(self.limit * len(self.sites))[1]
         return SecureSum(tuple(range(len(self.sites))), self.label, self.limit, bits)
+
+
+class Opened(NamedTuple):
+    """A sum that was unmasked."""
+
+    round: int
+    sites: tuple[str, ...]
+    told: str
+
+    @staticmethod
+    def read(fields: Any) -> Opened:
+        """From JSON.
+
+        Raises
+        ------
+        ValueError, TypeError : the fields are of something else.
+        """
+        t, sites, told = fields
+        named = all(isinstance(name, str) for name in sites) and list(sites) == sorted(set(sites)) and len(sites) > 1
+        if not isinstance(t, int) or not isinstance(told, str) or not named:
+            raise ValueError("not a sum that was unmasked")
+        return Opened(t, tuple(sites), told)
 
 
 # keys
@@ -90,17 +126,19 @@ class Sum:
 class Memory:
     """What a site remembers of an experiment's masks, in a file that only its owner can read.
 
-    ``key`` is its private key and ``pinned`` the others' public ones, as they were at first sight. ``number``, ``label`` and
-    ``seed`` are of the last sum it took part in, ``opened`` has for each phase the round and the sites of the last sum that it
-    helped to unmask, and ``weights`` the weights by which the site has multiplied its updates, by round.
+    ``key`` is its private key and ``pinned`` the others' public ones, ``sizes`` the samples of all sites of the experiment, as they were
+    at first sight. ``number``, ``label`` and ``seed`` are of the last sum it took part in, ``opened`` has for each phase the round, the
+    sites and :attr:`Sum.told` of the last sum that it helped to unmask, and ``weights`` the weights by which the site has multiplied
+    its updates, by round.
     """
 
     key: str
     pinned: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
     number: int = 0
     label: str = ""
     seed: str = ""
-    opened: Mapping[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    opened: Mapping[str, Opened] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -136,16 +174,25 @@ def shared_secret(key: str, other: str, experiment: str) -> bytes:
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(agreed)
 
 
-def fingerprint(keys: Mapping[str, str]) -> str:
-    """A short number of all sites' public keys. If it is the same at all sites, no key was replaced on the way."""
-    digest = hashlib.sha256(json.dumps(dict(keys), sort_keys=True).encode()).hexdigest()
-    return "-".join(digest[k : k + 4] for k in range(0, 32, 4))
+def usable(key: str) -> bool:
+    """Whether a public key can be used: with some, such as 0, every secret would be known."""
+    try:
+        shared_secret(secrets.token_bytes(32).hex(), key, "")
+    except MaskError:
+        return False
+    return True
 
 
-def comparison(keys: Mapping[str, str]) -> str:
+def fingerprint(keys: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+    """A short number of all sites' public keys and samples. If it is the same at all sites, nothing was replaced on the way."""
+    found = sha256(json.dumps([dict(keys), dict(sizes)], sort_keys=True).encode())
+    return "-".join(found[k : k + 4] for k in range(0, 32, 4))
+
+
+def comparison(keys: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     """What the owners of the sites should compare."""
     return (
-        f"masked sums of {', '.join(sorted(keys))}, fingerprint {fingerprint(keys)}. It must be the same everywhere: compare it "
+        f"masked sums of {', '.join(sorted(keys))}, fingerprint {fingerprint(keys, sizes)}. It must be the same everywhere: compare it "
         "with the other sites in a way that does not lead through the server."
     )
 
@@ -186,15 +233,47 @@ def pinned(memory: Memory, keys: Mapping[str, str], site: str, peers: Mapping[st
     return replace(memory, pinned={**memory.pinned, **keys})
 
 
-def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 2) -> tuple[Memory, Tensor]:
-    """What a site sends of its numbers ``values`` [n]: 64-bit integers [n], uniform whatever the numbers are.
+def registered(memory: Memory, sizes: Mapping[str, int], site: str, size: int) -> Memory:
+    """With the samples of all sites, from which the weights follow.
+
+    Raises
+    ------
+    MaskError : they are not those of before, or not this site's own.
+    """
+    if not all(type(n) is int and n >= 1 for n in sizes.values()):
+        raise MaskError("The sizes of all sites must be whole numbers >= 1. Nothing was sent.")
+    if sizes.get(site) != size:
+        raise MaskError(f"{site} has {size} samples, and the others are told {sizes.get(site)}. Nothing was sent.")
+    if memory.sizes and dict(memory.sizes) != dict(sizes):
+        raise MaskError(
+            f"The number of samples of a site has changed since {site} first heard of it, and with it the weights. Nothing was sent."
+        )
+    return replace(memory, sizes=dict(sizes))
+
+
+class Masked(NamedTuple):
+    """What a site sends: its vector, and the shares of its seed.
+
+    ``vector`` [n] are 64-bit integers, uniform whatever the numbers are; ``shares`` are encrypted, by the names of those for whom they
+    are; ``hashes`` are the SHA-256 of the seed (by the site's own name) and of every share, by which the server knows a wrong one.
+    """
+
+    vector: Tensor
+    shares: Mapping[str, str]
+    hashes: Mapping[str, str]
+
+
+def masked_vector(
+    memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 2, *, wide: bool = False
+) -> tuple[Memory, Masked]:
+    """What a site sends of its numbers ``values`` [n], or, if ``wide``, of one integer in n words (:func:`equipoise.flower.secagg.masks.wide`).
 
     ``least`` is how many sites the owner of this one wants in a sum, >= 2.
 
     Raises
     ------
     MaskError : the number of the sum was used; the round lies before one that was unmasked; it is one that was unmasked
-        for other sites; a site whose key is not known; too few sites; numbers out of range.
+        for other sites, with other weights or another model; a site whose key is not known; too few sites; numbers out of range.
     """
     if len(asked.sites) < least:
         raise MaskError(
@@ -206,13 +285,8 @@ def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, least: 
         )
     if strangers := [name for name in (*asked.sites, site) if name not in memory.pinned]:
         raise MaskError(f"{site} does not know the key of {strangers[0]}.")
-    last, sites = memory.opened.get(asked.phase, (-1, asked.sites))
-    if asked.round < last or (asked.round == last and asked.sites != sites):
-        raise MaskError(
-            f"{site} was asked for round {asked.round} over {', '.join(asked.sites)}, and unmasked round {last} over {', '.join(sites)}: "
-            "the difference of two sums could show one site. Resume with the same sites."
-        )
-    if not bool((values.abs() <= asked.limit).all()):
+    once(memory, asked, site)
+    if not wide and not bool((values.abs() <= asked.limit).all()):
         raise MaskError(
             f"{site} has numbers outside the range [-{asked.limit:g}, {asked.limit:g}] of a masked sum. Its training may have diverged."
         )
@@ -223,24 +297,88 @@ def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, least: 
         if j != k
     }
     seed = secrets.token_bytes(32)
-    y = asked.secure.masked(k, values, pairs, chacha)
-    y.add_(chacha(seed, asked.label, len(y)))
-    return replace(memory, number=asked.number, label=asked.label, seed=seed.hex()), y
+    y = values if wide else asked.secure.encoded(values)
+    for j, secret in pairs.items():
+        y = _added(y, chacha(secret, asked.label, len(y)), 1 if j < k else -1, wide)
+    y = _added(y, chacha(seed, asked.label, len(y)), 1, wide)
+    shares = create_shares(seed, threshold(len(asked.sites)), len(asked.sites))
+    hidden = {asked.sites[j]: encrypt(_lock(secret, asked), shares[j]).decode() for j, secret in pairs.items()}
+    hashes = {site: sha256(seed), **{asked.sites[j]: sha256(shares[j]) for j in pairs}}
+    return replace(memory, number=asked.number, label=asked.label, seed=seed.hex()), Masked(y, hidden, hashes)
 
 
-def own_seed(memory: Memory, asked: Sum) -> tuple[Memory, bytes]:
-    """The seed of the site's own mask in the last sum that it took part in.
-
-    From then on the site gives no sum over other sites for this round and phase.
+def once(memory: Memory, asked: Sum, site: str) -> None:
+    """Require that a sum is the one that was unmasked in its round and phase, if one was.
 
     Raises
     ------
-    MaskError : it is not the last sum.
+    MaskError : it is not.
+    """
+    last = memory.opened.get(asked.phase)
+    if last is None or asked.round > last.round or (asked.round, asked.told) == (last.round, last.told):
+        return
+    found = f"{site} was asked for round {asked.round} over {', '.join(asked.sites)}, and unmasked round {last.round}"
+    if (asked.round, asked.sites) == (last.round, last.sites):
+        raise MaskError(f"{found} with another model, or other weights: several sums of one round could show one site.")
+    raise MaskError(
+        f"{found} over {', '.join(last.sites)}: the difference of two sums could show one site. Resume with the same sites."
+    )
+
+
+def threshold(n: int) -> int:
+    """How many of ``n`` sites must help to unmask a sum: all but a third. Two sums of a round would take more than ``n``."""
+    return max(2, n - n // 3)
+
+
+def sha256(x: bytes) -> str:
+    """The digest, hexadecimal."""
+    return hashlib.sha256(x).hexdigest()
+
+
+def _added(x: Tensor, y: Tensor, sign: int, wide: bool) -> Tensor:
+    """Add ``y`` [n] to ``x`` [n] or subtract it: number by number, in place, or as one integer of n words."""
+    return words(integer(x) + sign * integer(y), len(x)) if wide else x.add_(y, alpha=sign)  # both wrap around
+
+
+def _lock(secret: bytes, asked: Sum) -> bytes:
+    """The key of the shares that two sites exchange in a sum."""
+    return base64.urlsafe_b64encode(hmac.digest(secret, f"share {asked.label}".encode(), "sha256"))
+
+
+def own_seed(memory: Memory, asked: Sum, site: str) -> tuple[Memory, bytes]:
+    """The seed of the site's own mask in the last sum that it took part in.
+
+    From then on the site takes part in no other sum of this round and phase.
+
+    Raises
+    ------
+    MaskError : it is not the last sum, or another one of this round was unmasked.
     """
     if memory.label != asked.label:
         raise MaskError(f"Sum number {asked.number} cannot be unmasked: the last one here is number {memory.number}.")
-    after = replace(memory, opened={**memory.opened, asked.phase: (asked.round, asked.sites)})
-    return after, bytes.fromhex(memory.seed)
+    once(memory, asked, site)
+    this = Opened(asked.round, asked.sites, asked.told)
+    return replace(memory, opened={**memory.opened, asked.phase: this}), bytes.fromhex(memory.seed)
+
+
+def shares_of(memory: Memory, asked: Sum, site: str, hidden: Mapping[str, str]) -> tuple[Memory, dict[str, bytes]]:
+    """The shares of the seeds of sites that have vanished, from what they encrypted for this one; it unmasks the sum, as :func:`own_seed` does.
+
+    Raises
+    ------
+    MaskError : as :func:`own_seed`; or what is to be decrypted was not encrypted for this site and this sum.
+    """
+    memory, _ = own_seed(memory, asked, site)
+    found = {}
+    for name, text in hidden.items():
+        if name not in asked.sites or name == site:
+            raise MaskError(f"A share of {name} was asked for, which is no other site of the sum.")
+        lock = _lock(shared_secret(memory.key, memory.pinned[name], asked.experiment), asked)
+        try:
+            found[name] = decrypt(lock, text.encode())
+        except InvalidToken:
+            raise MaskError(f"What is said to be a share of {name} was not made by it, or not for this sum.") from None
+    return memory, found
 
 
 # its files
@@ -271,12 +409,12 @@ def _read(path: Path) -> Memory | None:
         )
     try:
         held = json.loads(path.read_bytes())
-        opened = {phase: (int(t), tuple(sites)) for phase, (t, sites) in held.pop("opened").items()}
+        opened = {phase: Opened.read(fields) for phase, fields in held.pop("opened").items()}
         return Memory(**held, opened=opened)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise MaskError(
-            f"The file {path.name} with this site's key is damaged. Put it back; without it the experiment has to start again, "
-            "with new keys at every site."
+            f"The file {path.name} with this site's key is damaged, or of another version. Put it back; without it the experiment has to "
+            "start again, with new keys at every site."
         ) from None
 
 
@@ -297,15 +435,35 @@ def read_peers(path: Path) -> dict[str, str]:
 
 
 # on the server
-def total(asked: Sum, vectors: Mapping[str, Tensor], seeds: Mapping[str, bytes]) -> Tensor:
-    """The sum [n], float64, from every site's masked vector and the seed of its own mask.
+def recovered(shares: Sequence[bytes], seed: str) -> bytes:
+    """The seed of a site that has vanished, from :func:`threshold` shares; ``seed`` is its SHA-256.
+
+    Raises
+    ------
+    MaskError : the site has sent shares of something else.
+    """
+    try:
+        found: bytes = combine_shares(list(shares))
+    except ValueError:
+        found = b""
+    if sha256(found) != seed:
+        raise MaskError("has sent shares that are not of its seed")
+    return found
+
+
+def total(asked: Sum, vectors: Mapping[str, Tensor], seeds: Mapping[str, bytes], *, wide: bool = False) -> Tensor:
+    """The sum [n], float64, from every site's masked vector and the seed of its own mask; if ``wide``, the integer in n words.
 
     Raises
     ------
     DropOutError : a masked vector is missing.
-    KeyError : a seed is missing.
+    KeyError : a seed is missing, or a masked vector of ``wide`` ones.
     """
     y = {k: vectors[name] for k, name in enumerate(asked.sites) if name in vectors}
     for k in list(y)[:1]:
-        y[k] = y[k] - reduce(add, (chacha(seeds[name], asked.label, len(y[k])) for name in vectors))
-    return asked.secure.total(y)
+        y[k] = y[k].clone()
+        for name in vectors:
+            y[k] = _added(y[k], chacha(seeds[name], asked.label, len(y[k])), -1, wide)
+    if not wide:
+        return asked.secure.total(y)
+    return reduce(lambda a, b: _added(a, b, 1, True), (y[k] for k in range(len(asked.sites))))

@@ -153,7 +153,7 @@ class Consortium:
         """Let the sites of a round train, and the server aggregate."""
         if self.masked is None:
             return one_round(trial, now, rounds)
-        following, record = one_round(replace(trial, engine=self.masked.engine(trial, now.server)), now, rounds)
+        following, record = one_round(replace(trial, engine=self.masked.engine(trial)), now, rounds)
         return following, self.masked.recorded(trial, record)
 
     def saved(self, now: Progression) -> None:
