@@ -808,6 +808,47 @@ def test_a_second_sum_is_not_unmasked_either(sites: Met) -> None:
         sites.send(replace(sites.ask(3), model="another", inputs={"sum": 2.0}), contents())
 
 
+def test_two_sums_that_differ_by_a_site_take_more_sites_than_there_are(tmp_path: Path) -> None:
+    """The server lets three of four sites unmask a sum without the fourth, and wants one of the fourth and two others."""
+    assert all(masked.threshold(n) + masked.threshold(n - 1) > n for n in range(3, 200))
+    assert [masked.threshold(n) for n in (2, 3, 4, 5, 6, 9, 10)] == [2, 2, 3, 4, 4, 6, 7]
+    sites = Met(tmp_path, ("a", "b", "c", "d"))
+    rows, one = contents(names=sites.names), sites.ask(1)
+    sent = {name: sites.masked(one, name, x) for name, x in rows.items()}
+    shares = [sites.shares_of(one, name, {"d": sent["d"].shares[name]})["d"] for name in ("a", "b", "c")]
+    seeds = {name: sites.own_seed(one, name) for name in ("a", "b", "c")}
+    seeds["d"] = masked.recovered(shares, sent["d"].hashes["d"])
+    found = masked.total(one, {name: y.vector for name, y in sent.items()}, seeds)
+    assert torch.allclose(found, sum(rows.values()), rtol=0, atol=1e-9)  # type: ignore[arg-type]
+    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
+        masked.recovered(shares[:2], sent["d"].hashes["d"])
+    two = sites.ask(2, names=("b", "c", "d"))
+    sites.masked(two, "d", rows["d"])  # it has unmasked nothing
+    for name in ("b", "c"):
+        with pytest.raises(MaskError, match="the difference of two sums could show one site"):
+            sites.masked(two, name, rows[name])
+
+
+def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
+    one = sites.ask(1)
+    first = {name: sites.masked(one, name, x) for name, x in contents().items()}
+    hidden = first["ward-c"].shares["ward-a"]
+    assert (
+        masked.sha256(sites.shares_of(one, "ward-a", {"ward-c": hidden})["ward-c"]) == first["ward-c"].hashes["ward-a"]
+    )
+    with pytest.raises(MaskError, match="was not made by it, or not for this sum"):
+        sites.shares_of(one, "ward-b", {"ward-c": hidden})
+    with pytest.raises(MaskError, match="A share of ward-b was asked for, which is no other site"):
+        sites.shares_of(one, "ward-b", {"ward-b": hidden})
+    two = sites.ask(2)
+    for name, x in contents().items():
+        sites.masked(two, name, x)
+    with pytest.raises(MaskError, match="Sum number 1 cannot be unmasked"):
+        sites.shares_of(one, "ward-a", {"ward-c": hidden})
+    with pytest.raises(MaskError, match="was not made by it, or not for this sum"):
+        sites.shares_of(two, "ward-a", {"ward-c": hidden})
+
+
 @pytest.mark.parametrize(("changed", "lost", "reason"), [
     ({"client_2": 10**6}, ["client-2"], "refuses: client-2 has 9 samples, and the others are told 1000000"),
     ({"client_1": -3}, None, "refuses: The sizes of all sites must be whole numbers >= 1"),
