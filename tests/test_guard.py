@@ -55,6 +55,11 @@ BROKEN = {
     "nan": (with_value(nan), "the update holds NaN"),
     "inf": (with_value(inf), "the update holds infinity"),
     "minus inf": (with_value(-inf), "the update holds infinity"),
+    "far": (with_value(1e30), "the update holds 1e+30, which no training gives (beyond 1.1e+12)"),
+    "report far": (
+        reported(lambda r: {k: v * 0 - 1e13 for k, v in r.items()}),
+        "the report 'dc' holds -1e+13, which no training gives (beyond 1.1e+12)",
+    ),
     "short": (lambda a: replace(a, trained=a.trained[:, :-1]), WRONG + "[1, 72] of torch.float64"),
     "float32": (lambda a: replace(a, trained=a.trained.float()), WRONG + "[1, 73] of torch.float32"),
     "two rows": (lambda a: replace(a, trained=a.trained.expand(2, -1)), WRONG + "[2, 73] of torch.float64"),
@@ -264,3 +269,38 @@ def test_below_quorum_the_last_round_is_kept_and_can_be_continued(method: str, t
     again.fit(2, directory=tmp_path, progress=False)
     assert identical(again, never)
     assert told(again) == told(never)
+
+
+# the length of updates
+def longer(times: float) -> Callable[[Answer], Answer]:
+    """The update of a client that does not start at zero, so many times as long."""
+    return lambda answer: replace(answer, trained=START + (answer.trained - START) * times)
+
+
+START = federation("fedavg").trial.setup.initial
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedheal", "afl"])
+def test_an_update_that_is_too_long_does_not_count(method: str) -> None:
+    given: dict[str, object] = {"participation": 1.0, "norm_limit": 20.0}
+    fed, without = federation(method, **given), federation(method, **given)
+    fed.trial = replace(fed.trial, engine=spoilt(longer(1000), when=0))
+    without.trial = replace(without.trial, engine=spoilt(with_value(nan), when=0))
+    for one in (fed, without):
+        one.fit(1, progress=False)
+    (found,) = fed.records[0]["quarantined"]
+    assert found["client"] == BAD
+    assert dataclasses.astuple(fed.progress)[1].equal(without.progress.vector)
+    times, limit = map(float, __import__("re").findall(r"update is (\S+) times .* norm_limit is (\S+)", found["reason"])[0])
+    assert times > limit == 20
+
+
+def test_lengths_far_from_the_median() -> None:
+    norms = {0: 1.0, 3: 2.0, 4: 250.0, 5: 3.0}
+    assert guard.far(norms, 100.0) == {
+        4: "the update is 100 times as long as the median of the round, and norm_limit is 100"
+    } or guard.far(norms, 99.0).keys() == {4}
+    assert guard.far(norms, None) == {}
+    assert guard.far(norms, 100.0) == {}
+    assert guard.far({0: 1.0, 1: 1e9}, 2.0) == {}  # which of two is wrong, nobody knows
+    assert guard.far({0: 0.0, 1: 0.0, 2: 1.0}, 2.0) == {}

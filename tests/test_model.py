@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from equipoise.core.model import Bound, Model, Stacked
+from equipoise.networks import build
 from helpers import N_CLASSES, N_INPUTS, BatchNormNet, network, normal
 
 
@@ -211,3 +212,15 @@ def test_images_reach_the_next_layer_with_their_channels_innermost(channels: int
     assert len(seen) == 2
     assert all(out.stride() == (216, 1, 36, 6) for out in seen)
     assert torch.allclose(logits, model.network(model.initial)(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("width", "last"), [(4, False), (16, True)])
+def test_a_narrow_shortcut_is_not_computed_with_channels_innermost(width: int, last: bool) -> None:
+    """PyTorch 2.13 would write its gradient beyond its end, on processors without AVX-512, and crash now or later."""
+    x = torch.randn(2, 3, 32, 32)
+    model = Model(build("resnet10", (3, 32, 32), 10, width=width))
+    model.try_channels_last(x)
+    assert model.channels_last is last
+    theta, buffers = vector_of(model)
+    gradient = Bound(model).gradient(theta, buffers, x, lambda logits, _: logits.square().sum())
+    assert float(gradient.norm()) > 0

@@ -118,6 +118,12 @@ class Settings:
         choice("full", "bf16"),
         "how numbers are rounded: full, or bf16, which is faster where the hardware has it and less exact",
     )
+    norm_limit: float | None = setting(
+        number(None, 1, below=True),
+        "longest update, in times of the median of its round, at least 1; a client that sends a longer one does not count in that round",
+        "none",
+        example=100.0,
+    )
     quorum: float = setting(number(0.5, 0, 1), "least share of the selected clients that must answer well", free=True)
     device: str = setting(text("cpu"), "where to compute: cpu or cuda", free=True)
 
@@ -158,6 +164,7 @@ class Keywords(TypedDict, total=False):
     engine: str | Engine
     chunk: int | None
     precision: str
+    norm_limit: float | None
     quorum: float
     device: str | torch.device
 

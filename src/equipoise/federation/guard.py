@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from equipoise.core.rule import Rule, State
 from equipoise.core.tree import flatten
 from equipoise.engines.job import Answer
 from equipoise.system.errors import ExpectedError
+
+LARGEST = 2.0**40  # of the numbers that a client may send: larger ones, whose squares overflow, come from no training
 
 
 class Quarantined(NamedTuple):
@@ -60,19 +63,39 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
 
 
 def finite(answer: Answer) -> Tensor:
-    """Whether all values of each row of an answer are finite [m], without a wait for a GPU. False may be a sum that overflows."""
-    rows = [value.reshape(len(value), -1) for _, value in _values(answer) if value.is_floating_point()]
-    return torch.stack([value.sum(1).isfinite().to(answer.trained.device) for value in rows]).all(0)
+    """Whether all values of each row of an answer lie in the range [m], see :data:`LARGEST`, without a wait for a GPU."""
+    rows = [
+        value.reshape(len(value), -1) for _, value in _values(answer) if value.is_floating_point() and value.numel()
+    ]
+    inside = [(x.amax(1) <= LARGEST) & (x.amin(1) >= -LARGEST) for x in rows]  # of NaN, neither is true
+    return torch.stack([x.to(answer.trained.device) for x in inside]).all(0)
 
 
 def not_finite(answer: Answer) -> dict[int, str]:
-    """The rows of an answer with values that are not finite, with the first of them."""
+    """The rows of an answer with values out of the range, with the first of them."""
     problems: dict[int, str] = {}
     for what, value in _values(answer):
         for row, x in zip(answer.rows, value, strict=True):
-            if value.is_floating_point() and not bool(torch.isfinite(x).all()):
-                problems.setdefault(row, f"the {what} holds {'NaN' if bool(x.isnan().any()) else 'infinity'}")
+            if value.is_floating_point() and x.numel() and not bool((x.abs() <= LARGEST).all()):
+                far = f"{float(x.flatten()[x.abs().argmax()]):.3g}, which no training gives (beyond {LARGEST:.2g})"
+                found = "NaN" if bool(x.isnan().any()) else "infinity" if bool(x.isinf().any()) else far
+                problems.setdefault(row, f"the {what} holds {found}")
     return problems
+
+
+def far(norms: Mapping[int, float], limit: float | None) -> dict[int, str]:
+    """The rows whose update is more than ``limit`` times as long as the median of the round, with the reason.
+
+    ``norms`` are the lengths of the updates by row. With fewer than three nobody knows which of them is wrong.
+    """
+    median = statistics.median(norms.values()) if len(norms) > 2 else 0.0
+    if limit is None or not median:
+        return {}
+    return {
+        row: f"the update is {norm / median:.3g} times as long as the median of the round, and norm_limit is {limit:g}"
+        for row, norm in norms.items()
+        if norm > limit * median
+    }
 
 
 def _values(answer: Answer) -> list[tuple[str, Tensor]]:

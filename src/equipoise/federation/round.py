@@ -53,7 +53,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     asked = asked.to(before.vector.device)
     now, job, lost = _hand_out(trial, before, asked, rounds)
     with closing(_visits(trial, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
-        answers = _collect(trial, now, asked, visits)
+        answers = _collect(trial, now, asked, job.received, visits)
     ids = asked[answers.rows]
     received, held = _of_answered(job, answers)
     own = _own(now, ids, answers.trained, held)
@@ -354,8 +354,8 @@ class _Answers:
     bad: list[guard.Quarantined]
 
 
-def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[Answer]) -> _Answers:
-    """Check the answers, which come in whatever order, and keep the good ones."""
+def _collect(trial: Trial, now: Progression, asked: Tensor, received: Tensor, answers: Iterator[Answer]) -> _Answers:
+    """Check the answers to the ``received`` models [M, G], which come in whatever order, and keep the good ones."""
     ids = asked.tolist()
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
@@ -377,10 +377,16 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, answers: Iterator[An
     sent: list[tuple[list[int], list[State], list[State]]] = []
     # a GPU is waited for once, when all have trained
     checked = torch.cat(finite).cpu().split([len(answer.rows) for answer in fitting]) if fitting else ()
+    problems: dict[int, str] = {}
     for answer, fine in zip(fitting, checked, strict=True):
-        whole = bool(fine.all())
-        problems = {} if whole else guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
-        bad += [guard.Quarantined(ids[row], reason) for row, reason in problems.items()]
+        if not bool(fine.all()):
+            problems |= guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
+    if trial.settings.norm_limit is not None:
+        fine_rows = [row for answer in fitting for row in answer.rows if row not in problems]
+        norms = {row: float(_shown(trial, trained[row] - received[row], None).double().norm()) for row in fine_rows}
+        problems |= guard.far(norms, trial.settings.norm_limit)
+    bad += [guard.Quarantined(ids[row], reason) for row, reason in problems.items()]
+    for answer in fitting:
         good = [k for k, row in enumerate(answer.rows) if row not in problems]
         if not good:
             continue

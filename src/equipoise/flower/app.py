@@ -181,6 +181,7 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
     log.info("%s: waiting for sites", directory)
     if settings.secure:
         require(made)
+    sites.roster.most = settings.max_samples
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
     write_atomically(
         directory / "sites.json", sealed_json({"experiment": name, "sites": [asdict(s) for s in sites.known]})

@@ -12,7 +12,15 @@ from equipoise.system import own_code
 from equipoise.system.ranges import misfit, number, text
 
 OF_SITES = ("engine", "chunk", "device", "track", "measures")  # settings of which each site has its own, or none
-ON_SERVER = ("sites", "min_sites", "wait", "deadline", "poll", "run_dir")  # settings on which no result depends
+ON_SERVER = (
+    "sites",
+    "min_sites",
+    "max_samples",
+    "wait",
+    "deadline",
+    "poll",
+    "run_dir",
+)  # settings on which no result depends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +31,13 @@ class AppSettings(Settings, RunSettings):
     their order, separated by commas (empty: those that are there when at least ``min_sites`` are, in the natural order of
     their names). ``wait`` is how long to wait for them, ``deadline`` how long a site may take for an answer, ``poll`` the
     time between looks, all in seconds. ``run_dir`` is where the run is kept, on the server; a run that is there is gone on
-    with. ``secure`` lets the server see sums of the sites' updates only.
+    with. ``secure`` lets the server see sums of the sites' updates only. ``max_samples`` is the largest number of samples that a
+    site may say it has: it may decide its weight. ``norm_limit`` is on here; a large number lets everything through.
     """
 
     secure: bool = False
+    norm_limit: float | None = number(100.0, 1, below=True)
+    max_samples: int = number(10_000_000, 1)
     min_sites: int = number(2, 1)
     sites: str = text("")
     wait: float = number(600.0, 0, above=True, below=True)

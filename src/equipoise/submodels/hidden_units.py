@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.model import Model
+from equipoise.core.model import Model, narrow
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -182,7 +182,8 @@ class Neurons:
         every = torch.arange(self.model.size, device=units.device)
         index = [cut(every[a:b].view(shape), row, column).flatten() for a, b, shape, row, column in self._plan]
         model = Model(net, self.model.head_name, self.model.random)
-        model.channels_last, model.bf16 = self.model.channels_last, self.model.bf16
+        model.channels_last = self.model.channels_last and not any(map(narrow, net.modules()))
+        model.bf16 = self.model.bf16
         return model, torch.cat(index)
 
 

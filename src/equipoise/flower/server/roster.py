@@ -55,7 +55,7 @@ class Known:
             dict(fields["structure"]),
         )
         if (
-            known.size < 1
+            not 1 <= known.size < 2**53
             or min(shape, default=0) < 0
             or not isinstance(getattr(torch, known.dtype, None), torch.dtype)
         ):
@@ -75,9 +75,11 @@ class Roster:
     Parameters
     ----------
     exchange : by which they are asked.
+    most : samples that a site may say it has.
     """
 
     exchange: Exchange
+    most: int = 2**53
     known: list[Known] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
     structure: dict[str, Any] | None = None  # of the server's network
@@ -173,6 +175,8 @@ class Roster:
         """Why a site cannot take part in the run; empty if it can."""
         if problem := _unlike(site, self.structure):
             return problem
+        if site.size > self.most:
+            return f"says that it has {site.size:,} samples, and max-samples is {self.most:,}"
         if names and site.name not in names:
             return f"is not one of the sites {', '.join(names)}"
         if self.known and site not in self.known:
