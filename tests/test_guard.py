@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -290,16 +291,17 @@ def test_an_update_that_is_too_long_does_not_count(method: str) -> None:
         one.fit(1, progress=False)
     (found,) = fed.records[0]["quarantined"]
     assert found["client"] == BAD
-    assert dataclasses.astuple(fed.progress)[1].equal(without.progress.vector)
-    times, limit = map(float, __import__("re").findall(r"update is (\S+) times .* norm_limit is (\S+)", found["reason"])[0])
-    assert times > limit == 20
+    assert torch.equal(fed.progress.vector, without.progress.vector)
+    assert re.fullmatch(
+        r"the update is \S+ times as long as the median of the round, and norm_limit is 20", found["reason"]
+    )
 
 
 def test_lengths_far_from_the_median() -> None:
     norms = {0: 1.0, 3: 2.0, 4: 250.0, 5: 3.0}
-    assert guard.far(norms, 100.0) == {
-        4: "the update is 100 times as long as the median of the round, and norm_limit is 100"
-    } or guard.far(norms, 99.0).keys() == {4}
+    assert guard.far(norms, 99.0) == {
+        4: "the update is 100 times as long as the median of the round, and norm_limit is 99"
+    }
     assert guard.far(norms, None) == {}
     assert guard.far(norms, 100.0) == {}
     assert guard.far({0: 1.0, 1: 1e9}, 2.0) == {}  # which of two is wrong, nobody knows

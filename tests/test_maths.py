@@ -169,6 +169,29 @@ def test_at_least_and_ascending(dtype: torch.dtype) -> None:
     assert maths.ascending(x.flatten()).tolist() == sorted(x.flatten().tolist())
 
 
+@given(SHAPES)
+def test_what_is_trimmed_is_sorted_away(shape: tuple[int, int, int]) -> None:
+    u, _, _ = matrix(shape)
+    for _ in widths():
+        for cut in range((len(u) + 1) // 2):
+            expected = u.sort(0).values[cut : len(u) - cut].mean(0)
+            assert torch.allclose(maths.trimmed_mean(u, cut), expected, rtol=0, atol=1e-14)
+            assert torch.allclose(maths.trimmed_mean(u.float(), cut).double(), expected, rtol=0, atol=1e-6)
+
+
+@given(vectors)
+def test_median(v: list[float]) -> None:
+    assert float(maths.median(tensor(v))) == pytest.approx(float(np.median(v)), abs=1e-14)
+
+
+@given(SHAPES)
+def test_distances_to_a_point(shape: tuple[int, int, int]) -> None:
+    u, _, _ = matrix(shape)
+    point = normal(u.shape[1], seed=shape[2] + 1)
+    for _ in widths():
+        assert torch.allclose(maths.square_distances_to(u, point), (u - point).square().sum(1), rtol=1e-13, atol=1e-13)
+
+
 def test_across_a_real_border() -> None:
     """More columns than eight blocks hold, and one more: the last block has a single column."""
     G = 8 * (maths.BLOCK // 3 // 64) * 64 + 1
@@ -210,7 +233,8 @@ def test_the_same_bits_for_any_number_of_threads(threads: Callable[[int], None],
     for n in (1, 2, 3):
         threads(n)
         found = maths.combine(u, w, mask), maths.square_norms(u, mask), maths.gram(u, mask)
-        results.append(found)
+        others = () if masked else (maths.trimmed_mean(u, 2), maths.square_distances_to(u, u[0] / 2))
+        results.append(found + others)
         assert torch.get_num_threads() == n
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))

@@ -13,6 +13,7 @@ from equipoise.core.rule import Rule
 from equipoise.federation.method import Method, MethodError, parse, read_value
 from equipoise.methods import METHODS
 from equipoise.methods.afl import AFL
+from equipoise.methods.clipping import Clipping
 from equipoise.methods.ditto import DittoPersonal
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fedavg import FedAvg
@@ -35,6 +36,11 @@ def test_a_sum_has_the_rules_of_its_parts() -> None:
 @pytest.mark.parametrize("text", ["fael+fphl+fedprox", "fphl+fedprox+fael", "fedprox+fael+fphl"])
 def test_masks_come_before_weights_and_both_last(text: str) -> None:
     assert [type(r) for r in parse(text).rules] == [FedProx, FPHL, FAEL]
+
+
+@pytest.mark.parametrize("text", ["clipping+fedprox+fael", "fedprox+clipping+fael", "fael+fedprox+clipping"])
+def test_what_changes_the_updates_comes_first(text: str) -> None:
+    assert [type(r) for r in parse(text).rules] == [Clipping, FedProx, FAEL]
 
 
 def test_rules_of_one_kind_keep_their_order() -> None:

@@ -123,7 +123,12 @@ def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, t
     [
         {"method": "fedprox+afl", "optimizer": "adamw", "momentum": 0.0, "lr": 0.01, "weight_decay": 0.1},
         {"clip": 0.5, "engine": "stacked"},
-        {"method": "fedprox(mu=0.1)+fphl(history=exclusive, strict=True)", "seed": 3, "quorum": 0.25, "norm_limit": 50.0},
+        {
+            "method": "fedprox(mu=0.1)+fphl(history=exclusive, strict=True)",
+            "seed": 3,
+            "quorum": 0.25,
+            "norm_limit": 50.0,
+        },
         {"scenario": "digits-iid", "network": "cnn", "network_options": {"width": 4}, "rounds": 1},
     ],
 )

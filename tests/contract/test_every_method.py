@@ -67,6 +67,13 @@ MORE = [
     "finetune(form=every_round)",
     "fedprox+dp+fedheal",
     "moon+dp(clip=0.05, noise=0.1)+cgsv",
+    "scaffold+median",
+    "trimmed-mean(beta=0.25)+fedprox",
+    "fedheal+clipping",
+    "moon+multi-krum+clipping",
+    "feddyn+geometric-median+fedavgm",
+    "afl+geometric-median",
+    "fedproto+centred-clipping(tau=0.5, iterations=3)",
 ]
 OF_CLIENTS = [name for name in METHODS if name != "centralised"]  # which has one for all, see test_bounds
 NAMES = [*OF_CLIENTS, *SUMS, *MORE]
@@ -104,13 +111,29 @@ BATCH_NORM = [
     "fedavg-finetune:fedrac",
     "dp",
     "ditto+dp+fedheal",
+    "median",
+    "multi-krum",
+    "geometric-median",
+    "centred-clipping",
+    "fedheal+clipping",
+    "fedbn+krum",
 ]
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
 ROUNDS = 4
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
-BATCH_NORM_FAST = ("scaffold", "moon+qffl", "fedbn", "fedpac", "fedsac", "fedheal:released", "dp")
+BATCH_NORM_FAST = (
+    "scaffold",
+    "moon+qffl",
+    "fedbn",
+    "fedpac",
+    "fedsac",
+    "fedheal:released",
+    "dp",
+    "median",
+    "centred-clipping",
+)
 
 
 def cases(names: Iterable[str], fast: Container[str], kind: str = "mlp") -> list[Any]:
@@ -475,6 +498,13 @@ NEUTRAL: dict[str, Neutral] = {
     ),
     "dp": Neutral("dp(clip=inf, noise=0)", "fedavg", within=0),
     "fedpac": Neutral("fedpac(lam=0)", "fedpac", 1, why="head and features train apart; the first round has no pull"),
+    "median": Neutral("median", "trimmed-mean(beta=0.49)", why="no neutral value: of few clients nothing else is left"),
+    "trimmed-mean": Neutral("trimmed-mean(beta=0)", "fedavg:uniform"),
+    "krum": Neutral("krum(f=0, m=5)", "fedavg:uniform"),
+    "multi-krum": Neutral("multi-krum(f=0)", "fedavg:uniform"),
+    "geometric-median": Neutral("geometric-median(nu=1e9)", "fedavg"),
+    "clipping": Neutral("clipping(c=inf)", "fedavg", within=0),
+    "centred-clipping": Neutral("centred-clipping(tau=inf)", "fedavg:uniform"),
 }
 MORE_NEUTRAL = [
     Neutral("qffl:full(q=0)", "fedavg:uniform"),
@@ -489,6 +519,9 @@ MORE_NEUTRAL = [
     Neutral("gsam(alpha=0)", "sam", within=0),
     Neutral("dp(clip=1e9, noise=0)", "fedavg", why="trained less received, and received again: rounding"),
     Neutral("logit-adjust(tau=0)+fedism+(rho=0, alpha=0, q=0)", "fedavg:uniform"),
+    Neutral("clipping(c=1e9)", "fedavg", within=0),
+    Neutral("fedheal+clipping(c=1e9)", "fedheal", within=0),
+    Neutral("centred-clipping(tau=1e9)", "fedavg:uniform"),
 ]
 
 
@@ -546,6 +579,13 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
         "cffl",
         "finetune(form=every_round)",
         "dp:clip(clip=0.05)",
+        "median",
+        "trimmed-mean(beta=0.2)",
+        "krum",
+        "multi-krum",
+        "geometric-median",
+        "clipping",
+        "centred-clipping",
     ],
 )
 def test_without_the_neutral_value_it_is_another_method(name: str) -> None:
@@ -779,5 +819,6 @@ def test_a_stack_is_not_visited_one_by_one(method: str, kind: str, caplog: pytes
     fed = federation(method, kind=kind, sizes=(16, 16, 16), participation=1.0, engine="stacked")
     fed.fit(2, progress=False)
     expected = ["equipoise.methods.fedbn"] if (method, kind) == ("fedbn", "mlp") else []  # which has no BatchNorm
+    expected += ["equipoise.federation.federation"] * (method == "trimmed-mean")  # which trims nothing of three clients
     assert [record.name for record in caplog.records] == expected
     assert not any("quarantined" in record for record in fed.records)

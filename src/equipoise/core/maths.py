@@ -267,6 +267,31 @@ def masked_mean(u: Tensor, c: Tensor, w: Tensor) -> Tensor:
     return (above * torch.nan_to_num_(scale, 0, 0, 0)).to(u.dtype)
 
 
+def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
+    """Mean [P] of each column of ``rows`` [M, P] without its ``cut`` least and its ``cut`` largest entries, in float64."""
+    step = torch.empty_like(rows[0])
+
+    def some(parts: list[slice]) -> None:
+        for part in parts:
+            kept = _upwards(rows[:, part])[cut : len(rows) - cut]
+            step[part] = _downwards(kept.double()) / len(kept)
+
+    over_columns(some, rows)
+    return step
+
+
+def _upwards(x: Tensor) -> Tensor:
+    """Each column of ``x`` [M, n] from its least entry to its largest."""
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is four times as fast
+        return torch.from_numpy(np.sort(x.detach().numpy(), 0))
+    return x.detach().sort(0).values
+
+
+def median(x: Tensor) -> Tensor:
+    """The median of ``x`` [n]: of an even number, the mean of the middle two."""
+    return trimmed_mean(x[:, None], (len(x) - 1) // 2)[0]
+
+
 def square_sums(v: Tensor) -> Tensor:
     """Sums [M, LANES] of the columns of squares ``v`` [M, n], each of every :data:`LANES`-th column from its own on, one after the other."""
     whole = v.shape[1] // LANES * LANES
@@ -329,6 +354,18 @@ def square_distances(rows: Tensor, weights: Tensor, mask: Mask | None = None) ->
         for _, u in _doubled(rows, mask, parts):
             for distances, w in zip(total, weights, strict=True):
                 distances += (u - w @ u).square_().sum(1)
+        return total
+
+    return _total(over_columns(some, rows))
+
+
+def square_distances_to(rows: Tensor, point: Tensor) -> Tensor:
+    """Squared distance of each row of [M, P] to ``point`` [P], in float64: [M]."""
+
+    def some(parts: list[slice]) -> Tensor:
+        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for part, u in _doubled(rows, None, parts):
+            total += (u - point[part]).square_().sum(1)
         return total
 
     return _total(over_columns(some, rows))

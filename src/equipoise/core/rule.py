@@ -192,7 +192,8 @@ class Cohort:
     received. ``weights`` [M] (convex) say how much each client counts; they average the buffers and, unless
     ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. A
     mask is a boolean tensor or :class:`equipoise.core.maths.Bits`, whose ``dense()`` is one. ``scale`` is eta, ``shift`` [P] is s;
-    ``moved`` [P] takes the place of the whole step, where an optimiser of the server makes one of it.
+    ``moved`` [P] takes the place of the whole step, where an optimiser of the server makes one of it, or where no weights give it
+    (see :meth:`stepped`).
     ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
     ``notes`` are numbers to record with the round; they have no influence.
 
@@ -241,7 +242,11 @@ class Cohort:
             step = torch.cat([maths.combine(u, w) for u, w in parts])
         else:
             step = maths.combine(self.updates, weights, self.mask)
-        step = step if self.scale == 1 else self.scale * step  # without a copy if the scale is 1
+        return self.stepped(step)
+
+    def stepped(self, mean: Tensor) -> Tensor:
+        """What ``mean`` [P], in the place of the combined updates, adds to ``theta``: with scale and shift, [P]."""
+        step = mean if self.scale == 1 else self.scale * mean  # without a copy if the scale is 1
         return step if self.shift is None else step + self.shift
 
     @property
@@ -285,9 +290,9 @@ class Rule:
 
     It has many methods because each step of a round in which a published method differs from FedAvg is one hook.
 
-    ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"mask"``, ``"weights"``
-    (of the clients), ``"direction"`` (the coefficients of the updates), ``"submodel"``, ``"upload"``, ``"reward"`` (what each
-    client gets), ``"step"`` (what an optimiser of the server makes of it).
+    ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"updates"`` (what the server takes for
+    each client's update), ``"mask"``, ``"weights"`` (of the clients), ``"direction"`` (the coefficients of the updates),
+    ``"submodel"``, ``"upload"``, ``"reward"`` (what each client gets), ``"step"`` (what an optimiser of the server makes of it).
     ``needs`` names what the federation must have: ``"validation"`` (the server's own data), ``"contribution"``
     (accuracy of each client trained alone; measured before the first round), ``"neurons"`` (known hidden units).
     A rule is final: vary it by composing, not by subclassing.

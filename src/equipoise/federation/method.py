@@ -24,22 +24,16 @@ class MethodError(ValueError):
     """A method does not exist, or its rules cannot be combined."""
 
 
-ORDER = (
-    "start",
-    "mask",
-    "weights",
-    "direction",
-    "step",
-    "use",
-)  # of rules by what they own; those that own nothing come first
+NOTHING = ""
+ORDER = ("updates", NOTHING, "start", "mask", "weights", "direction", "step", "use")  # of rules by what they own
 
 
 @dataclass(frozen=True)
 class Method:
     """An ordered tuple of rules.
 
-    Rules that own nothing come first, then those that set the mask, then those that set the weights (which read the
-    mask), then those that set the direction (which read the weights), then an optimiser of the server.
+    A rule that changes the updates comes first, then those that own nothing, then those that set the mask, then those that set
+    the weights (which read the mask), then those that set the direction (which read the weights), then an optimiser of the server.
     Rules of one kind stay in the given order, so only for them ``a + b`` and ``b + a`` may differ.
 
     Parameters
@@ -73,6 +67,7 @@ class Method:
                 if both := rule.owns & other.owns:
                     what = {
                         "weights": "the weights of the clients",
+                        "updates": "what the server takes for each update",
                         "mask": "which parameters count",
                         "start": "where training starts",
                         "direction": "the direction of the step",
@@ -182,7 +177,7 @@ def _check_frozen(rule: type[Rule], part: str) -> None:
 
 
 def _rank(rule: Rule) -> int:
-    return max((ORDER.index(what) + 1 for what in rule.owns if what in ORDER), default=0)
+    return max((ORDER.index(what) for what in rule.owns if what in ORDER), default=ORDER.index(NOTHING))
 
 
 def _text(rule: Rule) -> str:

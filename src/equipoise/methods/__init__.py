@@ -48,6 +48,11 @@ MODULES = (
     "centralised",
     "finetune",
     "dp",
+    "coordinatewise",
+    "krum",
+    "geometric_median",
+    "clipping",
+    "centred_clipping",
 )
 METHODS: dict[str, CatalogueEntry] = {
     name: entry for module in MODULES for name, entry in import_module(f"{__name__}.{module}").CATALOGUE.items()
