@@ -391,6 +391,11 @@ def with_tensor(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Call
 TAMPERED: dict[str, tuple[Callable[[Parcel], Parcel], str]] = {
     "nan": (with_tensor("model/values", lambda x: x * float("nan")), "the update holds NaN"),
     "infinity": (with_tensor("model/values", lambda x: x / 0), "the update holds infinity"),
+    "far": (with_tensor("model/values", lambda x: x * 0 + 1e30), "the update holds 1e+30, which no training gives"),
+    "too long": (
+        with_tensor("model/values", lambda x: x + 1e4),
+        "times as long as the median of the round, and norm_limit is 100",
+    ),
     "short": (with_tensor("model/values", lambda x: x[:-1]), "a vector of 73 numbers was expected; found 72"),
     "type": (with_tensor("model/values", lambda x: x.float()), "a vector of torch.float64 was expected"),
     "nothing": (lambda p: Parcel(p.fields), "none is there"),
@@ -414,7 +419,9 @@ TAMPERED: dict[str, tuple[Callable[[Parcel], Parcel], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", fast_first(TAMPERED, ("nan", "short", "no receipt", "report shape", "strange rule")))
+@pytest.mark.parametrize(
+    "what", fast_first(TAMPERED, ("nan", "far", "too long", "short", "no receipt", "report shape", "strange rule"))
+)
 def test_an_answer_that_cannot_be_used_is_quarantined(what: str, tmp_path: Path) -> None:
     change, reason = TAMPERED[what]
     machines = Machines(tmp_path, rounds=2)
@@ -841,14 +848,42 @@ def test_sites_that_share_a_test_set_may_find_a_measure_undefined(tmp_path: Path
     assert pooled["accuracy"] == pytest.approx(sum(score["accuracy"] for score in found.values()) / 3)
 
 
-def test_a_site_that_describes_itself_as_no_site_could_stays_outside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [float("inf"), 2**80, 10**18, 10_000_001, 0, -5, 1.5, "many"])
+def test_a_site_that_describes_itself_as_no_site_could_stays_outside(size: Any, tmp_path: Path) -> None:
+    """A number of samples may decide a weight: there is a largest."""
     machines = Machines(tmp_path, **{"min-sites": 2, "rounds": 1})
 
     def boasts(kind: str, site: str, reply: Message) -> Message:
-        told = {**Parcel.of(reply.content).fields, "size": float("inf")}
+        told = {**Parcel.of(reply.content).fields, "size": size}
         return instead(reply, Parcel(told).records()) if kind == "query.describe" and site == "north" else reply
 
     assert machines.serve(Changed(machines, boasts)).meta["client_names"] == ["east", "south"]
+
+
+def test_a_size_that_is_too_large_is_said(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, **{"max-samples": 5})
+    with pytest.raises(SitesError, match=r"says that it has \d+ samples, and max-samples is 5"):
+        machines.serve()
+
+
+@pytest.mark.parametrize("loss", [1e30, 1e12])
+def test_a_loss_that_nobody_can_have_ends_no_run(loss: float, tmp_path: Path) -> None:
+    """AFL gives weight to a high loss; one that is out of range is not used, one within it costs a weight and no more."""
+    machines = Machines(tmp_path, method="afl", rounds=2)
+
+    def claims(kind: str, site: str, reply: Message) -> Message:
+        change = with_tensor("reports/0/loss", lambda x: x * 0 + loss)
+        return (
+            instead(reply, change(Parcel.of(reply.content)).records()) if (kind, site) == ("train", "south") else reply
+        )
+
+    records = machines.serve(Changed(machines, claims)).records
+    for record in records:
+        lost = [q["reason"] for q in record.get("quarantined", [])]
+        assert lost == (
+            ["the report 'loss' holds 1e+30, which no training gives (beyond 1.1e+12)"] if loss > 1e20 else []
+        )
+        assert sum(record["weights"]) == pytest.approx(1)
 
 
 def test_the_first_report_does_not_decide_what_a_report_is(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ class Known:
             dict(fields["structure"]),
         )
         if (
-            not 1 <= known.size < 2**53
+            type(fields["size"]) is not int
+            or not 1 <= known.size < 2**53
             or min(shape, default=0) < 0
             or not isinstance(getattr(torch, known.dtype, None), torch.dtype)
         ):
