@@ -981,6 +981,29 @@ def test_a_false_claim_of_what_was_unmasked_keeps_nobody_from_a_sum(others: list
     assert fed.records[0]["ids"] == ([0, 1, 2, 4] if len(others) == 1 else [0, 1, 2, 3, 4])
 
 
+@pytest.mark.parametrize("whom", [["client-0"], ["client-0", "client-1", "client-2", "client-4"]])
+def test_a_false_claim_of_others_keys_keeps_nobody_from_a_sum(whom: list[str], tmp_path: Path) -> None:
+    """Also at the first start, when nobody else has seen a key."""
+    fed = both("fedavg", participation=1.0)[1]
+    right, stranger = masked_site.KINDS["query.keys"], key_at(tmp_path / "stranger")
+
+    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+        found = right(site, asked, node)
+        wrong = {"pinned": dict.fromkeys(whom, stranger)}
+        return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(masked_site.KINDS, "query.keys", lying)
+        fed.fit(1, progress=False)
+    assert "quarantined" not in fed.records[0]
+
+
+@pytest.mark.parametrize("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
+def test_shares_of_any_form_are_no_seed(shares: list[bytes]) -> None:
+    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
+        masked.recovered(shares, masked.sha256(bytes(32)))
+
+
 def test_a_site_that_changes_its_key_is_left_out_alone(wire: Wire, tmp_path: Path) -> None:
     """The others would refuse every sum with it: what most have seen counts, also for a server that starts again."""
     first = both("fedavg", participation=1.0, states=tmp_path / "sites")[1]

@@ -140,9 +140,9 @@ class MaskedSites:
         return [m for m in this.job.ids if m not in this.lost]
 
     def _disputed(self, name: str) -> bool:
-        """Whether most sites that have seen a key of a site have seen another one."""
+        """Whether more than half of the sites have seen another key of a site: fewer could be lying."""
         seen = [key for one in self.known.values() if (key := one.pinned.get(name)) is not None]
-        return 2 * seen.count(self.known[name].key) < len(seen)
+        return 2 * sum(key != self.known[name].key for key in seen) > len(self.known)
 
     def _believe(self) -> None:
         """Take a sum to have been unmasked if more than half of its sites say so."""
