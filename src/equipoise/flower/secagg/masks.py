@@ -116,14 +116,16 @@ LAST = 64 * 33  # the bit at which the second number begins, which leaves room f
 WORDS = 34
 
 
-def wide(a: float, last: float) -> Tensor:
+def wide(a: float, last: float, secret: bytes) -> Tensor:
     """A number in [SMALLEST, LARGEST] to all its 53 bits, and one in [0, 1] to 40 bits, as one integer of :data:`WORDS` words of 64 bits.
 
-    The bits after the 53 are random: they hide those of smaller numbers in the sum, which shows no more than a sum of floating numbers.
+    The bits after the 53 follow from ``secret`` and look random: they hide those of smaller numbers in the sum, which shows no more than
+    a sum of floating numbers. They are the same in every sum of a round, so that none of them can be averaged away.
     """
     mantissa, exponent = math.frexp(min(max(a, SMALLEST), LARGEST))
     shift = exponent - 53 + POINT
-    first = (int(mantissa * 2**53) << shift) + secrets.randbelow(1 << shift)
+    noise = int.from_bytes(hashlib.shake_256(secret).digest(8 * WORDS), "little") % (1 << shift)
+    first = (int(mantissa * 2**53) << shift) + noise
     return words(first + (round(last * 2**40) << LAST), WORDS)
 
 

@@ -18,10 +18,10 @@ from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.records import Record
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import UNFIT, Parcel
+from equipoise.flower.codec import UNFIT, Parcel, hiding, packed
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
-from equipoise.flower.secagg.site import MODEL, VALUES, digest, weights
+from equipoise.flower.secagg.site import LIMIT, MODEL, VALUES, digest, setting, weights
 from equipoise.flower.secagg.sums import MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
 from equipoise.methods import METHODS
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LIMIT = 2.0**20  # of weighted updates
 DAY = 86_400_000  # milliseconds
 
 
@@ -135,7 +134,7 @@ class MaskedSites:
                     )
         if set(self.known) != before:
             self.number = max(self.number, *(one.number for one in self.known.values()))
-            self._believe()
+            self._believe(max(2.0, this.job.settings.quorum * len(this.job.ids)))
             log.warning("%s", masked.comparison(self.keys, this.sizes))
         return [m for m in this.job.ids if m not in this.lost]
 
@@ -144,12 +143,12 @@ class MaskedSites:
         seen = [key for one in self.known.values() if (key := one.pinned.get(name)) is not None]
         return 2 * sum(key != self.known[name].key for key in seen) > len(self.known)
 
-    def _believe(self) -> None:
-        """Take a sum to have been unmasked if more than half of its sites say so."""
+    def _believe(self, least: float) -> None:
+        """Take a sum over at least so many sites to have been unmasked if more than half of them say so."""
         for phase in (VALUES, MODEL):
             said = {name: one.opened[phase] for name, one in self.known.items() if phase in one.opened}
             for one in said.values():
-                if 2 * sum(said.get(name) == one for name in one.sites) > len(one.sites):
+                if len(one.sites) >= least and 2 * sum(said.get(n) == one for n in one.sites) > len(one.sites):
                     self.opened.setdefault((one.round, phase), one.sites)
 
     def next(self, this: Round, phase: str, ids: Sequence[int], inputs: Mapping[str, Any]) -> Sum:
@@ -157,7 +156,7 @@ class MaskedSites:
         self.number = max(self.number + 1, _now())
         names = tuple(sorted(self.sites.known[m].name for m in ids))
         experiment = self.sites.exchange.experiment["name"]
-        return Sum(experiment, self.number, this.job.t, phase, this.model, names, LIMIT, inputs)
+        return Sum(experiment, self.number, this.job.t, phase, this.model, this.setting, names, LIMIT, inputs)
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,10 @@ class Round:
         if self.sizes:
             return self.total(MODEL, ids, n, {"sizes": self.sizes}, train=True)
         ids, total = self.total(VALUES, ids, secure.WORDS, {}, train=True)
-        A, U = secure.narrow(total)
+        try:
+            A, U = secure.narrow(total)
+        except OverflowError:
+            A, U = 0.0, 0.0
         if not (A > 0 and -1e-6 <= U <= len(ids)):
             raise ClosedError("was left out, because the sum is not one of weights: masks do not fit each other")
         ids, total = self.total(MODEL, ids, n + 1, {"sum": A, "sum_last": U})
@@ -223,6 +225,15 @@ class Round:
     def sizes(self) -> dict[str, int]:
         """The samples of all sites of the experiment, where the weights follow from them; else nothing."""
         return {site.name: site.size for site in self.server.sites.known} if require(self.trial.method) is None else {}
+
+    @cached_property
+    def setting(self) -> str:
+        """SHA-256 of what else all sites are sent to train with."""
+        job = self.job
+        first = [{key: x[0] for key, x in state.items()} for state in job.messages]
+        messages, _ = packed("messages", first, hiding(job.private, job.model.n_params))
+        told = {name.removeprefix("messages/"): x for name, x in messages.items()}
+        return setting(self.server.sites.exchange.experiment, job.rounds, told)
 
     @cached_property
     def model(self) -> str:

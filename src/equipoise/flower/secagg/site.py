@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from equipoise.system import tensor_files
 
 log = logging.getLogger(__name__)
 
+LIMIT = 2.0**20  # of weighted updates
 VALUES, MODEL = "values", "model"  # what is summed: numbers that give the weights, and weighted updates
 
 
@@ -39,7 +41,7 @@ def answer(site: Site, kind: str, asked: Parcel, node_config: Mapping[str, Any])
     SiteError : the site refuses, in words that may leave it. Whatever :meth:`Site.answer` raises.
     """
     if kind not in KINDS:
-        if node_config.get("secure") and kind.startswith("train"):
+        if node_config.get("secure") and (kind.startswith("train") or kind == "evaluate.validation"):
             raise SiteError("refuses: it takes part in masked sums only (secure=true in its node-config)")
         return site.answer(kind, asked)
     try:
@@ -60,11 +62,21 @@ def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
     """Train, store the update at the site, and send it masked."""
     public = site._public(site._received(asked)[0])
     model = digest(public)
-    if _sum(asked).model != model:
-        raise MaskError("A sum was asked for with the update of another model than was sent.")
+    this, told = _sum(asked), setting(site.experiment, asked.fields["rounds"], asked.part("messages"))
+    if this.model != model or this.setting != told:
+        raise MaskError("A sum was asked for with the update of another model, or of other settings, than were sent.")
+    if "initial" in asked.tensors and not torch.equal(asked.tensors["initial"], site.trial.setup.initial):
+        raise MaskError("Another first model was sent than the network here begins with.")
     try:
-        kept, receipt = _kept(site, asked)  # noise would be drawn anew, and cancel over many answers
+        kept, receipt = _kept(site, asked)
     except SiteError:
+        memory = masked.change(_path(site), lambda memory: (memory, memory))
+        if any(
+            one.round == this.round for one in memory.opened.values()
+        ):  # noise would be drawn anew, and cancel over many answers
+            raise MaskError(
+                f"{site.trial.names[0]} has unmasked round {this.round}, and has not its update any more."
+            ) from None
         kept, receipt = _trained(site, asked, public)
     return _masked(site, asked, node_config, kept, receipt)
 
@@ -104,8 +116,15 @@ def _kept(site: Site, asked: Parcel) -> tuple[dict[str, Tensor], list[Any]]:
 
 
 def _start(asked: Parcel) -> str:
-    """What the names begin with under which a round is stored: its number, its model and the state before."""
-    return f"{asked.fields['t']}/{_sum(asked).model[:16]}/{asked.fields['receipt'][1][:16]}/"
+    """What the names begin with under which a round is stored: its number, its model and what else it was trained with."""
+    this = _sum(asked)
+    return f"{this.round}/{this.model[:16]}/{this.setting[:16]}/"
+
+
+def setting(experiment: Mapping[str, Any], rounds: int, messages: Mapping[str, Tensor]) -> str:
+    """SHA-256 of what sites train with beside the model: the description of the experiment, and what the server tells every client."""
+    told = {name: digest(x) for name, x in messages.items()}
+    return masked.sha256(json.dumps([dict(experiment), rounds, told], sort_keys=True).encode())
 
 
 def digest(model: Tensor) -> str:
@@ -139,24 +158,32 @@ def _masked(
     site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor], receipt: list[Any]
 ) -> Parcel:
     this, name = _sum(asked), site.trial.names[0]
-    if this.round != asked.fields["t"]:
+    if type(this.round) is not int or type(this.number) is not int or this.limit != LIMIT:
+        raise MaskError("The number, the round or the range of a sum is not one.")
+    if this.round != asked.fields["t"] or type(asked.fields["t"]) is not int:
         raise MaskError(f"A sum of round {this.round} was asked for with the update of round {asked.fields['t']}.")
     keys, before = asked.fields["keys"], asked.fields["receipt"][0]  # the last round in which this site counted
     peers = masked.read_peers(Path(str(node_config["peers"])).expanduser()) if "peers" in node_config else None
 
+    masked.change(_path(site), lambda memory: (masked.first_told(memory, this), None))
+
     def made(memory: Memory) -> tuple[Memory, Masked]:
+        masked.once(memory, this, name)
         known, memory = memory, masked.pinned(memory, keys, name, peers)
         if "sizes" in this.inputs:
             memory = masked.registered(memory, this.inputs["sizes"], name, int(site.trial.setup.sizes[0]))
         if (memory.pinned, memory.sizes) != (known.pinned, known.sizes):  # a warning is what Flower's processes show
             log.warning("%s: %s", name, masked.comparison(memory.pinned, memory.sizes))
-        w, values = _content(site, this, kept, memory.weights.get(str(before), 0.0), asked.fields["rounds"])
+        opened = memory.opened.get(MODEL)
+        last = max(
+            before, opened.round if opened and opened.round < this.round else before
+        )  # of the sums it counted in
+        w, values = _content(site, this, kept, memory, last, asked.fields["rounds"])
         if w > (most := float(node_config.get("most-weight", 0.95))):
-            raise MaskError(
-                f"The update of {name} would be {w:.0%} of the sum, which would show it; {most:.0%} is the most it takes part with "
-                "(most-weight in its node-config)."
+            raise MaskError(  # without the number, which would show it
+                f"The update of {name} would be more than {most:.0%} of the sum, which would show it (most-weight in its node-config)."
             )
-        old = {t: u for t, u in memory.weights.items() if int(t) == before}
+        old = {t: u for t, u in memory.weights.items() if last <= int(t) < this.round}
         memory = replace(memory, weights={**old, str(this.round): w} if this.phase == MODEL else memory.weights)
         least = int(node_config.get("least-sites", 2))
         return masked.masked_vector(memory, this, name, values, least, wide=this.phase == VALUES)
@@ -165,10 +192,12 @@ def _masked(
     return Parcel({"receipt": receipt, "shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 
-def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float, rounds: int) -> tuple[float, Tensor]:
+def _content(
+    site: Site, asked: Sum, kept: Mapping[str, Tensor], memory: Memory, before: int, rounds: int
+) -> tuple[float, Tensor]:
     """The site's weight (0: not known yet), and the numbers that are added, float64.
 
-    That is its weighted update, or what P2 of :mod:`equipoise.flower.secagg.masks` asks for; ``last`` is the weight it had last.
+    That is its weighted update, or what P2 of :mod:`equipoise.flower.secagg.masks` asks for; ``before`` is the round in which it counted last.
     Nobody tells a site its weight: it follows from the method, the sites of the sum and the samples of all sites.
     """
     method, names = site.trial.method, list(asked.inputs.get("sizes", ()))
@@ -188,8 +217,12 @@ def _content(site: Site, asked: Sum, kept: Mapping[str, Tensor], last: float, ro
     ((k, power),) = found
     value = float(kept[f"{k}/{power.report}"])
     a = max(secure.scalar(value, power.q, power.typical, power.floor, secure.LARGEST), secure.SMALLEST)
+    last = memory.weights.get(str(before), 0.0)
     if asked.phase == VALUES:
-        return 0.0, secure.wide(a, last)
+        return 0.0, secure.wide(a, last, f"{memory.key} {asked.experiment} {asked.round}".encode())
+    A, U = (float(asked.inputs[key]) for key in ("sum", "sum_last"))
+    if not (a * (1 - 1e-9) <= A <= len(asked.sites) * secure.LARGEST and last - 1e-9 <= U <= len(asked.sites)):
+        raise MaskError("What is told of the sum of the sites' numbers is not that.")
     w = secure.weight(a, asked.inputs["sum"], last, asked.inputs["sum_last"], power.beta)
     return w, secure.weighted(w, kept["update"])
 

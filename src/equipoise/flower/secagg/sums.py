@@ -44,6 +44,7 @@ from equipoise.flower.secagg.masks import WORD, SecureSum, integer, words
 from equipoise.system.files import locked, write_atomically
 
 Result = TypeVar("Result")
+SHARE = 4 + 48  # bytes of a share of a seed
 
 
 class MaskError(RuntimeError):
@@ -60,6 +61,7 @@ class Sum:
     number : counts the sums of an experiment, >= 1; no site takes part twice under one number.
     round, phase : what is summed; see :func:`masked_vector` for what a site refuses.
     model : SHA-256 of the model from which the sites train in this round.
+    setting : SHA-256 of all else that they train with: the experiment, its rounds, what the server tells every client.
     sites : the names of those who take part, sorted; two at least.
     limit : numbers lie in [-limit, limit].
     inputs : what the sites must know to make their vectors, the same for all: a server that gave one of them something else,
@@ -71,6 +73,7 @@ class Sum:
     round: int
     phase: str
     model: str
+    setting: str
     sites: tuple[str, ...]
     limit: float = 2.0**20
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -139,6 +142,7 @@ class Memory:
     label: str = ""
     seed: str = ""
     opened: Mapping[str, Opened] = field(default_factory=dict)
+    inputs: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -249,6 +253,20 @@ def registered(memory: Memory, sizes: Mapping[str, int], site: str, size: int) -
             f"The number of samples of a site has changed since {site} first heard of it, and with it the weights. Nothing was sent."
         )
     return replace(memory, sizes=dict(sizes))
+
+
+def first_told(memory: Memory, asked: Sum) -> Memory:
+    """With what the site is told for a sum. It is kept even if the site then refuses, so that refusals under other numbers tell nothing.
+
+    Raises
+    ------
+    MaskError : it was told something else in this round.
+    """
+    found = sha256(json.dumps(dict(asked.inputs), sort_keys=True).encode())
+    t, before = memory.inputs.get(asked.phase, (-1, ""))
+    if asked.round < t or (asked.round == t and found != before):
+        raise MaskError(f"Other weights were told in round {t}: several sums of one round could show one site.")
+    return replace(memory, inputs={**memory.inputs, asked.phase: (asked.round, found)})
 
 
 class Masked(NamedTuple):
@@ -366,7 +384,8 @@ def shares_of(memory: Memory, asked: Sum, site: str, hidden: Mapping[str, str]) 
 
     Raises
     ------
-    MaskError : as :func:`own_seed`; or what is to be decrypted was not encrypted for this site and this sum.
+    MaskError : as :func:`own_seed`; or a site is named that is not another one of the sum. A share that was not encrypted for this site and
+        this sum is left out.
     """
     memory, _ = own_seed(memory, asked, site)
     found = {}
@@ -376,8 +395,8 @@ def shares_of(memory: Memory, asked: Sum, site: str, hidden: Mapping[str, str]) 
         lock = _lock(shared_secret(memory.key, memory.pinned[name], asked.experiment), asked)
         try:
             found[name] = decrypt(lock, text.encode())
-        except InvalidToken:
-            raise MaskError(f"What is said to be a share of {name} was not made by it, or not for this sum.") from None
+        except (InvalidToken, AttributeError, TypeError, ValueError):
+            continue  # it was not made by that site, or not for this one and this sum
     return memory, found
 
 
@@ -410,6 +429,7 @@ def _read(path: Path) -> Memory | None:
     try:
         held = json.loads(path.read_bytes())
         opened = {phase: Opened.read(fields) for phase, fields in held.pop("opened").items()}
+        held["inputs"] = {phase: (int(t), str(told)) for phase, (t, told) in held["inputs"].items()}
         return Memory(**held, opened=opened)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise MaskError(
@@ -443,6 +463,8 @@ def recovered(shares: Sequence[bytes], seed: str) -> bytes:
     MaskError : the site has sent shares of something else.
     """
     try:
+        if any(len(share) != SHARE for share in shares):
+            raise ValueError("not shares of a seed")
         found: bytes = combine_shares(list(shares))
     except Exception:  # shares of any form may have been made to break it
         found = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -51,6 +51,7 @@ class Site:
     store: Store
     held: Samples | Stream | Absent | None = None
     simulated: bool = False
+    experiment: Mapping[str, Any] = field(default_factory=dict)  # as the server describes it
 
     def answer(self, kind: str, asked: Parcel) -> Parcel:
         """The site's answer to a message.
@@ -214,6 +215,7 @@ def open_site(
     SiteError : the server has another method than ``method``.
     ValueError, TypeError : the data do not fit the network.
     """
+    described = {key: x for key, x in fields.items() if key != "device"}
     if method is not None and str(method) != fields["method"]:
         raise SiteError(f"has the method {method}, and the server {fields['method']}.")
     if task.train is None:
@@ -247,7 +249,7 @@ def open_site(
         workers=1,
         away=False,
     )
-    return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, held, simulated)
+    return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, held, simulated, described)
 
 
 # answers
