@@ -101,9 +101,7 @@ def square_sums(rows: Array, bits: Array | None, first: int, last: int, out: Arr
         out[m] += lanes
 
 
-def masked_mean(
-    rows: Array, kept: Array, in_bits: bool, weights: Array, first: int, last: int, out: Array
-) -> None:  # fmt: skip
+def masked_mean(rows: Array, kept: Array, in_bits: bool, weights: Array, first: int, last: int, out: Array) -> None:
     """The mean of columns ``first`` to ``last`` over the rows that keep them: see ``maths.masked_mean``.
 
     ``kept`` is a bit for each entry of ``rows`` if ``in_bits``, else a byte.

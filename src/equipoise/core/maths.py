@@ -7,7 +7,7 @@ accumulate in float64. Several threads share the blocks; the result has the same
 from __future__ import annotations
 
 from bisect import bisect, bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -273,18 +273,11 @@ def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
 
     def some(parts: list[slice]) -> None:
         for part in parts:
-            kept = _upwards(rows[:, part])[cut : len(rows) - cut]
+            kept = ascending(rows[:, part])[cut : len(rows) - cut]
             step[part] = _downwards(kept.double()) / len(kept)
 
     over_columns(some, rows)
     return step
-
-
-def _upwards(x: Tensor) -> Tensor:
-    """Each column of ``x`` [M, n] from its least entry to its largest."""
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is four times as fast
-        return torch.from_numpy(np.sort(x.detach().numpy(), 0))
-    return x.detach().sort(0).values
 
 
 def median(x: Tensor) -> Tensor:
@@ -348,24 +341,24 @@ def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
 def square_distances(rows: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
     """Squared distance of each (masked) row of [M, P] to the mean of all by each of several ``weights`` [K, M], in float64: [K, M]."""
     weights = weights.double()
-
-    def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros_like(weights)
-        for _, u in _doubled(rows, mask, parts):
-            for distances, w in zip(total, weights, strict=True):
-                distances += (u - w @ u).square_().sum(1)
-        return total
-
-    return _total(over_columns(some, rows))
+    return _square_distances(rows, mask, len(weights), lambda part, u: (w @ u for w in weights))
 
 
 def square_distances_to(rows: Tensor, point: Tensor) -> Tensor:
     """Squared distance of each row of [M, P] to ``point`` [P], in float64: [M]."""
+    return _square_distances(rows, None, 1, lambda part, u: (point[part],))[0]
+
+
+def _square_distances(
+    rows: Tensor, mask: Mask | None, K: int, centres: Callable[[slice, Tensor], Iterable[Tensor]]
+) -> Tensor:
+    """Squared distances to K ``centres``, each given by its part in the place of a block and the block itself: [K, M]."""
 
     def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        for part, u in _doubled(rows, None, parts):
-            total += (u - point[part]).square_().sum(1)
+        total = torch.zeros(K, len(rows), dtype=torch.float64, device=rows.device)
+        for part, u in _doubled(rows, mask, parts):
+            for distances, centre in zip(total, centres(part, u), strict=True):
+                distances += (u - centre).square_().sum(1)
         return total
 
     return _total(over_columns(some, rows))
@@ -380,10 +373,10 @@ def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:
 
 
 def ascending(x: Tensor) -> Tensor:
-    """The entries of ``x`` [n] from the least to the largest: [n]."""
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is fifteen times as fast
-        return torch.from_numpy(np.sort(x.detach().numpy()))
-    return x.sort().values
+    """The entries of ``x`` [n], or of each column of ``x`` [M, n], from the least to the largest."""
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is four to fifteen times as fast
+        return torch.from_numpy(np.sort(x.detach().numpy(), 0))
+    return x.detach().sort(0).values
 
 
 def in_memory(table: Tensor) -> bool:

@@ -131,7 +131,12 @@ def differing(its: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
 def _validation(oracle: Oracle) -> str:
     source = oracle.source
     known = source.known if isinstance(source, Samples | Stream) else None
-    return str(int(source.sizes)) if known is None else hashlib.sha256(_bytes(known[1])).hexdigest()
+    return str(int(source.sizes)) if known is None else digest(known[1])
+
+
+def digest(x: Tensor) -> str:
+    """SHA-256 of the bytes of a tensor, in hexadecimal."""
+    return hashlib.sha256(_view(x)).hexdigest()
 
 
 def _view(x: Tensor) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,6 +17,7 @@ from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.directory import MANIFEST, write_manifest
 from equipoise.federation.federation import Federation, Stop
+from equipoise.federation.fingerprint import digest
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
@@ -168,7 +168,7 @@ def _resumed(fed: Federation, path: Path, label: str, rounds: int, stop: Stop | 
     """
     plain = stop is None or is_dataclass(stop)
     ends = str(stop) if plain else getattr(stop, "__qualname__", type(stop).__qualname__)
-    first = hashlib.sha256(fed.model.initial.cpu().numpy().tobytes()).hexdigest()
+    first = digest(fed.model.initial)
     if not checkpoint.exists(path / "checkpoint"):
         (path / MANIFEST).unlink(missing_ok=True)
         fed.prepare(rounds, progress=False)

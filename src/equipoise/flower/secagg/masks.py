@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from operator import add
 
 import torch
 from torch import Tensor
@@ -145,6 +144,11 @@ def integer(x: Tensor) -> int:
     return int.from_bytes(x.numpy().tobytes(), "little")
 
 
+def added(x: Tensor, y: Tensor, sign: int = 1, *, wide: bool = False) -> Tensor:
+    """Add ``y`` [n] to ``x`` [n] or subtract it: number by number, in place, or, if ``wide``, as one integer of n words. Both wrap around."""
+    return words(integer(x) + sign * integer(y), len(x)) if wide else x.add_(y, alpha=sign)
+
+
 # the sum
 class DropOutError(RuntimeError):
     """A client vanished after the others had masked their vectors for it."""
@@ -226,16 +230,21 @@ class SecureSum:
                 f"Client {client}: number {at} is {float(x[at]):g}, outside the declared range "
                 f"[-{self.limit:g}, {self.limit:g}]. Declare a larger limit for all clients, with fewer bits if need be."
             )
-        y = self.encoded(x)
+        return self.hidden(client, self.encoded(x), shared, stream)
+
+    def hidden(
+        self, client: int, y: Tensor, shared: Mapping[int, bytes], stream: Keystream = shake, *, wide: bool = False
+    ) -> Tensor:
+        """Integers ``y`` [n] behind the masks of the client's pairs, see :func:`added`."""
         for other in self.ids:
             if other != client:
                 pad = stream(shared[other], self.label, len(y)).to(y.device)
-                y.add_(pad) if other < client else y.sub_(pad)  # wraps around
+                y = added(y, pad, 1 if other < client else -1, wide=wide)
         return y
 
     # on the server
-    def total(self, received: Mapping[int, Tensor]) -> Tensor:
-        """The sum [n], float64, of all clients' masked vectors.
+    def total(self, received: Mapping[int, Tensor], *, wide: bool = False) -> Tensor:
+        """The sum [n], float64, of all clients' masked vectors; if ``wide``, the integer in n words.
 
         Raises
         ------
@@ -249,5 +258,6 @@ class SecureSum:
             )
         if extra := sorted(received.keys() - set(self.ids)):
             raise ValueError(f"{self.label}: client {extra[0]} is not part of this sum over {list(self.ids)}.")
-        total = reduce(add, (received[m] for m in self.ids))  # wraps around
-        return total.double() / 2.0**self.bits
+        first, *others = (received[m] for m in self.ids)
+        total = reduce(lambda x, y: added(x, y, wide=wide), others, first.clone())
+        return total if wide else total.double() / 2.0**self.bits

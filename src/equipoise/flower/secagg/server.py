@@ -15,14 +15,15 @@ from torch import Tensor
 
 from equipoise.core.rule import Power, Rule, State
 from equipoise.engines.job import Answer, Engine, Job
+from equipoise.federation.fingerprint import digest
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.records import Record
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import UNFIT, Parcel, hiding, packed
+from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
-from equipoise.flower.secagg.site import LIMIT, MODEL, VALUES, digest, setting, weights
-from equipoise.flower.secagg.sums import MaskError, Opened, Sum
+from equipoise.flower.secagg.site import LIMIT, setting, weights
+from equipoise.flower.secagg.sums import MODEL, VALUES, MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
 from equipoise.methods import METHODS
 
@@ -229,11 +230,9 @@ class Round:
     @cached_property
     def setting(self) -> str:
         """SHA-256 of what else all sites are sent to train with."""
-        job = self.job
-        first = [{key: x[0] for key, x in state.items()} for state in job.messages]
-        messages, _ = packed("messages", first, hiding(job.private, job.model.n_params))
-        told = {name.removeprefix("messages/"): x for name, x in messages.items()}
-        return setting(self.server.sites.exchange.experiment, job.rounds, told)
+        sites = self.server.sites
+        messages, _ = sites.messages(self.job, 0)  # the same to all
+        return setting(sites.exchange.experiment, self.job.rounds, Parcel(tensors=messages).part("messages"))
 
     @cached_property
     def model(self) -> str:
@@ -268,9 +267,8 @@ class Round:
             vectors = self._masked_vectors(asked, ids, n, train)
             ids = [m for m in ids if known[m].name in vectors]
             if len(ids) == len(asked.sites):
-                wide = phase == VALUES
-                total = masked.total(asked, vectors, self._seeds(asked, ids), wide=wide)
-                if not wide and n and float(total.abs().max()) > asked.limit * len(ids):
+                total = masked.total(asked, vectors, self._seeds(asked, ids))
+                if not asked.wide and n and float(total.abs().max()) > asked.limit * len(ids):
                     raise ClosedError("was left out, because the sum is out of range: masks do not fit each other")
                 return ids, total
             train = False
@@ -338,7 +336,7 @@ class Round:
                 else:
                     missing[m] = got if isinstance(got, str) else "sent no seed, or another one than it has used"
             if missing:
-                self._recover(asked, {names[m]: m for m in missing}, [m for m in ids if m not in missing], seeds)
+                self._recover(asked, [names[m] for m in missing], [m for m in ids if m not in missing], seeds)
                 missing = {m: why for m, why in missing.items() if names[m] not in seeds}
             if missing and (
                 time.monotonic() > end or any(why.startswith(("refuses", "sent")) for why in missing.values())
@@ -351,7 +349,7 @@ class Round:
             time.sleep(sites.exchange.poll if missing else 0)
         return seeds
 
-    def _recover(self, asked: Sum, gone: Mapping[str, int], here: Sequence[int], seeds: dict[str, bytes]) -> None:
+    def _recover(self, asked: Sum, gone: Sequence[str], here: Sequence[int], seeds: dict[str, bytes]) -> None:
         """Add the seeds of sites that have vanished to ``seeds``, if enough of the others are there to put them together."""
         sites, least = self.server.sites, masked.threshold(len(asked.sites))
         if len(here) < least:

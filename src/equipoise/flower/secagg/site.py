@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import Cohort, State
+from equipoise.federation.fingerprint import digest
 from equipoise.federation.method import MethodError
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import Parcel, changed
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
-from equipoise.flower.secagg.sums import Masked, MaskError, Memory, Sum
+from equipoise.flower.secagg.sums import MODEL, VALUES, Masked, MaskError, Memory, Sum
 from equipoise.flower.site.site import Site, SiteError
 from equipoise.flower.site.store import Receipt
 from equipoise.system import tensor_files
@@ -26,7 +27,6 @@ from equipoise.system import tensor_files
 log = logging.getLogger(__name__)
 
 LIMIT = 2.0**20  # of weighted updates
-VALUES, MODEL = "values", "model"  # what is summed: numbers that give the weights, and weighted updates
 
 
 def answer(site: Site, kind: str, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
@@ -51,7 +51,7 @@ def answer(site: Site, kind: str, asked: Parcel, node_config: Mapping[str, Any])
 
 
 def _introduce(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
-    memory = masked.change(_path(site), lambda memory: (memory, memory))
+    memory = masked.remembered(_path(site))
     key = masked.public(memory.key)
     if not memory.pinned:
         log.warning("%s: its public key for masked sums is %s", site.trial.names[0], key)
@@ -70,13 +70,10 @@ def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
     try:
         kept, receipt = _kept(site, asked)
     except SiteError:
-        memory = masked.change(_path(site), lambda memory: (memory, memory))
-        if any(
-            one.round == this.round for one in memory.opened.values()
-        ):  # noise would be drawn anew, and cancel over many answers
-            raise MaskError(
-                f"{site.trial.names[0]} has unmasked round {this.round}, and has not its update any more."
-            ) from None
+        opened = masked.remembered(_path(site)).opened.values()
+        if this.round in (one.round for one in opened):  # noise would be drawn anew, and cancel over many answers
+            name = site.trial.names[0]
+            raise MaskError(f"{name} has unmasked round {this.round}, and has not its update any more.") from None
         kept, receipt = _trained(site, asked, public)
     return _masked(site, asked, node_config, kept, receipt)
 
@@ -127,11 +124,6 @@ def setting(experiment: Mapping[str, Any], rounds: int, messages: Mapping[str, T
     return masked.sha256(json.dumps([dict(experiment), rounds, told], sort_keys=True).encode())
 
 
-def digest(model: Tensor) -> str:
-    """SHA-256 of a model [n], by its bytes."""
-    return masked.sha256(model.detach().cpu().contiguous().numpy().tobytes())
-
-
 def _unmask(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
     name = site.trial.names[0]
     seed = masked.change(_path(site), lambda memory: masked.own_seed(memory, _sum(asked), name))
@@ -165,8 +157,6 @@ def _masked(
     keys, before = asked.fields["keys"], asked.fields["receipt"][0]  # the last round in which this site counted
     peers = masked.read_peers(Path(str(node_config["peers"])).expanduser()) if "peers" in node_config else None
 
-    masked.change(_path(site), lambda memory: (masked.first_told(memory, this), None))
-
     def made(memory: Memory) -> tuple[Memory, Masked]:
         masked.once(memory, this, name)
         known, memory = memory, masked.pinned(memory, keys, name, peers)
@@ -175,9 +165,8 @@ def _masked(
         if (memory.pinned, memory.sizes) != (known.pinned, known.sizes):  # a warning is what Flower's processes show
             log.warning("%s: %s", name, masked.comparison(memory.pinned, memory.sizes))
         opened = memory.opened.get(MODEL)
-        last = max(
-            before, opened.round if opened and opened.round < this.round else before
-        )  # of the sums it counted in
+        counted = opened.round if opened and opened.round < this.round else before
+        last = max(before, counted)  # of the sums it counted in
         w, values = _content(site, this, kept, memory, last, asked.fields["rounds"])
         if w > (most := float(node_config.get("most-weight", 0.95))):
             raise MaskError(  # without the number, which would show it
@@ -186,9 +175,18 @@ def _masked(
         old = {t: u for t, u in memory.weights.items() if last <= int(t) < this.round}
         memory = replace(memory, weights={**old, str(this.round): w} if this.phase == MODEL else memory.weights)
         least = int(node_config.get("least-sites", 2))
-        return masked.masked_vector(memory, this, name, values, least, wide=this.phase == VALUES)
+        return masked.masked_vector(memory, this, name, values, least)
 
-    sent = masked.change(_path(site), made)
+    def told(memory: Memory) -> tuple[Memory, Masked | Exception]:
+        memory = masked.first_told(memory, this)
+        try:
+            return made(memory)
+        except Exception as error:  # whatever it is, what was told is remembered
+            return memory, error
+
+    sent = masked.change(_path(site), told)
+    if isinstance(sent, Exception):
+        raise sent
     return Parcel({"receipt": receipt, "shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 

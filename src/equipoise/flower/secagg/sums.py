@@ -30,7 +30,6 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,11 +39,12 @@ from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 from torch import Tensor
 
-from equipoise.flower.secagg.masks import WORD, SecureSum, integer, words
+from equipoise.flower.secagg.masks import WORD, SecureSum, added
 from equipoise.system.files import locked, write_atomically
 
 Result = TypeVar("Result")
 SHARE = 4 + 48  # bytes of a share of a seed
+VALUES, MODEL = "values", "model"  # what is summed: numbers that give the weights, and weighted updates
 
 
 class MaskError(RuntimeError):
@@ -93,7 +93,12 @@ class Sum:
     def told(self) -> str:
         """SHA-256 of all but the number: what is summed, over whom, with which weights, from which model."""
         fields = {key: x for key, x in asdict(self).items() if key != "number"}
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        return sha256(json.dumps(fields, sort_keys=True).encode())
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is of one integer in several words (:func:`equipoise.flower.secagg.masks.wide`), and not of numbers."""
+        return self.phase == VALUES
 
     @property
     def secure(self) -> SecureSum:
@@ -281,10 +286,8 @@ class Masked(NamedTuple):
     hashes: Mapping[str, str]
 
 
-def masked_vector(
-    memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 2, *, wide: bool = False
-) -> tuple[Memory, Masked]:
-    """What a site sends of its numbers ``values`` [n], or, if ``wide``, of one integer in n words (:func:`equipoise.flower.secagg.masks.wide`).
+def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, least: int = 2) -> tuple[Memory, Masked]:
+    """What a site sends of its ``values`` [n]: numbers, or, if the sum is :attr:`Sum.wide`, the words of one integer.
 
     ``least`` is how many sites the owner of this one wants in a sum, >= 2.
 
@@ -304,7 +307,7 @@ def masked_vector(
     if strangers := [name for name in (*asked.sites, site) if name not in memory.pinned]:
         raise MaskError(f"{site} does not know the key of {strangers[0]}.")
     once(memory, asked, site)
-    if not wide and not bool((values.abs() <= asked.limit).all()):
+    if not asked.wide and not bool((values.abs() <= asked.limit).all()):
         raise MaskError(
             f"{site} has numbers outside the range [-{asked.limit:g}, {asked.limit:g}] of a masked sum. Its training may have diverged."
         )
@@ -315,10 +318,9 @@ def masked_vector(
         if j != k
     }
     seed = secrets.token_bytes(32)
-    y = values if wide else asked.secure.encoded(values)
-    for j, secret in pairs.items():
-        y = _added(y, chacha(secret, asked.label, len(y)), 1 if j < k else -1, wide)
-    y = _added(y, chacha(seed, asked.label, len(y)), 1, wide)
+    y = values if asked.wide else asked.secure.encoded(values)
+    y = asked.secure.hidden(k, y, pairs, chacha, wide=asked.wide)
+    y = added(y, chacha(seed, asked.label, len(y)), wide=asked.wide)
     shares = create_shares(seed, threshold(len(asked.sites)), len(asked.sites))
     hidden = {asked.sites[j]: encrypt(_lock(secret, asked), shares[j]).decode() for j, secret in pairs.items()}
     hashes = {site: sha256(seed), **{asked.sites[j]: sha256(shares[j]) for j in pairs}}
@@ -351,11 +353,6 @@ def threshold(n: int) -> int:
 def sha256(x: bytes) -> str:
     """The digest, hexadecimal."""
     return hashlib.sha256(x).hexdigest()
-
-
-def _added(x: Tensor, y: Tensor, sign: int, wide: bool) -> Tensor:
-    """Add ``y`` [n] to ``x`` [n] or subtract it: number by number, in place, or as one integer of n words."""
-    return words(integer(x) + sign * integer(y), len(x)) if wide else x.add_(y, alpha=sign)  # both wrap around
 
 
 def _lock(secret: bytes, asked: Sum) -> bytes:
@@ -401,6 +398,11 @@ def shares_of(memory: Memory, asked: Sum, site: str, hidden: Mapping[str, str]) 
 
 
 # its files
+def remembered(path: Path) -> Memory:
+    """A site's memory, as :func:`change` finds it."""
+    return change(path, lambda memory: (memory, memory))
+
+
 def change(path: Path, what: Callable[[Memory], tuple[Memory, Result]]) -> Result:
     """Change a site's memory, which is made with a new key where there is none.
 
@@ -473,19 +475,17 @@ def recovered(shares: Sequence[bytes], seed: str) -> bytes:
     return found
 
 
-def total(asked: Sum, vectors: Mapping[str, Tensor], seeds: Mapping[str, bytes], *, wide: bool = False) -> Tensor:
-    """The sum [n], float64, from every site's masked vector and the seed of its own mask; if ``wide``, the integer in n words.
+def total(asked: Sum, vectors: Mapping[str, Tensor], seeds: Mapping[str, bytes]) -> Tensor:
+    """The sum [n] from every site's masked vector and the seed of its own mask: float64, or, if it is :attr:`Sum.wide`, words.
 
     Raises
     ------
     DropOutError : a masked vector is missing.
-    KeyError : a seed is missing, or a masked vector of ``wide`` ones.
+    KeyError : a seed is missing.
     """
     y = {k: vectors[name] for k, name in enumerate(asked.sites) if name in vectors}
     for k in list(y)[:1]:
         y[k] = y[k].clone()
         for name in vectors:
-            y[k] = _added(y[k], chacha(seeds[name], asked.label, len(y[k])), -1, wide)
-    if not wide:
-        return asked.secure.total(y)
-    return reduce(lambda a, b: _added(a, b, 1, True), (y[k] for k in range(len(asked.sites))))
+            y[k] = added(y[k], chacha(seeds[name], asked.label, len(y[k])), -1, wide=asked.wide)
+    return asked.secure.total(y, wide=asked.wide)

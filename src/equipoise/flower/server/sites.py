@@ -109,11 +109,7 @@ class Sites:
             "receipt": receipt.fields,
             "saved": self.saved[m] if self.saved else -1,
         }
-        messages, fields["cut"] = packed(
-            "messages",
-            [{k: x[row] for k, x in state.items()} for state in job.messages],
-            hiding(job.private, job.model.n_params),
-        )
+        messages, fields["cut"] = self.messages(job, row)
         units = None if job.units is None else job.units[row]
         model = self.model(
             m, job.received[row], job.private, units, None if job.held is None else job.held[row], fields
@@ -123,6 +119,11 @@ class Sites:
             if not fields["first"]:
                 messages["initial"] = job.model.initial
         return Parcel(fields, model | messages)
+
+    def messages(self, job: Job, row: int) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """The tensors of the rules' messages to the client at ``row`` of a job, and the whole length of those cut."""
+        told = [{k: x[row] for k, x in state.items()} for state in job.messages]
+        return packed("messages", told, hiding(job.private, job.model.n_params))
 
     def model(
         self,
