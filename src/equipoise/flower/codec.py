@@ -16,7 +16,7 @@ from equipoise.core.rule import State
 
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
-VERSION = 2  # of these messages: both ends must have the same
+VERSION = 3  # of these messages: both ends must have the same
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
 
