@@ -45,7 +45,7 @@ from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
 from golden_privacy import ADAPTERS as PRIVACY
 from golden_weights import ADAPTERS as WEIGHTS
-from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
+from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, reported_prototypes, tensor, visit_of
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]
@@ -548,7 +548,9 @@ def fedproto_global(rule: FedProto | FedProc) -> Callable[[Inputs], Fields]:
         counts = tensor(i["counts"])
         M, C = counts.shape
         server = Server(rule, local.new_zeros(1), [1.0] * M, n_classes=C, n_features=width)
-        server.round(local.new_zeros(M, 1), reports=[{"proto": local, "count": counts}])
+        server.round(
+            local.new_zeros(M, 1), reports=[reported_prototypes(local, counts, getattr(rule, "weighted", False))]
+        )
         return {"global_protos": table(server.state[0])}
 
     return adapter
@@ -561,8 +563,9 @@ def fedproto_local(i: Inputs) -> Fields:
     vector = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
     message = prototypes([None] * C, x.shape[1])
     _, (report,), _, _ = visit_client((FedProto(),), oracle, 0, 1, vector, [{}], [message])
-    protos = [row if n else None for row, n in zip(report["proto"], report["count"].tolist(), strict=True)]
-    return {"protos": protos, "counts": report["count"]}
+    protos = [row if n else None for row, n in zip(report["proto"], report["share"].tolist(), strict=True)]
+    _, (report,), _, _ = visit_client((FedProto(weighted=True),), oracle, 0, 1, vector, [{}], [message])
+    return {"protos": protos, "counts": report["share"]}
 
 
 def ditto_steps(i: Inputs) -> Fields:

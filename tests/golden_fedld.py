@@ -28,7 +28,7 @@ from equipoise.methods.fedpac import FedPAC
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.margin import Margin
 from equipoise.methods.principal import Principal, axes
-from helpers import Server, one_step_gradient, oracle_of, out_of, tensor, visit_of
+from helpers import Server, one_step_gradient, oracle_of, out_of, reported_prototypes, tensor, visit_of
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]
@@ -112,7 +112,7 @@ def classifier_weights(i: Inputs) -> Fields:
     server = Server(rule, heads.new_zeros(size), [1.0] * M, n_classes=H.shape[1], n_features=H.shape[2])
     server.setup = replace(server.setup, head=torch.ones(size, dtype=torch.bool))
     server.state = [rule.server_state(server.setup)]
-    reports = {"H": H, "V": V, "proto": torch.zeros_like(H), "count": H.new_zeros(H.shape[:2])}
+    reports = {"H": H, "V": V, "proto": torch.zeros_like(H), "share": H.new_zeros(H.shape[:2])}
     server.round(heads, reports=[reports])
     return {
         "alpha_raw": replace(rule, threshold=0.0).mixtures(H, V),
@@ -132,7 +132,7 @@ def prototypes(i: Inputs) -> Fields:
     D = len(next(iter(i["local_prototypes"][0].values())))
     local = torch.stack([rows(table, C, D) for table in i["local_prototypes"]])
     server = Server(FedPAC(), local.new_zeros(1), [1.0] * M, n_classes=C, n_features=D)
-    reports = {"H": local, "V": local.new_ones(M), "proto": local, "count": counts}
+    reports = {"H": local, "V": local.new_ones(M), **reported_prototypes(local, counts, weighted=True)}
     server.round(local.new_zeros(M, 1), reports=[reports])
     return {"global_prototypes": {str(c): server.state[0]["proto"][c] for c in range(C)}}
 

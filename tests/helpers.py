@@ -414,3 +414,9 @@ def scripted(
         yield Answer(tuple(range(len(job.ids))), job.received + next(rounds), told, job.states)
 
     return engine
+
+
+def reported_prototypes(local: Tensor, counts: Tensor, weighted: bool = False) -> State:
+    """The reports of FedProto's clients, from their mean features [M, C, D] and samples of each class [M, C]."""
+    share = counts if weighted else (counts > 0).to(counts.dtype)
+    return {"proto": local * share[..., None], "share": share}

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core.rule import Cohort, Rule, State
+from equipoise.core.rule import Cohort, Rule, State, Visit
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
@@ -408,7 +408,8 @@ def test_which_methods_need_only_sums() -> None:
         *SUMMED
     }
     assert {"saga", "fedism", "fedism+"} < {*SUMMED}
-    assert not {"scaffold", "fedproto", "afl", "qffl", "fedheal", "fedsac", "standalone"} & {*SUMMED}
+    assert {"scaffold", "fedproto", "fedproc"} < {*SUMMED}
+    assert not {"fednova", "fedpac", "afl", "qffl", "fedheal", "fedsac", "standalone"} & {*SUMMED}
 
 
 MASKED = [
@@ -418,8 +419,21 @@ MASKED = [
     "fedism+:L",
     "saga(q=0)",
     "saga(q=9,beta=0.3)+fedprox",
+    "scaffold(option=1)+fedbn",
+    "fedproto:weighted",
+    "fedproto+scaffold+saga",
 ]
-FAST = ("fedavg", "fedavg(weights=population)", "feddyn", "fedbn", "dp", "fedism+", "saga(q=9,beta=0.3)+fedprox")
+FAST = (
+    "fedavg",
+    "fedavg(weights=population)",
+    "feddyn",
+    "fedbn",
+    "dp",
+    "fedism+",
+    "saga(q=9,beta=0.3)+fedprox",
+    "scaffold(option=1)+fedbn",
+    "fedproto+scaffold+saga",
+)
 
 
 @pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in FAST)) for m in MASKED])
@@ -489,7 +503,7 @@ def holds(parcel: Parcel, x: Tensor) -> bool:
     return False
 
 
-@pytest.mark.parametrize("method", ["fedavg", "saga", "fedbn"])
+@pytest.mark.parametrize("method", ["fedavg", "saga", "fedbn", "scaffold", "fedproto"])
 def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path) -> None:
     fed = both(method, states=tmp_path, participation=1.0)[1]
     fed.fit(1, progress=False)
@@ -503,7 +517,9 @@ def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path)
         assert float(update.norm()) > 0.1
         memory = json.loads(path.with_name("masks.json").read_text())
         w = memory["weights"].get("0") or fed.records[0]["weights"][word.index(name)]
-        secret = [update, start + update, w * update]
+        reports = [x.flatten() for key, x in kept.items() if key.endswith(("/dc", "/proto"))]
+        assert len(reports) == (method in ("scaffold", "fedproto"))
+        secret = [update, start + update, w * update, *reports, *(x / len(word) for x in reports)]
         for kind, site, parcel in wire.up:
             assert not any(holds(parcel, x[:4]) for x in secret), (kind, site)
             assert memory["key"] not in json.dumps(parcel.fields)
@@ -1146,8 +1162,7 @@ def test_updates_out_of_range_stay_at_home(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(("method", "reason"), [
     ("fedheal", "fedheal cannot be used, because the server must see what single sites send"),
     ("fedprox+afl", "afl cannot be used, because the server must see what single sites send"),
-    ("scaffold", "scaffold cannot be used, because every site reports control variate to the server"),
-    ("fedproto", "fedproto cannot be used, because every site reports class prototypes to the server"),
+    ("fednova", "fednova cannot be used, because the server must see what single sites send"),
     ("saga:released", "saga cannot be used, because the server must see what single sites send"),
     ("standalone", "standalone cannot be used, because nothing is summed in it"),
 ])  # fmt: skip
@@ -1175,6 +1190,19 @@ def test_a_rule_that_does_more_than_weigh_is_refused() -> None:
 
     with pytest.raises(eq.MethodError, match="does more than to weigh the updates"):
         in_process(network(), clients(), Sly(), SOLVER, secure=True)
+
+
+def test_a_rule_whose_reports_have_no_known_form_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Counts(Rule):
+        sees = "sum"
+        reports = "its steps"
+
+        def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+            return {"steps": visit.travel[0]}, visit.state
+
+    with pytest.raises(eq.MethodError, match="every site reports steps to the server, and no_report does not say"):
+        in_process(network(), clients(), Counts(), SOLVER, secure=True)
 
 
 def test_what_clients_reach_alone_is_not_asked() -> None:

@@ -149,7 +149,7 @@ def shifted(r: Replay, seed: int) -> tuple[Tensor, list[State]]:
     """The sums are as they were: of the updates by their weights, of the reports as rules add them up."""
     change = 0.05 * normal(r.updates.shape[1], seed=seed) * r.counted()
     rules = zip(r.trial.method.rules, r.answer.reports, strict=True)
-    return moved(r, change), [with_sums(rule, report, r.pair) for rule, report in rules]
+    return moved(r, change), [with_sums(report, r.pair) for _, report in rules]
 
 
 def turned(r: Replay, seed: int) -> tuple[Tensor, list[State]]:
@@ -182,20 +182,15 @@ def moved(r: Replay, change: Tensor) -> Tensor:
     return updates
 
 
-def with_sums(rule: Rule, report: State, pair: list[int]) -> State:
-    """Other reports of the pair with the same sums: of mean features by who holds a class or by its samples, else plain ones."""
+def with_sums(report: State, pair: list[int]) -> State:
+    """Other reports of the pair with the same sums."""
     i, j = pair
     report = {k: x.clone() for k, x in report.items()}
     for k, x in report.items():
-        share = torch.ones_like(x[pair])
-        if k == "proto":
-            count = report["count"][pair]
-            share = (count if getattr(rule, "weighted", False) else (count > 0).double())[..., None]
-        if k != "count":
-            x[i] += 0.1 * share[1]
-            x[j] -= 0.1 * share[0]
-    for x in report.values():  # who reported which is not seen either
-        x[[i, j]] = x[[j, i]]
+        if k != "share":
+            x[i] += 0.1
+            x[j] -= 0.1
+        x[[i, j]] = x[[j, i]]  # who reported which is not seen either
     return report
 
 

@@ -17,7 +17,18 @@ from equipoise.core.oracle import Oracle
 from equipoise.core.rule import State
 from equipoise.methods.fedpac import FedPAC
 from equipoise.methods.fedproto import global_prototypes
-from helpers import clients, federation, fitted, network, normal, oracle_of, out_of, samples, visit_of
+from helpers import (
+    clients,
+    federation,
+    fitted,
+    network,
+    normal,
+    oracle_of,
+    out_of,
+    reported_prototypes,
+    samples,
+    visit_of,
+)
 
 C, D = 3, 7
 
@@ -58,7 +69,7 @@ def test_statistics_typed_out() -> None:
             V += share * float(own.square().sum(1).mean()) - share**2 * float(own.mean(0).square().sum())
     assert torch.allclose(report["H"], H, rtol=0, atol=1e-13)
     assert float(report["V"]) == pytest.approx(V / n, abs=1e-13)
-    assert report["count"].tolist() == [int((y == c).sum()) for c in range(C)]
+    assert report["share"].tolist() == [int((y == c).sum()) for c in range(C)]
 
 
 def test_a_visit_typed_out() -> None:
@@ -94,7 +105,7 @@ def test_a_visit_typed_out() -> None:
     v = steps(v, slice(0, 49), lr, body, 2)
     assert torch.allclose(trained, v, rtol=0, atol=1e-12)
     means = torch.stack([features(v, x)[y == c].mean(0) for c in range(C)])
-    assert torch.allclose(report["proto"], means, rtol=0, atol=1e-12)
+    assert torch.allclose(report["proto"], means * report["share"][:, None], rtol=0, atol=1e-12)
 
 
 def test_the_head_trains_for_one_epoch_only() -> None:
@@ -230,7 +241,7 @@ def test_prototypes_by_samples_or_equally() -> None:
     local = torch.tensor([[[0.0]], [[4.0]]], dtype=torch.float64)
     state = {"proto": torch.zeros(1, 1, dtype=torch.float64), "known": torch.zeros(1, 1, dtype=torch.float64)}
     for weighted, expected in ((True, 3.0), (False, 2.0)):
-        assert float(global_prototypes(state, {"proto": local, "count": counts}, weighted)["proto"]) == expected
+        assert float(global_prototypes(state, reported_prototypes(local, counts, weighted))["proto"]) == expected
 
 
 def test_presets_and_bad_input() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -19,6 +21,7 @@ from helpers import (
     normal,
     oracle_of,
     out_of,
+    reported_prototypes,
     samples,
     visit_of,
     watched,
@@ -57,15 +60,18 @@ def test_local_prototypes_typed_out() -> None:
         Model(net).initial + 0.2 * normal(len(Model(net).initial)).abs(),
     )
     visit = visit_of(oracle, trained)
-    got = local_prototypes(eq.Visit(**{**visit.__dict__, "trained": trained}), N_CLASSES)
+    visit = replace(visit, trained=trained)
+    got, weighted = (local_prototypes(visit, N_CLASSES, w) for w in (False, True))
     there = Model(net).network(trained).eval()
     features = torch.tanh(there.norm(there.a(x))).tolist()
     for c in range(N_CLASSES):
         mine = [z for z, label in zip(features, y.tolist(), strict=True) if label == c]
-        assert int(got["count"][c]) == len(mine)
+        assert int(got["share"][c]) == min(len(mine), 1)
+        assert int(weighted["share"][c]) == len(mine)
         expected = [sum(column) / len(mine) for column in zip(*mine, strict=True)] if mine else [0.0] * D
         assert got["proto"][c].tolist() == pytest.approx(expected, abs=1e-14)
-    assert got["count"].tolist()[2] == 0
+        assert weighted["proto"][c].tolist() == pytest.approx([len(mine) * z for z in expected], abs=1e-14)
+    assert got["share"].tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -75,7 +81,7 @@ def test_global_prototypes_typed_out(weighted: bool) -> None:
         torch.tensor([[3.0, 0, 2], [0, 0, 5], [1, 0, 1], [9, 0, 0]], dtype=torch.float64),
     )
     before = {"proto": normal(N_CLASSES, D, seed=9), "known": torch.ones(N_CLASSES, 1, dtype=torch.float64)}
-    after = global_prototypes(before, {"proto": local, "count": counts}, weighted)
+    after = global_prototypes(before, reported_prototypes(local, counts, weighted))
     for c in range(N_CLASSES):
         holders = [m for m in range(4) if counts[m, c] > 0]
         for i in range(D):
@@ -94,9 +100,9 @@ def test_a_class_is_unknown_until_somebody_holds_it() -> None:
     assert server.state[0]["known"].flatten().tolist() == [0, 0]
     local = normal(1, 2, 3)
     counts = torch.tensor([[0.0, 4.0]], dtype=torch.float64)
-    server.round(normal(1, 2), [0], [{"proto": local, "count": counts}])
+    server.round(normal(1, 2), [0], [reported_prototypes(local, counts)])
     assert server.state[0]["known"].flatten().tolist() == [0, 1]
-    server.round(normal(1, 2), [1], [{"proto": local + 1, "count": 1 - counts.clamp(max=1)}])
+    server.round(normal(1, 2), [1], [reported_prototypes(local + 1, 1 - counts.clamp(max=1))])
     assert server.state[0]["known"].flatten().tolist() == [1, 1]
     assert torch.equal(server.state[0]["proto"][1], local[0, 1])  # nobody held it in the second round
 
@@ -104,7 +110,7 @@ def test_a_class_is_unknown_until_somebody_holds_it() -> None:
 def test_the_model_is_averaged_by_samples() -> None:
     server = Server(FedProto(), torch.zeros(2, dtype=torch.float64), [1, 3], n_classes=2, n_features=3)
     updates = normal(2, 2)
-    server.round(updates, reports=[{"proto": normal(2, 2, 3), "count": torch.ones(2, 2, dtype=torch.float64)}])
+    server.round(updates, reports=[reported_prototypes(normal(2, 2, 3), torch.ones(2, 2, dtype=torch.float64))])
     assert torch.allclose(server.theta, 0.25 * updates[0] + 0.75 * updates[1])
 
 

@@ -368,6 +368,10 @@ class Rule:
         """The server's state before the first round."""
         return {}
 
+    def no_report(self, setup: Setup) -> State:
+        """A report of zeros. A rule that needs only the sum of its reports says so by this, and they can be masked."""
+        return {}
+
     # broadcast (server)
     def prepare(self, state: State, briefing: Briefing) -> State:
         """The server's state when a round begins, before the broadcast."""
@@ -442,7 +446,7 @@ class Rule:
 HOOKS = tuple(  # in order of time
     name
     for name, value in vars(Rule).items()
-    if isfunction(value) and not name.startswith("_") and name not in ("check", "doubt")
+    if isfunction(value) and not name.startswith("_") and name not in ("check", "doubt", "no_report")
 )
 
 

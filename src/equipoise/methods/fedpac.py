@@ -35,7 +35,8 @@ class FedPAC(Rule):
     Client state: ``where`` [h], where the classifier stands. Server state: ``heads`` [N, h], their coordinates
     ``where`` [h], ``proto`` [C, D], ``known`` [C, 1].
     Reports: ``H`` [C, D], mean features of each class times the share of the class; ``V``, variance of features over
-    samples; ``proto`` [C, D], mean features of each class; ``count`` [C], samples of each class.
+    samples; ``share`` [C], samples of each class, or one for each that it holds if they do not weigh; ``proto`` [C, D], mean
+    features of each class times its share.
     Server sees: each classifier, which is mixed for others; ``H`` and ``V``.
     Traffic: the classifier, C D and C numbers down; 2 C D, C and 1 up. Two more passes over the local data, and one
     epoch of training.
@@ -88,7 +89,11 @@ class FedPAC(Rule):
         mean, count, square = visit.oracle.moments(visit.received, C)
         n = count.sum(-1)
         H = mean * (count / n.unsqueeze(-1)).unsqueeze(-1)
-        return {"H": H, "V": (square - H.square().sum((-2, -1))) / n, **local_prototypes(visit, C)}, visit.state
+        return {
+            "H": H,
+            "V": (square - H.square().sum((-2, -1))) / n,
+            **local_prototypes(visit, C, self.weighted),
+        }, visit.state
 
     def mixtures(self, H: Tensor, V: Tensor) -> Tensor:
         """Share [M, M] of every classifier in each client's, from ``H`` [M, C, D] and ``V`` [M]."""
@@ -104,7 +109,7 @@ class FedPAC(Rule):
         trained = cohort.received[:, where] + cohort.updates[:, where]
         mixed = self.mixtures(reports["H"], reports["V"]).to(trained.dtype) @ trained
         heads = state["heads"].index_copy(0, cohort.ids, mixed)
-        return {"heads": heads, "where": where, **global_prototypes(state, reports, self.weighted)}, cohort
+        return {"heads": heads, "where": where, **global_prototypes(state, reports)}, cohort
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
         return received.scatter(-1, visit.state["where"], visit.message["head"])

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
-from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
+from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, no_report
 from equipoise.system.ranges import number
 
 
@@ -32,8 +32,8 @@ class FedProc(Rule):
         (then the first round trains nothing).
 
     Server state: ``proto`` [C, D], ``known`` [C, 1].
-    Reports: ``proto`` [C, D], mean features of each class; ``count`` [C], samples of each class.
-    Server sees: sums of updates, and for each class of ``proto`` and of who holds it.
+    Reports: ``share`` [C], one for each class that it holds; ``proto`` [C, D], mean features of each of these.
+    Server sees: sums of updates, ``proto`` and ``share``.
     Traffic: C D numbers down; C D and C up. One more pass over the local data.
     Differs: without prototypes (the first round) it is plain cross-entropy. Prototypes are computed after local
     training in evaluation mode, not collected while weights change. A class that no client holds keeps its last prototype.
@@ -73,6 +73,9 @@ class FedProc(Rule):
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state
+
+    def no_report(self, setup: Setup) -> State:
+        return no_report(setup)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         return global_prototypes(state, cohort.reports), cohort

@@ -19,18 +19,27 @@ def no_prototypes(setup: Setup) -> State:
     return {"proto": proto, "known": proto.new_zeros(setup.n_classes, 1)}
 
 
-def local_prototypes(visit: Visit, n_classes: int) -> State:
-    """Mean feature of each class [..., C, D] at the trained model, in eval mode, and the counts [..., C]."""
+def no_report(setup: Setup) -> State:
+    """What a client without samples reports."""
+    proto = setup.initial.new_zeros(setup.n_classes, setup.n_features)
+    return {"proto": proto, "share": proto[:, 0]}
+
+
+def local_prototypes(visit: Visit, n_classes: int, weighted: bool = False) -> State:
+    """The share [..., C] of a client in the prototype of each class, and its mean feature times that [..., C, D], at the trained model in eval mode.
+
+    The share is one for a class that the client holds, or, if ``weighted``, how many samples of it.
+    """
     sums, counts = maths.class_sums(*visit.oracle.features(visit.trained), n_classes)
-    return {"proto": maths.class_means(sums, counts), "count": counts}
+    share = counts if weighted else counts.clamp(max=1)
+    return {"proto": maths.class_means(sums, counts) * share.unsqueeze(-1), "share": share}
 
 
-def global_prototypes(state: State, reports: State, weighted: bool = False) -> State:
-    """Mean over the clients that hold a class, equally or by samples; a class that no client holds keeps its prototype."""
-    share = reports["count"] if weighted else (reports["count"] > 0).to(reports["proto"].dtype)  # [M, C]
-    total = share.sum(0)  # [C]
-    mean = torch.einsum("mc,mcd->cd", share, reports["proto"]) / total.clamp(min=1)[:, None]
-    held = (total > 0)[:, None]
+def global_prototypes(state: State, reports: State) -> State:
+    """Mean over the clients that hold a class, by their shares; a class that no client holds keeps its prototype."""
+    total = reports["share"].sum(0)[:, None]  # [C, 1]
+    held = total > 0
+    mean = reports["proto"].sum(0) / total.where(held, 1)
     return {"proto": torch.where(held, mean, state["proto"]), "known": torch.where(held, 1.0, state["known"])}
 
 
@@ -49,8 +58,8 @@ class FedProto(Rule):
     weighted : weigh each client's prototype by its samples of the class, instead of equally.
 
     Server state: ``proto`` [C, D], ``known`` [C, 1].
-    Reports: ``proto`` [C, D], mean features of each class; ``count`` [C], samples of each class.
-    Server sees: sums of updates, and for each class of ``proto`` and of who holds it, or of samples.
+    Reports: ``share`` [C], one for each class that it holds, or its samples if they weigh; ``proto`` [C, D], mean features of each class times its share.
+    Server sees: sums of updates, ``proto`` and ``share``.
     Traffic: C D numbers down; C D and C up. One more pass over the local data.
     Differs: the original shares prototypes only; here the model is averaged too, as in every table that compares
     FedProto with methods that share a model. The pull is per sample and the mean over holders plain, as in the released
@@ -74,10 +83,13 @@ class FedProto(Rule):
         return self.lam * out.mean(gap * known)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state
+        return local_prototypes(visit, visit.message["proto"].shape[-2], self.weighted), visit.state
+
+    def no_report(self, setup: Setup) -> State:
+        return no_report(setup)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        return global_prototypes(state, cohort.reports, self.weighted), cohort
+        return global_prototypes(state, cohort.reports), cohort
 
 
 CATALOGUE = {

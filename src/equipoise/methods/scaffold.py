@@ -67,6 +67,9 @@ class Scaffold(Rule):
         new = drift if self.option == 2 else visit.oracle.gradient(visit.received)
         return {"dc": new - visit.state["c_i"]}, {"c_i": new}
 
+    def no_report(self, setup: Setup) -> State:
+        return {"dc": torch.zeros_like(setup.theta)}
+
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         c = state["c"] + cohort.reports["dc"].sum(0) / (cohort.n_clients if self.absent else len(cohort.ids))
         return {"c": c}, replace(cohort, weights=cohort.uniform, scale=cohort.scale * self.eta)

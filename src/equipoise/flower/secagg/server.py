@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Power, Rule, State
+from equipoise.core.rule import Power, Rule, State, overrides
+from equipoise.core.tree import tree_map
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.fingerprint import digest
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.records import Record
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import UNFIT, Parcel
+from equipoise.flower.codec import UNFIT, Parcel, hiding, unpacked
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
-from equipoise.flower.secagg.site import LIMIT, setting, weights
+from equipoise.flower.secagg.site import LIMIT, no_reports, setting, weights
 from equipoise.flower.secagg.sums import MODEL, VALUES, MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
 from equipoise.methods import METHODS
@@ -64,7 +65,9 @@ def problem(rule: Rule) -> str:
         return "nothing is summed in it"
     if rule.sees != "sum":
         return "the server must see what single sites send"
-    return f"every site reports {rule.reports.removeprefix('its ')} to the server" if rule.reports else ""
+    if rule.reports and not overrides(rule, "no_report"):
+        return f"every site reports {rule.reports.removeprefix('its ')} to the server, and no_report does not say in which form"
+    return ""
 
 
 @dataclass
@@ -202,14 +205,13 @@ class Round:
     receipts: dict[int, Receipt] = field(default_factory=dict)
 
     def mean(self, ids: list[int]) -> tuple[list[int], Tensor]:
-        """Who counts, and the weighted mean of their updates, without private coordinates.
+        """Who counts, the weighted mean of their updates, without private coordinates, and the mean of their reports.
 
         Raises
         ------
         ClosedError, MaskError : there is none.
         """
-        job = self.job
-        n = len(job.received[0]) - (0 if job.private is None else int(job.private.sum()))
+        n = self.n_public + sum(x.numel() for x in self.no_reports[0].values())
         if self.sizes:
             return self.total(MODEL, ids, n, {"sizes": self.sizes}, train=True)
         ids, total = self.total(VALUES, ids, secure.WORDS, {}, train=True)
@@ -220,7 +222,28 @@ class Round:
         if not (A > 0 and -1e-6 <= U <= len(ids)):
             raise ClosedError("was left out, because the sum is not one of weights: masks do not fit each other")
         ids, total = self.total(MODEL, ids, n + 1, {"sum": A, "sum_last": U})
-        return ids, secure.mean(total)[1]
+        total, told = total[: self.n_public + 1], total[self.n_public + 1 :]
+        return ids, torch.cat([secure.mean(total)[1], told])
+
+    @property
+    def n_public(self) -> int:
+        """Coordinates of the model that are not private."""
+        return len(self.job.received[0]) - (0 if self.job.private is None else int(self.job.private.sum()))
+
+    @cached_property
+    def no_reports(self) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """What is summed besides the updates, see :func:`~equipoise.flower.secagg.site.no_reports`."""
+        return no_reports(self.trial)
+
+    def reports(self, mean: Tensor) -> list[State]:
+        """What each client's reports would be if all had sent the same, from their ``mean``: of a rule that sums them it has the same result."""
+        zeros, cut = self.no_reports
+        parts = mean.split([x.numel() for x in zeros.values()]) if zeros else ()
+        found = {name: part.view_as(x).to(x) for (name, x), part in zip(zeros.items(), parts, strict=True)}
+        hide = hiding(self.job.private, self.trial.model.n_params)
+        told = unpacked(Parcel({"cut": cut}, found), "reports", len(self.job.rules), hide)
+        one = self.job.received.new_ones(())
+        return [of if r.power is None else {r.power.report: one} for r, of in zip(self.job.rules, told, strict=True)]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -395,9 +418,9 @@ def answers(this: Round) -> Iterator[Answer]:
         yield Answer((rows[m],), torch.empty(0), [], [], why)
     for m in ids:
         received = job.received[rows[m]]
-        change = mean.to(received)
+        change = mean[: this.n_public].to(received)
         if job.private is not None:
             change = torch.zeros_like(received).masked_scatter(~job.private, change)
-        reports = [{} if r.power is None else {r.power.report: received.new_ones(1)} for r in job.rules]
+        reports = tree_map(lambda x: x[None], this.reports(mean[this.n_public :]))
         state = {key: x[None].to(received.device) for key, x in this.receipts[m].tensors().items()}
         yield Answer((rows[m],), (received + change)[None], reports, [state])

@@ -16,7 +16,7 @@ from equipoise.core.rule import Cohort, State
 from equipoise.federation.fingerprint import digest
 from equipoise.federation.method import MethodError
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import Parcel, changed
+from equipoise.flower.codec import Parcel, changed, hiding, packed
 from equipoise.flower.secagg import masks as secure
 from equipoise.flower.secagg import sums as masked
 from equipoise.flower.secagg.sums import MODEL, VALUES, Masked, MaskError, Memory, Sum
@@ -195,10 +195,13 @@ def _content(
 ) -> tuple[float, Tensor]:
     """The site's weight (0: not known yet), and the numbers that are added, float64.
 
-    That is its weighted update, or what P2 of :mod:`equipoise.flower.secagg.masks` asks for; ``before`` is the round in which it counted last.
+    That is its weighted update and its part of the mean of the reports, or what P2 of :mod:`equipoise.flower.secagg.masks` asks for;
+    ``before`` is the round in which it counted last.
     Nobody tells a site its weight: it follows from the method, the sites of the sum and the samples of all sites.
     """
     method, names = site.trial.method, list(asked.inputs.get("sizes", ()))
+    own = [kept[name.removeprefix("reports/")].flatten().double() for name in no_reports(site.trial)[0]]
+    told = torch.cat([*own, torch.empty(0, dtype=torch.float64)]) / len(asked.sites)  # their sum is the mean
     found = [(k, rule.power) for k, rule in enumerate(method.rules) if rule.power is not None]
     if asked.phase not in (MODEL, VALUES)[: 1 + len(found)]:
         raise MaskError(f"Something is to be summed that is not part of the method: {asked.phase!r}.")
@@ -211,7 +214,7 @@ def _content(
         ids = [names.index(name) for name in asked.sites]
         every = weights(replace(site.trial, setup=setup), state, ids, setup.initial, asked.round, rounds)
         w = float(every[asked.sites.index(site.trial.names[0])])
-        return w, w * kept["update"].double()
+        return w, torch.cat([w * kept["update"].double(), told])
     ((k, power),) = found
     value = float(kept[f"{k}/{power.report}"])
     a = max(secure.scalar(value, power.q, power.typical, power.floor, secure.LARGEST), secure.SMALLEST)
@@ -222,7 +225,15 @@ def _content(
     if not (a * (1 - 1e-9) <= A <= len(asked.sites) * secure.LARGEST and last - 1e-9 <= U <= len(asked.sites)):
         raise MaskError("What is told of the sum of the sites' numbers is not that.")
     w = secure.weight(a, asked.inputs["sum"], last, asked.inputs["sum_last"], power.beta)
-    return w, secure.weighted(w, kept["update"])
+    return w, torch.cat([secure.weighted(w, kept["update"]), told])
+
+
+def no_reports(trial: Trial) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Reports of zeros of what is summed besides the updates, and the whole length of those of which private coordinates are cut."""
+    rules = trial.method.rules
+    return packed(
+        "reports", [rule.no_report(trial.setup) for rule in rules], hiding(trial.private, trial.model.n_params)
+    )
 
 
 def weights(
@@ -255,7 +266,8 @@ def weights(
         seed=trial.settings.seed,
     )
     for rule, state in zip(trial.method.rules, server, strict=True):
-        _, cohort = rule.aggregate(state, cohort)
+        reports = {key: x.expand(n, *x.shape) for key, x in rule.no_report(trial.setup).items()}
+        _, cohort = rule.aggregate(state, replace(cohort, reports=reports))
     if any(x is not None for x in (cohort.coefficients, cohort.mask, cohort.buffer_mask)):
         raise MethodError("secure=true: a rule of the method does more than to weigh the updates. Set secure=false.")
     return cohort.weights
