@@ -49,9 +49,7 @@ class Attackers:
     clients: tuple[int, ...]
 
     @staticmethod
-    def of(
-        settings: Settings, names: Sequence[str], groups: Sequence[str] | None, *, here: bool = True
-    ) -> Attackers | None:
+    def of(settings: Settings, names: Sequence[str], groups: Sequence[str] | None, *, here: bool) -> Attackers | None:
         """From the settings, and the clients' names and groups; None where nobody attacks.
 
         Every client draws a number from the seed and its name; of a share, those with the least attack.
@@ -68,8 +66,8 @@ class Attackers:
             members = [m for m, its in enumerate(of) if its == name]
             count = math.floor(share * len(members) + 1e-9)
             if share and members and not count:
-                whom = f"of {name!r}" * bool(name) or "in all"
-                raise ValueError(f"attackers: {share:g} of {len(members)} clients {whom} is less than one. Give more.")
+                given = f"{name}={share:g}" if name else f"{share:g}"
+                raise ValueError(f"attackers: {given} of {len(members)} clients is less than one client. Give more.")
             found += sorted(members, key=lots.__getitem__)[:count]
         fault = ""
         if attack is None and (settings.attackers or scale):

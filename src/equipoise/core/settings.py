@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 COMING = ("availability", "joins", "dropout", "time_limit", "speed_spread")  # of clients that come and go
-HOSTILE = ("attack", "attackers", "attack_scale")  # of clients that attack
-SIMULATED = (*COMING, *HOSTILE)
+SIMULATED = (*COMING, "attack", "attackers", "attack_scale")
 ATTACKS = ("label-flip", "sign-flip", "scaling", "model-replacement", "alie", "ipm", "free-rider")
 SCENARIO = "the scenario's"  # the default of a run of a scenario
 

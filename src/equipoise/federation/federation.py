@@ -196,9 +196,8 @@ class Federation:
         if self.method.bound != "upper":
             there = Presence.of(settings, self.names, self.tests.groups, [d.size for d in known.data])
             self.trial = replace(self.trial, presence=there)
-        attackers = Attackers.of(settings, self.names, self.tests.groups, here=population is None)
-        if not self.method.bound:  # bounds are of honest clients
-            self.trial = replace(self.trial, attackers=attackers)
+        hostile = Attackers.of(settings, self.names, self.tests.groups, here=population is None)
+        self.trial = replace(self.trial, attackers=None if self.method.bound else hostile)
         self.collaborative = self.method.bound != "upper" and (
             collaborative or bool(self.method.needs & contributions.NEEDS)
         )

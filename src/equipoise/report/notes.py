@@ -53,8 +53,8 @@ def attacks(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
         if of := run.meta.get("hostile"):
             who = some([run.client_names[m] for m in of["clients"]])
-            found.setdefault(f"Attack {of['attack']} with seed {run.seed}, by {who}", []).append(label)
-    yield from (f"{who}: {listed(labels)}." for who, labels in found.items())
+            found.setdefault(f"with seed {run.seed} these clients attack ({of['attack']}): {who}", []).append(label)
+    yield from (f"In runs of {listed(labels)} {what}." for what, labels in found.items())
     if found:
         yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
 

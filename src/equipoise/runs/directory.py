@@ -56,8 +56,7 @@ OWN = (
     "patience",
     "stop_on",
 )  # settings that do not matter alone
-MANIFEST = ("client_names", "client_groups", "measures", "client_tests", "personal", "bound", "hostile")
-MANIFEST += ("contribution", "units", "machines")  # what of a history's description a manifest has
+MANIFEST = ("client_names", "client_groups", "measures", "client_tests", "personal", "bound", "contribution", "units", "machines", "hostile")  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 
