@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import equipoise as eq
+from equipoise.analysis import consistency, decomposition
 from equipoise.core.attacks import LIES, Attackers, z_max
 from equipoise.core.settings import ATTACKS, COMING, SIMULATED, Settings
 from equipoise.data.memory_mapped import Mapped
@@ -395,18 +396,25 @@ def test_a_run_keeps_who_attacks(tmp_path: Path) -> None:
         runs.check(config("fedavg", attack="sign-flip", attackers=0.1))
 
 
+def test_what_looks_at_training_refuses_clients_that_send_something_else() -> None:
+    fed = federation("fedavg", attack="alie", attackers=0.4, tests={"all": samples(9, 1)})
+    for trace in (decomposition.trace, consistency.trace):
+        with pytest.raises(ValueError, match=r"^Clients attack here: .* Analyse a run without attack\.$"):
+            trace(fed, 2)
+
+
 # settings
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"attack": "aile", "attackers": 0.2}, r"^attack must be one of label-flip, sign-flip, .*, free-rider, or None; found 'aile'\.$"),
-        ({"attack": "alie"}, r"^attack=alie needs attackers, and there are none\. Give attackers=0\.2"),
-        ({"attack": "alie", "attackers": "client-1=0"}, r"^attack=alie needs attackers"),
+        ({"attack": "alie"}, r"^attackers: some clients must attack, and some not; found 0 of 5\. Try 0\.2\.$"),
+        ({"attack": "alie", "attackers": "client-1=0"}, r"^attackers: some clients must attack, and some not; found 0 of 5"),
         ({"attackers": 0.4}, r"^attackers and attack_scale say nothing without attack\. Give one of label-flip"),
         ({"attack_scale": 2.0}, r"^attackers and attack_scale say nothing without attack"),
         ({"attack": "alie", "attackers": 1.2}, r"^attackers must be in \[0, 1\], or by name .*; found 1\.2\.$"),
         ({"attack": "alie", "attackers": -0.1}, r"^attackers must be in \[0, 1\]"),
-        ({"attack": "alie", "attackers": 1}, r"^attackers: all 5 clients would attack, and nobody is left"),
+        ({"attack": "alie", "attackers": 1}, r"^attackers: some clients must attack, and some not; found 5 of 5"),
         ({"attack": "alie", "attackers": 0.1}, r"^attackers: 0\.1 of 5 clients is less than one client\. Give more\.$"),
         ({"attack": "alie", "attackers": "client-4=0.5"}, r"^attackers: client-4=0\.5 of 1 clients is less than one"),
         ({"attack": "alie", "attackers": "client-9=1"}, r"^attackers: no group or client is called 'client-9'\. Did you mean"),

@@ -74,10 +74,8 @@ class Attackers:
             fault = f"attackers and attack_scale say nothing without attack. Give one of {', '.join(ATTACKS)}."
         elif attack and not here:
             fault = f"attack={attack} is for simulation, and sites send what they send. Choose another engine."
-        elif attack and not found:
-            fault = f"attack={attack} needs attackers, and there are none. Give attackers=0.2, for example."
-        elif len(found) == len(names):
-            fault = f"attackers: all {len(names)} clients would attack, and nobody is left to learn from. Name fewer."
+        elif attack and not 0 < len(found) < len(names):
+            fault = f"attackers: some clients must attack, and some not; found {len(found)} of {len(names)}. Try 0.2."
         elif attack in ("label-flip", "free-rider") and scale:
             fault = f"attack_scale={scale:g} says nothing with {attack}, which has no number. Leave it out."
         if fault:

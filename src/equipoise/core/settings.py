@@ -103,9 +103,7 @@ class Settings:
     speed_spread: float = setting(
         number(0.0, 0, below=True), "how much clients differ in speed: standard deviation of its logarithm", example=0.5
     )
-    attack: str | None = setting(
-        choice(None, *ATTACKS), f"what hostile clients do: {', '.join(ATTACKS)}", "none", example="sign-flip"
-    )
+    attack: str | None = setting(choice(None, *ATTACKS), f"an attack: {', '.join(ATTACKS)}", "none", example="alie")
     attackers: float | str | Mapping[str, float] = setting(
         by_name(0.0, 0, 1), "share of the clients that attack, rounded down: of all, or by group or client, south=0.5, client-7=1", example=0.2
     )  # fmt: skip
