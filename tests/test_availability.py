@@ -296,7 +296,7 @@ def test_who_joins_after_the_end_is_named(caplog: pytest.LogCaptureFixture) -> N
 
 def test_sites_are_not_simulated() -> None:
     with pytest.raises(
-        ValueError, match=r"^time-limit is for simulation: sites come and go themselves\. Leave it out\.$"
+        ValueError, match=r"^time-limit is for simulation: what sites do, they do themselves\. Leave it out\.$"
     ):
         AppSettings.of({"time-limit": 2.0})
     assert not {name.replace("_", "-") for name in SIMULATED} & AppSettings().table().keys()

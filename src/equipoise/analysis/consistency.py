@@ -56,6 +56,8 @@ def trace(
     ------
     ValueError : no tensor has this name.
     """
+    if fed.trial.attackers is not None:
+        raise ValueError("Clients attack here: what they train is not what they send. Analyse a run without attack.")
     fed.prepare(rounds, progress=False)
     trial = fed.trial
     part = _part(trial.model, layer)

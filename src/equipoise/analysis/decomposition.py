@@ -66,6 +66,8 @@ def trace(
     """
     check_whole("rounds", rounds, 1)
     check_whole("every", every, 1)
+    if fed.trial.attackers is not None:
+        raise ValueError("Clients attack here: what they train is not what they send. Analyse a run without attack.")
     if fed.progress.t:
         raise ValueError(
             f"trace trains from the first round on; this federation has trained for {fed.progress.t}. Make a new one."

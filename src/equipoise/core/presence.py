@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equipoise.core import draws
 from equipoise.core.by_name import ByName
-from equipoise.core.settings import Settings, simulated
+from equipoise.core.settings import COMING, Settings, simulated
 from equipoise.system.suggestions import near, some
 
 Ids = dict[str, list[int]]
@@ -46,11 +46,11 @@ class Presence:
         ------
         ValueError : a name that no group or client has; a spread of speeds without a limit.
         """
-        if not simulated(settings):
+        if not simulated(settings, COMING):
             return None
-        there, joins, dropout = (_each(settings, name, names, groups) for name in ("availability", "joins", "dropout"))
-        keys = tuple(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") for name in names)
-        late = _late(settings, keys, sizes)
+        given = (by_whom(settings, setting, names, groups) for setting in ("availability", "joins", "dropout"))
+        there, joins, dropout = (np.array([value[name] for name in of]) for value, of in given)
+        late = _late(settings, keys := keys_of(names), sizes)
         return Presence(settings.seed, keys, there, joins, dropout, late)
 
     def round(self, t: int, share: float) -> tuple[Tensor, Ids]:
@@ -66,8 +66,20 @@ class Presence:
         return torch.from_numpy(asked[~(fails | slow)]), {kind: ids.tolist() for kind, ids in lost.items()}
 
 
-def _each(settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None) -> NDArray[Any]:
-    """The value of a setting for every client: that of its name, of its group, or of all others."""
+def keys_of(names: Sequence[str]) -> tuple[int, ...]:
+    """A number for each client's name, from which it draws."""
+    return tuple(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") for name in names)
+
+
+def by_whom(
+    settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of a setting by name, and for every client which holds: its own name, its group's, or ``""`` of all others.
+
+    Raises
+    ------
+    ValueError : a name that no group or client has.
+    """
     allowed: ByName = Settings.__dataclass_fields__[setting].metadata["allowed"]
     given = {"": getattr(Settings, setting), **allowed.read(getattr(settings, setting))}
     known = [*dict.fromkeys(groups or ()), *names]
@@ -75,7 +87,7 @@ def _each(settings: Settings, setting: str, names: Sequence[str], groups: Sequen
         if name not in ("", *known):
             near_one, there = near(name, known), some(known)
             raise ValueError(f"{setting}: no group or client is called {name!r}.{near_one} There are: {there}.")
-    return np.array([given.get(n, given.get(g, given[""])) for n, g in zip(names, groups or names, strict=True)])
+    return given, [n if n in given else g if g in given else "" for n, g in zip(names, groups or names, strict=True)]
 
 
 def _late(settings: Settings, keys: Sequence[int], sizes: Sequence[int]) -> NDArray[np.bool_]:

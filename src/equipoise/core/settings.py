@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from equipoise.engines.job import Engine
 
 Made = TypeVar("Made")
-SIMULATED = ("availability", "joins", "dropout", "time_limit", "speed_spread")  # of clients that come and go
+COMING = ("availability", "joins", "dropout", "time_limit", "speed_spread")  # of clients that come and go
+SIMULATED = (*COMING, "attack", "attackers", "attack_scale")
+ATTACKS = ("label-flip", "sign-flip", "scaling", "model-replacement", "alie", "ipm", "free-rider")
 SCENARIO = "the scenario's"  # the default of a run of a scenario
 
 
@@ -101,6 +103,13 @@ class Settings:
     speed_spread: float = setting(
         number(0.0, 0, below=True), "how much clients differ in speed: standard deviation of its logarithm", example=0.5
     )
+    attack: str | None = setting(choice(None, *ATTACKS), f"an attack: {', '.join(ATTACKS)}", "none", example="alie")
+    attackers: float | str | Mapping[str, float] = setting(
+        by_name(0.0, 0, 1), "share of the clients that attack, rounded down: of all, or by group or client, south=0.5, client-7=1", example=0.2
+    )  # fmt: skip
+    attack_scale: float | None = setting(
+        number(None, 0, above=True, below=True), "number in the equation of the attack", "the attack's", example=1.5
+    )
     validation: float = setting(
         number(0.0, 0, 1, below=True),
         "share of each client's own training samples that it holds out, on which models are validated; 0 for none",
@@ -142,9 +151,9 @@ class Settings:
         return {f.name: getattr(self, f.name) for f in fields(Settings) if not f.metadata["free"]}
 
 
-def simulated(settings: Settings) -> dict[str, object]:
-    """The settings that make clients come and go, where they are not their defaults."""
-    return {name: of for name in SIMULATED if (of := getattr(settings, name)) != getattr(Settings, name)}
+def simulated(settings: Settings, names: Iterable[str] = SIMULATED) -> dict[str, object]:
+    """The settings that only a simulation has, or some of them, where they are not their defaults."""
+    return {name: of for name in names if (of := getattr(settings, name)) != getattr(Settings, name)}
 
 
 class Keywords(TypedDict, total=False):
@@ -160,6 +169,9 @@ class Keywords(TypedDict, total=False):
     dropout: float | str | Mapping[str, float]
     time_limit: float | None
     speed_spread: float
+    attack: str | None
+    attackers: float | str | Mapping[str, float]
+    attack_scale: float | None
     validation: float
     engine: str | Engine
     chunk: int | None

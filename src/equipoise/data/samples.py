@@ -230,6 +230,27 @@ def _rows(data: Samples | Stream, rows: NDArray[np.int64]) -> Samples | Stream:
     return replace(data, x=data.x[at], y=data.y[at], sizes=torch.tensor(len(rows), device=data.y.device))
 
 
+@dataclass(frozen=True)
+class Flipped(Dataset[tuple[Tensor, int]]):
+    """The samples of a data set with flipped labels, see :func:`flipped`."""
+
+    dataset: Dataset[Any]
+    n_classes: int
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        x, y = _sample(self.dataset, row)
+        return x, self.n_classes - 1 - y
+
+
+def flipped(data: Samples | Stream, n_classes: int) -> Samples | Stream:
+    """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""
+    if isinstance(data, Samples):
+        return replace(data, y=n_classes - 1 - data.y)
+    of = data.dataset
+    turned = replace(of, targets=n_classes - 1 - of.targets) if isinstance(of, Mapped) else Flipped(of, n_classes)
+    return replace(data, dataset=turned)
+
+
 class LoadError(RuntimeError):
     """Data of a client that are needed, and cannot be loaded."""
 

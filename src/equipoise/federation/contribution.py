@@ -84,8 +84,8 @@ def contributions(method: Method, alone: Alone | None, device: torch.device) -> 
 def isolated(trial: Trial) -> Trial:
     """The same clients, all of them in every round, who train for themselves only."""
     method, settings = Method.of("standalone"), replace(trial.settings, participation=1.0, quorum=0.0)
-    private = method.private(trial.model)
-    return replace(trial, method=method, private=private, settings=settings, neurons=None, presence=None)
+    trial = replace(trial, presence=None, attackers=None, neurons=None, settings=settings)
+    return replace(trial, method=method, private=method.private(trial.model))
 
 
 def standalone(

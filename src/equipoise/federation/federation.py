@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.core import task
+from equipoise.core.attacks import Attackers
 from equipoise.core.presence import Presence
 from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
@@ -195,6 +196,8 @@ class Federation:
         if self.method.bound != "upper":
             there = Presence.of(settings, self.names, self.tests.groups, [d.size for d in known.data])
             self.trial = replace(self.trial, presence=there)
+        hostile = Attackers.of(settings, self.names, self.tests.groups, here=population is None)
+        self.trial = replace(self.trial, attackers=None if self.method.bound else hostile)
         self.collaborative = self.method.bound != "upper" and (
             collaborative or bool(self.method.needs & contributions.NEEDS)
         )
@@ -406,6 +409,8 @@ class Federation:
         }
         if self.alone is not None:
             meta["contribution"] = {**self.alone, "used": contributions.source(self.method, self.alone)}
+        if (attackers := self.trial.attackers) is not None:
+            meta["hostile"] = asdict(attackers)
         if (neurons := self.trial.neurons) is not None:
             meta["units"] = {"names": list(neurons.names), "sizes": list(neurons.sizes)}
         return History(tuple(self.records), meta)

@@ -61,6 +61,7 @@ _META = (
     "contribution",
     "units",
     "holdings",
+    "hostile",
     "header",
     "versions",
     "machines",
@@ -98,6 +99,7 @@ class History:
         - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
         - `"losses"`: the mean cross-entropy of each of these clients in training; not of sites, which keep it.
         - `"absent"`, `"late"`, `"dropped"`: ids of the clients that a simulation let be away, take too long, or fail in the middle.
+        - `"attackers"`: those of the clients in ids that attacked, where a simulation lets clients attack.
         - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
         - `"distances"`, `"sharpness"`, `"perturbed_loss"`, `"reputation"`: [M], what a method measured of the clients in ids, see
           `equipoise.report.figures.MEASURED`; `"distance_variance"`: two numbers, with FedAvg's weights and with the method's;
@@ -118,8 +120,9 @@ class History:
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
         (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on)
-        `"holdings"` (who has what, see `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's
-        files) and `"data"` (about the samples, with their `"sha256"`) as in a manifest, `"config"`.
+        `"hostile"` (`{"attack", "scale", "clients": [ids]}`, who attacks), `"holdings"` (who has what, see
+        `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's files) and `"data"` (about the
+        samples, with their `"sha256"`) as in a manifest, `"config"`.
 
     Raises
     ------
@@ -261,11 +264,17 @@ class History:
         """`"lower"` of clients that train alone, `"upper"` of data in one place; empty of a method of federated learning."""
         return str(self.meta.get("bound") or "")
 
+    def of_honest(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Of one value per client [..., N], those of clients that do not attack; none where there are no values."""
+        hostile = (self.meta.get("hostile") or {}).get("clients", [])
+        return np.delete(values, hostile, axis=-1) if values.shape[-1] else values
+
     @property
     def group_counts(self) -> tuple[int, ...] | None:
-        """Clients of each group of `groups`; None if the group of some client is unknown."""
+        """Honest clients of each group of `groups`; None if the group of some client is unknown."""
         of = self.client_groups
-        return tuple(of.count(group) for group in self.groups) if of and set(of) <= set(self.groups) else None
+        honest = self.of_honest(np.array(of)).tolist()
+        return tuple(map(honest.count, self.groups)) if of and set(of) <= set(self.groups) else None
 
     def group_table(self, measure: str = "accuracy") -> tuple[list[int], Table]:
         """Rounds with an evaluation, and the scores of the global model on every group in them.

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.core.draws import cohort_size
-from equipoise.core.settings import simulated
+from equipoise.core.settings import COMING, simulated
 from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
 from equipoise.system.environment import code, kind, machine, release
+from equipoise.system.suggestions import some
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,11 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
     ]
     if trial.presence is not None:
         lines.append(
-            f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s).items())}"
+            f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s, COMING).items())}"
         )
+    if (of := trial.attackers) is not None:
+        what = f"attack {of.attack}{f' of scale {of.scale:g}' if of.scale else ''}"
+        lines.append(f"{what} by {len(of.clients)} of {len(trial.data)}: {some([trial.names[m] for m in of.clients])}")
     if trial.neurons is not None:
         sizes = ", ".join(f"{name} {n}" for name, n in zip(trial.neurons.names, trial.neurons.sizes, strict=True))
         shared = [f"{name} is everybody's ({why})" for name, why in trial.neurons.left_out.items()]

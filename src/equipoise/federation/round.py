@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from equipoise.core import draws, wire
+from equipoise.core.attacks import FLIPS, LIES
 from equipoise.core.maths import put
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
 from equipoise.core.solver import at
 from equipoise.core.tree import flatten, span, tree_map
-from equipoise.data.samples import Samples, Stream, loaded
+from equipoise.data.samples import Samples, Stream, flipped, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import guard
 from equipoise.federation.records import Record
@@ -53,7 +54,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     asked = asked.to(before.vector.device)
     now, job, lost = _hand_out(trial, before, asked, rounds)
     with closing(_visits(trial, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
-        answers = _collect(trial, now, asked, job.received, visits)
+        answers = _collect(trial, now, asked, job, visits)
     ids = asked[answers.rows]
     received, held = _of_answered(job, answers)
     own = _own(now, ids, answers.trained, held)
@@ -67,7 +68,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     server, given, sent = _reward(trial, now, cohort, vector, server)
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
     following = Progression(now.t + 1, vector, states, server, given, own, sent)
-    record = _record(cohort, answers, trial.names)
+    record = _record(trial, cohort, answers)
     return following, {**record, **missing, **_rate(trial, job), **traffic, **_who_holds_what(trial, before, now)}
 
 
@@ -307,11 +308,12 @@ def plain(trial: Trial) -> bool:
 
 def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples | Stream], list[Answer]]:
     """The clients' data; and for those who have none, as loading it failed, an answer that says why."""
-    data, lost = [], []
+    data, lost, of = [], [], trial.attackers
+    poisoned = of.clients if of is not None and of.attack in FLIPS else ()
     for row, m in enumerate(ids):
         d = trial.data[m]
         try:
-            data.append(loaded(d))
+            data.append(flipped(loaded(d), trial.setup.n_classes) if m in poisoned else loaded(d))
         except Exception as error:  # whatever a user's function raises concerns this client only
             data.append(cast(Samples, d))  # holds the place, and is never given to an engine
             lost.append(Answer.failed(row, error))
@@ -354,9 +356,9 @@ class _Answers:
     bad: list[guard.Quarantined]
 
 
-def _collect(trial: Trial, now: Progression, asked: Tensor, received: Tensor, answers: Iterator[Answer]) -> _Answers:
-    """Check the answers to the ``received`` models [M, G], which come in whatever order, and keep the good ones."""
-    ids = asked.tolist()
+def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: Iterator[Answer]) -> _Answers:
+    """Check the answers of the clients ``asked`` [M], which come in whatever order, and keep the good ones."""
+    ids, received = asked.tolist(), job.received
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
     losses: dict[int, Tensor] = {}
@@ -381,6 +383,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, received: Tensor, an
     for answer, fine in zip(fitting, checked, strict=True):
         if not bool(fine.all()):
             problems |= guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
+    problems |= _attack(trial, job, trained, sorted({row for a in fitting for row in a.rows} - problems.keys()))
     if trial.settings.norm_limit is not None:
         fine_rows = [row for answer in fitting for row in answer.rows if row not in problems]
         norms = {row: float(_shown(trial, trained[row] - received[row], None).double().norm()) for row in fine_rows}
@@ -407,6 +410,21 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, received: Tensor, an
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
     return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, sorted(bad))
+
+
+def _attack(trial: Trial, job: Job, trained: Tensor, rows: Sequence[int]) -> dict[int, str]:
+    """Let the attackers among the clients at ``rows`` send something else in ``trained`` [M, G]; which cannot be used, and why.
+
+    Only what leaves a client changes: its private coordinates, and those outside its submodel, stay as it trained them.
+    """
+    of = trial.attackers
+    own = [row for row in rows if of is not None and of.attack in LIES and job.ids[row] in of.clients]
+    if of is None or not own:
+        return {}
+    lies = of.sent(trained, job.received, own, [row for row in rows if row not in own], trial.model.n_params)
+    leaves = _shown(trial, torch.ones_like(lies, dtype=torch.bool), None if job.held is None else job.held[own])
+    trained[own] = torch.where(leaves, lies, trained[own])
+    return guard.not_finite(Answer(tuple(own), trained[own], [], []))
 
 
 def _alike(
@@ -458,8 +476,11 @@ def _rate(trial: Trial, job: Job) -> Record:
     return {"lr": dict(zip(trial.model.names, lr.rates, strict=True)) if isinstance(lr, LayerRates) else lr}
 
 
-def _record(cohort: Cohort, answers: _Answers, names: Sequence[str]) -> Record:
-    record: Record = {"round": cohort.t, "ids": cohort.ids.tolist(), "weights": cohort.counted.tolist(), **cohort.notes}
+def _record(trial: Trial, cohort: Cohort, answers: _Answers) -> Record:
+    ids, names = cohort.ids.tolist(), trial.names
+    record: Record = {"round": cohort.t, "ids": ids, "weights": cohort.counted.tolist(), **cohort.notes}
+    if trial.attackers is not None:
+        record["attackers"] = [m for m in ids if m in trial.attackers.clients]
     if answers.losses is not None:
         record["losses"] = answers.losses.tolist()
     if answers.bad:

@@ -68,6 +68,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     groups = dict(zip(history.groups, values.tolist(), strict=True))
     worst = None if numbers["worst"] is None else min(groups, key=lambda group: groups[group])
     clients = last_rounds(history.client_table()[1], last) if measure == "accuracy" and history.spreads else np.empty(0)
+    clients = history.of_honest(clients)
     return {
         **{key: numbers.pop(key) for key in ("avg", "std", "worst")},
         "worst_group": worst,
@@ -178,6 +179,7 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     contribution, (rounds, table) = history.contribution, history.client_table()
     if contribution is None or not table.size:
         return None
+    contribution, table = map(history.of_honest, (contribution, table))
     reward = table[-1]
     fairness = [collaborative_fairness(contribution, row) for row in table]
     gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.alignment import aligned
+from equipoise.core.attacks import Attackers
 from equipoise.core.client_rows import Rows
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
@@ -35,9 +36,9 @@ RECEIPT = {  # of a state that a client keeps where it is: the round it is from 
 class Trial:
     """Everything about a run that does not change: see :class:`equipoise.Federation` for the meaning of each.
 
-    ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches
-    alone, ``neurons`` are the network's hidden units; each is None where no rule needs it. ``presence`` says who is there, None: everybody. ``workers`` is how many cores
-    evaluation may use, ``rounds`` how many are planned, as far as known. Clients that are ``away`` keep their state and their private coordinates where they are.
+    ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches alone, ``neurons`` are the
+    network's hidden units; each is None where no rule needs it. ``presence`` says who is there (None: everybody), ``attackers`` who attacks. ``workers`` is how many
+    cores evaluation may use, ``rounds`` how many are planned, as far as known. Clients that are ``away`` keep their state and their private coordinates where they are.
     """
 
     model: Model
@@ -55,6 +56,7 @@ class Trial:
     contribution: Tensor | None = None
     neurons: Neurons | None = None
     presence: Presence | None = None
+    attackers: Attackers | None = None
     workers: int = 1
     away: bool = False
     rounds: int = 0

@@ -48,7 +48,7 @@ class AppSettings(Settings, RunSettings):
     def __post_init__(self) -> None:
         check_settings(self)
         for name in simulated(self):
-            raise ValueError(f"{_key(name)} is for simulation: sites come and go themselves. Leave it out.")
+            raise ValueError(f"{_key(name)} is for simulation: what sites do, they do themselves. Leave it out.")
         if own_code.REFERENCE.search(f"{self.method},{self.optimizer}"):
             raise ValueError(
                 f"method = {self.method!r}, optimizer = {self.optimizer!r}: sites run no code that a server names. Give your own rules "

@@ -278,7 +278,7 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
             seeds,
             # the failure is that of the global model
             {seed: run for seed, run in seeds.items() if not run.history.meta.get("personal")},
-            [last_rounds(run.clients[1], found.last) for run in seeds.values()],
+            [run.history.of_honest(last_rounds(run.clients[1], found.last)) for run in seeds.values()],
         )
         for label, seeds in found.runs.items()
         if any(run.clients[1].size for run in seeds.values())

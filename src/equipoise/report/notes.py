@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.system.environment import code, kind, release
+from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -38,11 +39,24 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
         some = run.bound == "lower" and any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
         drawn = ", in the rounds in which it took part" * some
         yield f"{label} is {BOUNDS[run.bound].format(drawn=drawn)}: no method of federated learning, so in no verdict and no test."
+    yield from attacks(runs)
     groups = {frozenset(run.groups) for run in histories}
     if len(groups) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
     yield from mixed_machines(histories)
     yield from releases(histories)
+
+
+def attacks(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+    """Who attacks in the runs of which methods, and what is measured then."""
+    found: dict[str, list[str]] = {}
+    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+        if of := run.meta.get("hostile"):
+            who = some([run.client_names[m] for m in of["clients"]])
+            found.setdefault(f"with seed {run.seed} these clients attack ({of['attack']}): {who}", []).append(label)
+    yield from (f"In runs of {listed(labels)} {what}." for what, labels in found.items())
+    if found:
+        yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
 
 
 def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:

@@ -566,7 +566,8 @@ def _collaboration(
 
 def _rewards(run: Run) -> Numbers:
     """The inputs of the columns of `COLLABORATION`, and their numbers."""
-    known = run.summary["collaboration"] | {"contribution": run.contribution.tolist(), "reward": run.reward.tolist()}
+    contribution, reward = (run.history.of_honest(x).tolist() for x in (run.contribution, run.reward))
+    known = run.summary["collaboration"] | {"contribution": contribution, "reward": reward}
     return {
         **known,
         "satisfied": known["bcf"]["satisfied"] and known["fairness"] is not None,

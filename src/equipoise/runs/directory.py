@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from equipoise import flower, networks, scenarios
+from equipoise.core.attacks import Attackers
 from equipoise.core.draws import cohort_size
 from equipoise.core.model import Model
 from equipoise.core.presence import Presence
@@ -55,6 +56,7 @@ OWN = (
     "patience",
     "stop_on",
 )  # settings that do not matter alone
+MANIFEST = ("client_names", "client_groups", "measures", "client_tests", "personal", "bound", "contribution", "units", "machines", "hostile")  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 
@@ -138,6 +140,7 @@ def check(config: RunConfig) -> None:
     data, net = _made(config)
     _check_memory(config, data, net)
     Presence.of(config, data.client_names, data.client_groups, data.sizes)
+    Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
 
 
 def doubts(config: RunConfig) -> list[str]:
@@ -311,19 +314,14 @@ def _execute(
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     header += [f"data: {note}" for note in data.manifest.get("notes", ())]
+    known = fed.history.meta
     manifest = {
         **environment(),
         "data": data.manifest,
         "contents": unchanged.contents(config, data, before),
-        "client_names": list(fed.names),
-        "client_groups": None if fed.tests.groups is None else list(fed.tests.groups),
-        "measures": list(fed.tests.measures),
-        "client_tests": fed.tests.of_clients is not None,
-        "personal": fed.history.meta["personal"],
-        "bound": fed.method.bound,
+        **{key: known[key] for key in MANIFEST if key in known},
         "header": header,
         "holdings": _holdings(config, fed, data),
-        **{key: fed.history.meta[key] for key in ("contribution", "units", "machines") if key in fed.history.meta},
     }
     if config.weights is not None:
         manifest["weights"] = {"file": config.network_options["weights"], "sha256": hashes.of_file(config.weights)}

@@ -156,7 +156,7 @@ def rates(default: float) -> Any:
 
 def choice(*options: object, own: bool = False) -> Any:
     """A field that holds one of the options, the first is the default; or, if ``own``, a reference to code of the user's own."""
-    return field(default=options[0], metadata={"allowed": Options(options, own)})
+    return field(default=options[0], metadata={"allowed": Options(tuple(o for o in options if o is not None), own)})
 
 
 def text(default: Any = MISSING) -> Any:
