@@ -254,7 +254,7 @@ def test_compose_and_service_fit_the_project(app: Path) -> None:
 def test_commands_of_the_readme_exist(app: Path) -> None:
     group: Any = typer.main.get_command(cli.app)
     found = [line.strip() for line in (app / "README.md").read_text().splitlines() if line.startswith("    ")]
-    commands = [shlex.split(line) for line in found if line.startswith("equipoise ")]
+    commands = [shlex.split(line, comments=True) for line in found if line.startswith("equipoise ")]
     assert len(commands) >= 6
     for _, flower, name, *words in commands:
         group.commands[flower].commands[name].make_context(name, words)
