@@ -80,10 +80,10 @@ def test_every_command_of_the_runbook_works(tmp_path: Path, cache: Path) -> None
     assert "finished:stopped" in (tmp_path / "second.log").read_text()
 
     rows = [json.loads(line) for line in (tmp_path / "runs/second/metrics.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rows] == [0, 1, 2]
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
     assert rows[0]["ids"] == [0, 1, 2]
-    assert rows[2]["ids"] == [0, 1], "site-1 with its new key, without site-2"
-    assert [q["name"] for q in rows[2]["quarantined"]] == ["site-2"]
+    assert rows[3]["ids"] == [0, 1], "site-1 with its new key, without site-2"
+    assert [q["name"] for q in rows[3]["quarantined"]] == ["site-2"]
     assert (tmp_path / "report/first.html").exists()
 
     (old,) = (tmp_path / "certs").glob("server-*.pem")

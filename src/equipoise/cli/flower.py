@@ -29,14 +29,6 @@ app = typer.Typer(
     help="Run a federation across machines, on Flower: a project, certificates, a trial on this machine, checks, runs.",
     epilog="Start with `equipoise flower init my-federation`, then `equipoise flower up my-federation --sites 3 --tls`.",
 )
-OPERATION: dict[Callable[..., None], str] = {  # with examples
-    status: "equipoise flower status my-federation --connection federation --certs certs",
-    stop: "equipoise flower stop federation",
-    sites: "equipoise flower sites federation --remove hospital-2 --yes",
-    clean: "equipoise flower clean /var/lib/equipoise --older-than 90 --yes",
-}
-for command, example in OPERATION.items():
-    app.command(epilog=f"Example: `{example}`")(flower_errors()(command))
 
 Config = Annotated[
     list[str] | None,
@@ -271,6 +263,16 @@ def ray(
         (_silent if json_ else say)(f"{len(names)} clients, on Ray{f' at {address}' if address else ''}")
         run = cluster.run(directory, len(names), changes, sites=sites, cluster=where)
     _finish(run, json_)
+
+
+OPERATION: dict[Callable[..., None], str] = {  # with examples
+    status: "equipoise flower status my-federation --connection federation --certs certs",
+    stop: "equipoise flower stop federation",
+    sites: "equipoise flower sites federation --remove hospital-2 --yes",
+    clean: "equipoise flower clean /var/lib/equipoise --older-than 90 --yes",
+}
+for command, example in OPERATION.items():
+    app.command(epilog=f"Example: `{example}`")(flower_errors()(command))
 
 
 def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]]:

@@ -50,7 +50,11 @@ def status(
         print_json(found)
         return
     for key, value in found["run"].items():
-        say(f"{key.removesuffix('_bytes').replace('_', ' ')}: {size(value) if 'bytes' in key else value}")
+        say(
+            ""
+            if value is None
+            else f"{key.removesuffix('_bytes').replace('_', ' ')}: {size(value) if 'bytes' in key else value}"
+        )
     for rows in (found["sites"], found["certificates"]):
         _show(rows)
     for what in found["unknown"]:
@@ -170,17 +174,16 @@ def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_
         return
     _show(gone or nodes, "No site is registered.")
     if gone:
+        say("Without --yes nothing was done. With it:" if not yes else "It is removed.")
         say(
-            "It is removed: its key is refused from now on."
-            if yes
-            else "Nothing was done. To remove it for good: --yes"
+            "Its key is refused, for good. A run in progress leaves the site out, and stops if fewer than quorum answer."
         )
 
 
 def clean(
     directory: Annotated[Path, typer.Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
-    names: Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", help="Which to remove.")] = None,
-    older_than: Annotated[float, typer.Option(min=0, help="Remove those unchanged for so many days.")] = float("inf"),
+    names: Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", help="Remove these.")] = None,
+    older_than: Annotated[float | None, typer.Option(min=0, help="Remove those not changed for so many days.")] = None,
     models: Annotated[bool, typer.Option("--models", help="Remove their final models, too.")] = False,
     yes: Yes = False,
 ) -> None:
@@ -196,7 +199,7 @@ def clean(
         raise ValueError(f"{strange[0]} cannot be removed from {directory}; what can: {', '.join(old) or 'nothing'}.")
     for name, files in found.items():
         days = (time.time() - _changed(files)) / 86400
-        chosen = name in old and (name in (names or ()) or days >= older_than)
+        chosen = name in old and (name in (names or ()) or (older_than is not None and days >= older_than))
         gone = [path for path in files if chosen and (models or path.name != "model.safetensors")]
         done = "removed_bytes" if yes else "to_remove_bytes"
         rows.append({"experiment": name, "bytes": _bytes(files), "days": round(days), done: _bytes(gone)})
@@ -218,7 +221,7 @@ def _experiments(base: Path) -> dict[str, list[Path]]:
     found = {}
     for folder in base.iterdir():
         files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-        known = all(re.fullmatch(FILES, path.name) and path.parent.parent == folder for path in files)
+        known = all(re.fullmatch(FILES, p.name) and p.parent.parent == folder and not p.is_symlink() for p in files)
         if files and known and not folder.is_symlink() and re.fullmatch(".+-[0-9a-f]{8}", folder.name):
             found[folder.name] = files
     return dict(sorted(found.items(), key=lambda each: _changed(each[1])))
