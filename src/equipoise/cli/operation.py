@@ -63,12 +63,11 @@ def status(
 
 def overview(directory: Path, connection: str | None, certs: Path | None) -> Row:
     """What there is to know of a run, its sites and certificates; in ``unknown``, what there is not, and why."""
-    from equipoise.flower.deploy import project
-    from equipoise.flower.deploy.certificates import inspect
-
     found: Row = {"run": {}, "sites": [], "certificates": [], "unknown": []}
     records, names, nodes, absent = tuple[Row, ...](), list[str](), dict[str, Row](), None
     if not (directory / "config.toml").exists() and (directory / "pyproject.toml").exists():
+        from equipoise.flower.deploy import project
+
         directory /= str(project.settings(directory).get("run-dir", ""))
     if (directory / "config.toml").exists():
         found["run"], records, names = _run(directory)
@@ -86,6 +85,8 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
         m = names.index(name) if name in names else None
         found["sites"].append({"site": name, "state": node["state"], "since": node["since"], **_site(m, records)})
     for path in (*certs.glob("server.pem"), certs / "ca.crt") if certs else ():
+        from equipoise.flower.deploy.certificates import inspect
+
         one = inspect(path)
         found["certificates"].append({"certificate": path.name, "ends": _utc(one.ends), "days_left": one.days_left()})
     return found
