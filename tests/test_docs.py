@@ -152,7 +152,7 @@ def test_every_option_is_described() -> None:
     shown = {name for name, command in group.commands.items() if not command.hidden}
     assert shown == set(re.findall(r"^\| `(\w+)` \|", text, flags=re.M))
     nested = {f"flower {name}": command for name, command in group.commands["flower"].commands.items()}
-    assert all(f"| `{name} DIR" in text for name in nested)
+    assert all(f"| `{name} " in text for name in nested)
     for name, command in {**group.commands, **nested}.items():
         for parameter in command.params:
             for option in (*parameter.opts, *parameter.secondary_opts):

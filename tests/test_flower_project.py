@@ -11,7 +11,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import threading
 import tomllib
 import zipfile
@@ -215,7 +214,6 @@ def test_a_site_sends_no_keys_states_or_logs(tmp_path: Path) -> None:
         ".info/CONTENT",
         "LICENSE",
         "README.md",
-        "certs.py",
         "compose.yaml",
         "myapp.py",
         "mytask.py",
@@ -256,18 +254,10 @@ def test_compose_and_service_fit_the_project(app: Path) -> None:
 def test_commands_of_the_readme_exist(app: Path) -> None:
     group: Any = typer.main.get_command(cli.app)
     found = [line.strip() for line in (app / "README.md").read_text().splitlines() if line.startswith("    ")]
-    commands = [shlex.split(line) for line in found if line.startswith("equipoise ")]
+    commands = [shlex.split(line, comments=True) for line in found if line.startswith("equipoise ")]
     assert len(commands) >= 6
     for _, flower, name, *words in commands:
         group.commands[flower].commands[name].make_context(name, words)
-
-
-def test_the_certificate_script_works(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["certs.py", "--directory", str(tmp_path / "made"), "--host", "fl.example.org", "--site", "site-0"]
-    monkeypatch.setattr(sys, "argv", words)
-    exec(compile((app / "certs.py").read_text(), "certs.py", "exec"), {"__name__": "__main__"})
-    assert (tmp_path / "made" / "server.pem").exists()
-    assert (tmp_path / "made" / "site-0.pub").exists()
 
 
 def test_a_project_is_never_overwritten(app: Path) -> None:

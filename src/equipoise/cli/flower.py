@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json, progress_bar
+from equipoise.cli.operation import clean, flower_errors, say, sites, status, stop
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 
@@ -58,7 +59,7 @@ def init(
     sites: Annotated[int, typer.Option(min=2, help="How many sites it starts with: site-0, site-1, ...")] = 3,
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
-    with _flower_errors():
+    with flower_errors():
         from equipoise.flower.deploy import project
 
         for path in project.init(directory, sites):
@@ -87,7 +88,7 @@ def up(
 
     Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command goes on with a run that was stopped.
     """
-    with _flower_errors():
+    with flower_errors():
         from equipoise.flower.deploy import project
         from equipoise.flower.deploy.checks import check as look
         from equipoise.flower.deploy.local import LocalFederation
@@ -110,8 +111,8 @@ def up(
             raise ExpectedError("Nothing was started. " + " ".join(wrong))
         run = Path(changes["run-dir"])
         rounds = int({**settings, **changes}["rounds"])
-        say = _silent if json_ else _say
-        say(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
+        tell = _silent if json_ else say
+        tell(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
         with (
             stopping("Stopped. The same command goes on from the last complete round."),
             LocalFederation(base, directory, names, tls=tls, node_config=nodes) as local,
@@ -135,7 +136,7 @@ def run(
 
     Ctrl-C stops watching, not the run.
     """
-    with _flower_errors():
+    with flower_errors():
         from equipoise.flower.deploy import project
         from equipoise.flower.deploy.checks import reach
         from equipoise.flower.deploy.superlink import SuperLink, environment, plain
@@ -147,22 +148,22 @@ def run(
             raise ExpectedError("Nothing was started. " + " ".join(wrong))
         link = SuperLink(connection, environment())
         number = link.submit(directory.resolve(), changes)
-        say = _silent if json_ else _say
-        say(f"run {number} has begun; to stop it: flwr stop {number} {connection}")
-        left = f"Run {number} goes on without you. To see it: flwr log {number} {connection}; to stop it: flwr stop {number} {connection}."
+        tell = _silent if json_ else say
+        tell(f"run {number} has begun; to stop it: equipoise flower stop {connection} {number}")
+        left = f"Run {number} goes on without you. To see it: flwr log {number} {connection}; to stop it: equipoise flower stop {connection} {number}."
         with stopping(left), tempfile.TemporaryDirectory() as place:
             log = Path(place) / "run.log"
             with log.open("w+") as file:
 
                 def show() -> None:
-                    say(plain(file.read()).rstrip("\n"))
+                    tell(plain(file.read()).rstrip("\n"))
 
                 outcome = link.follow(number, log, watch=show)
                 show()
         if json_:
             print_json({"run": number, "status": outcome.status, "reason": outcome.reason})
         check_outcome(outcome, None)
-    say(f"run {number} is complete; its results are on the server, in run-dir")
+    tell(f"run {number} is complete; its results are on the server, in run-dir")
 
 
 @app.command(
@@ -183,7 +184,7 @@ def check(
     json_: Json = False,
 ) -> None:
     """Find out what would stop a run before it begins: versions, settings, paths, certificates, keys, ports, the server."""
-    with _flower_errors():
+    with flower_errors():
         from equipoise.flower.deploy.checks import check as look
 
         findings = look(
@@ -199,24 +200,29 @@ def check(
 
 
 @app.command(
-    epilog="Example: `equipoise flower certs certs --host fl.example.org`; at a site: `equipoise flower certs certs --site hospital-0`"
+    epilog="Example: `equipoise flower certs certs --host fl.example.org`; at a site: `equipoise flower certs certs --site hospital-0`; "
+    "before the server's certificate ends: `equipoise flower certs certs --renew`"
 )
 def certs(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for certificates and keys.")],
     host: Hosts = None,
     site: Annotated[list[str] | None, typer.Option(help="Name of a site that gets a key pair. Repeatable.")] = None,
     days: Annotated[int, typer.Option(min=1, help="Life of the server certificate.")] = 365,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="A new server certificate; the old one is kept beside.")
+    ] = False,
 ) -> None:
     """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
 
-    Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline.
+    Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline. With --renew the old
+    certificate is kept beside the new one; sites connect as before once the SuperLink was started again.
     """
-    with _flower_errors():
+    with flower_errors():
         from equipoise.flower.deploy.certificates import make_certificates
 
-        if not host and not site:
+        if not host and not site and not renew:
             raise ValueError("Give --host NAME for a server certificate, or --site NAME for the key pair of a site.")
-        for path in make_certificates(directory, host or (), site or (), days):
+        for path in make_certificates(directory, host or (), site or (), days, renew):
             out.print(f"wrote {path}", soft_wrap=True, highlight=False)
 
 
@@ -242,7 +248,7 @@ def ray(
 
     The run goes to the run-dir of the settings, what clients remember to DIR/local/sites. The same command goes on with a run that was stopped.
     """
-    with _flower_errors():
+    with flower_errors():
         from equipoise.flower.deploy import cluster, project
 
         changes = project.overrides(config or (), project.settings(directory))
@@ -254,24 +260,19 @@ def ray(
             )
         where = cluster.Cluster(address, cpus, gpus, memory)
         sites = {name: nodes.get(name, {}) for name in names}
-        (_silent if json_ else _say)(f"{len(names)} clients, on Ray{f' at {address}' if address else ''}")
+        (_silent if json_ else say)(f"{len(names)} clients, on Ray{f' at {address}' if address else ''}")
         run = cluster.run(directory, len(names), changes, sites=sites, cluster=where)
     _finish(run, json_)
 
 
-@contextmanager
-def _flower_errors() -> Iterator[None]:
-    """Turn errors of Flower, and its absence, into failures of the command."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
-            raise
-        raise ExpectedError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
-    except RuntimeError as error:
-        if type(error).__name__ != "FlowerError":  # the class is in a module that may have been the one that is missing
-            raise
-        raise ExpectedError(str(error)) from None
+OPERATION: dict[Callable[..., None], str] = {  # with examples
+    status: "equipoise flower status my-federation --connection federation --certs certs",
+    stop: "equipoise flower stop federation",
+    sites: "equipoise flower sites federation --remove hospital-2 --yes",
+    clean: "equipoise flower clean /var/lib/equipoise --older-than 90 --yes",
+}
+for command, example in OPERATION.items():
+    app.command(epilog=f"Example: `{example}`")(flower_errors()(command))
 
 
 def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]]:
@@ -362,11 +363,6 @@ def _finish(directory: Path, json_: bool) -> None:
         return
     out.print(rich_table(compared, out.width))
     out.print(f"run: {directory}\nreport: {directory / 'report.html'}", soft_wrap=True, highlight=False)
-
-
-def _say(text: str) -> None:
-    if text:
-        out.print(escape(text), soft_wrap=True, highlight=False)
 
 
 def _silent(text: str) -> None:

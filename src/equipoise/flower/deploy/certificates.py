@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,7 +77,7 @@ def site_names(sites: int | Sequence[str]) -> tuple[str, ...]:
 
 
 def make_certificates(
-    directory: str | Path, hosts: Sequence[str] = HOSTS, sites: Sequence[str] = (), days: int = 365
+    directory: str | Path, hosts: Sequence[str] = HOSTS, sites: Sequence[str] = (), days: int = 365, renew: bool = False
 ) -> list[Path]:
     """Make what is missing: an authority and a server certificate for ``hosts``, and a key pair per site.
 
@@ -85,10 +85,11 @@ def make_certificates(
     ----------
     directory : where the files go; it is made if missing.
     hosts : names and IP addresses by which sites reach the server; empty: no server certificate is made. The server's own
-        processes use ``localhost`` and 127.0.0.1, which are always added. An authority that is there signs the new
-        certificate too, so a server certificate is renewed by deleting it first.
+        processes use ``localhost`` and 127.0.0.1, which are always added. An authority that is there signs the new one too.
     sites : their names, see :func:`site_names`.
     days : >= 1, life of the server certificate, at most that of the authority (3650).
+    renew : make a server certificate in place of the one that is there, for its hosts unless others are given. The old one
+        and its key are kept beside: ``server-BEGIN.pem`` and ``.key``, with the moment at which its life began.
 
     Returns
     -------
@@ -98,7 +99,15 @@ def make_certificates(
     ------
     CertificateError : a file is there already (nothing is ever overwritten), or a name, host or number is out of range.
     """
-    base = Path(directory)
+    base, kept = Path(directory), dict[Path, Path]()
+    if renew:
+        if missing := [name for name in ("server.pem", "server.key", "ca.crt", "ca.key") if not (base / name).exists()]:
+            raise CertificateError(
+                f"{base} holds no {', no '.join(missing)}, and renewing needs it. Bring ca.key from where it is kept offline, and take it away afterwards."
+            )
+        old = inspect(base / "server.pem")
+        hosts = hosts or old.hosts
+        kept = {base / f"server{end}": base / f"server-{old.begins:%Y%m%d-%H%M%S}{end}" for end in (".pem", ".key")}
     if not 1 <= days <= CA_DAYS:
         raise CertificateError(f"days must be in 1..{CA_DAYS}; found {days}.")
     if not hosts and not sites:
@@ -108,13 +117,13 @@ def make_certificates(
     for host in hosts:
         _general_name(host)
     wanted = [base / name for site in sites for name in (site, f"{site}.pub")]
-    wanted += [base / "server.pem", base / "server.key"] if hosts else []
+    wanted += [*kept.values()] if kept else [base / "server.pem", base / "server.key"] if hosts else []
     if there := [str(path) for path in wanted if path.exists()]:
         raise CertificateError(
-            f"{', '.join(there)} exists already and is not overwritten. Delete it to make a new one; sites that use the old one then stop working."
+            f"{', '.join(there)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."
         )
     base.mkdir(parents=True, exist_ok=True)
-    made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days) if hosts else []
+    made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days, kept) if hosts else []
     for site in sites:
         made += _site(base, site)
     return made
@@ -200,8 +209,8 @@ def key_problems(private: str | Path) -> list[str]:
     return found
 
 
-def _server(base: Path, hosts: Sequence[str], days: int) -> list[Path]:
-    """Sign a certificate for ``hosts``, with an authority that is made if there is none."""
+def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Path]) -> list[Path]:
+    """Sign a certificate for ``hosts``, with an authority that is made if there is none; ``kept`` files get other names."""
     made = []
     if (base / "ca.crt").exists() != (base / "ca.key").exists():
         raise CertificateError(
@@ -212,6 +221,10 @@ def _server(base: Path, hosts: Sequence[str], days: int) -> list[Path]:
         loaded = serialization.load_pem_private_key((base / "ca.key").read_bytes(), password=None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise CertificateError(f"{base / 'ca.key'} was not made by equipoise flower certs, which signs with ECDSA.")
+        if loaded.public_key() != authority.public_key():
+            raise CertificateError(
+                f"{base / 'ca.key'} is not the key of {base / 'ca.crt'}: sites would trust no certificate of it."
+            )
         ca = loaded
     else:
         ca = ec.generate_private_key(ec.SECP384R1())
@@ -242,6 +255,8 @@ def _server(base: Path, hosts: Sequence[str], days: int) -> list[Path]:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca, hashes.SHA384())
     )
+    for old, new in kept.items():
+        old.rename(new)
     return [
         *made,
         _write(base / "server.pem", server.public_bytes(serialization.Encoding.PEM)),

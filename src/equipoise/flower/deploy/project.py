@@ -23,7 +23,6 @@ FILES = {  # in the order of reading
     "mytask.py": "mytask.py.j2",
     "myapp.py": "myapp.py.j2",
     "pyproject.toml": "pyproject.toml.j2",
-    "certs.py": "certs.py.j2",
     "compose.yaml": "compose.yaml.j2",
     "site.service": "site.service.j2",
     "LICENSE": "LICENSE.j2",

@@ -21,6 +21,14 @@ import tomli_w
 FLWR = ("1.41", "1.42")  # tested from the first on, and before the second
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 PATIENCE = 120.0  # seconds for one call of flwr, which takes some just to begin
+NODES = """
+import sys
+from flwr.cli.utils import cli_output_control_client, flwr_cli_exc_handler, print_json_to_stdout
+from flwr.proto.control_pb2 import ListNodesRequest
+from google.protobuf.json_format import MessageToDict
+with cli_output_control_client(sys.argv[3], "json") as (client, _), flwr_cli_exc_handler():
+    print_json_to_stdout(MessageToDict(client.ListNodes(ListNodesRequest()), preserving_proto_field_name=True))
+"""  # flwr supernode list, with the names of the sites, which it leaves out
 
 
 class FlowerError(RuntimeError):
@@ -76,14 +84,15 @@ class SuperLink:
     connection: str
     variables: Mapping[str, str]
 
-    def call(self, *arguments: str, patience: float = PATIENCE) -> dict[str, Any]:
-        """What ``flwr`` answers as JSON.
+    def call(self, *arguments: str, patience: float = PATIENCE, script: str = "") -> dict[str, Any]:
+        """What ``flwr``, or a script of Python in its place, answers as JSON.
 
         Raises
         ------
         FlowerError : with Flower's own words, or because no answer came in ``patience`` seconds.
         """
         command = [program("flwr"), *arguments, "--format", "json"]
+        command[:1] = [sys.executable, "-c", script] if script else command[:1]
         try:
             done = subprocess.run(
                 command, env=self.variables, capture_output=True, text=True, timeout=patience, check=False
@@ -114,6 +123,11 @@ class SuperLink:
         answer = self.call("ls", self.connection, "--run-id", str(run))
         found = answer.get("runs") or [{}]
         return Outcome(run, str(found[0].get("status", "unknown")), str(found[0].get("status-details") or ""))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The SuperNodes that may connect: each with its ``node_id``, its ``status``, and its ``name`` if it has one."""
+        found = self.call("supernode", "list", self.connection, script=NODES).get("nodes_info", [])
+        return [node for node in found if node["status"] != "unregistered"]
 
     def stop(self, run: int) -> None:
         """Stop a run."""

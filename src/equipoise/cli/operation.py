@@ -1,0 +1,303 @@
+"""The commands of ``equipoise flower`` that keep a federation going: ``status``, ``stop``, ``sites``, ``clean``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.options import Json
+from equipoise.system.errors import ExpectedError
+from equipoise.system.files import locked
+from equipoise.system.seals import open_json, open_text
+
+if TYPE_CHECKING:
+    from equipoise.flower.deploy.superlink import SuperLink
+
+Row = dict[str, Any]
+LAST = 10  # rounds in which it is counted how often a site was missing
+SINCE = {"online": "last_activated_at", "offline": "last_deactivated_at", "registered": "registered_at"}
+
+Connection = Annotated[str, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")]
+Remove = Annotated[str | None, typer.Option(metavar="NAME", help="Take the key of this site off the list, for good.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only said what would be done.")]
+
+
+def status(
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Directory of a run, or its project.")] = Path(),
+    connection: Annotated[str | None, typer.Option(help="SuperLink in Flower's config.toml: who is online?")] = None,
+    certs: Annotated[Path | None, typer.Option(help="Folder of certificates: how long do they last?")] = None,
+    json_: Json = False,
+) -> None:
+    """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
+
+    Without --connection or --certs it shows what the directory says. What it could not find out, it says.
+    """
+    from equipoise.report.formatting import size
+
+    found = overview(directory, connection, certs)
+    if json_:
+        print_json(found)
+        return
+    for key, value in found["run"].items():
+        say(
+            ""
+            if value is None
+            else f"{key.removesuffix('_bytes').replace('_', ' ')}: {size(value) if 'bytes' in key else value}"
+        )
+    for rows in (found["sites"], found["certificates"]):
+        _show(rows)
+    for what in found["unknown"]:
+        say(f"not known: {what}")
+
+
+def overview(directory: Path, connection: str | None, certs: Path | None) -> Row:
+    """What there is to know of a run, its sites and certificates; in ``unknown``, what there is not, and why."""
+    found: Row = {"run": {}, "sites": [], "certificates": [], "unknown": []}
+    records, names, nodes, absent = tuple[Row, ...](), list[str](), dict[str, Row](), None
+    if not (directory / "config.toml").exists() and (directory / "pyproject.toml").exists():
+        from equipoise.flower.deploy import project
+
+        directory /= str(project.settings(directory).get("run-dir", ""))
+    if (directory / "config.toml").exists():
+        found["run"], records, names = _run(directory)
+    elif connection is None:
+        raise ValueError(f"{directory} holds no run. Give the directory of one, or ask its server: --connection NAME.")
+    else:
+        found["unknown"].append(f"the run ({directory} holds none)")
+    try:
+        with flower_errors():
+            nodes, absent = {node["site"] or node["node"]: node for node in _nodes(_link(connection))}, "not registered"
+    except ExpectedError as error:
+        found["unknown"].append(f"which sites are online ({str(error).rstrip('.')})")
+    for name in dict.fromkeys([*names, *nodes]):
+        node = nodes.get(name, {"state": absent, "since": None})
+        m = names.index(name) if name in names else None
+        found["sites"].append({"site": name, "state": node["state"], "since": node["since"], **_site(m, records)})
+    for path in (*certs.glob("server.pem"), certs / "ca.crt") if certs else ():
+        from equipoise.flower.deploy.certificates import inspect
+
+        one = inspect(path)
+        found["certificates"].append({"certificate": path.name, "ends": _utc(one.ends), "days_left": one.days_left()})
+    return found
+
+
+def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
+    """What the directory of a run says of it, its records, and the names of its sites."""
+    from equipoise.federation.records import parse_lines
+
+    config, metrics, known, lock = (directory / n for n in ("config.toml", "metrics.jsonl", "sites.json", ".lock"))
+    try:
+        settings = tomllib.loads(open_text(config.read_text(encoding="utf-8")))
+        records = parse_lines(metrics.read_text(encoding="utf-8")) if metrics.exists() else ()
+        names = [site["name"] for site in open_json(known.read_text())["sites"]] if known.exists() else []
+    except ValueError as error:
+        raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
+    try:
+        with locked(lock) if lock.exists() else nullcontext():
+            state = "complete" if (directory / "summary.json").exists() else "not running"
+    except BlockingIOError as error:
+        state = f"running as process {error}"
+    run = {
+        "directory": str(directory),
+        "method": settings.get("method"),
+        "state": state,
+        "round": len(records),
+        "rounds": settings.get("rounds"),
+        "last_round_ended": _utc(datetime.fromtimestamp(metrics.stat().st_mtime, UTC)) if records else None,
+        "bytes": _bytes(directory.rglob("*")),
+        "free_bytes": shutil.disk_usage(directory).free,
+    }
+    return run, records, names
+
+
+def _site(m: int | None, records: Sequence[Row]) -> Row:
+    """How often site ``m`` was missing in the last rounds, why, how long its last answer took, and its bytes in all rounds."""
+    last, sent = records[-LAST:], [ways for r in records for ways in r.get("sent", {}).values() if m is not None]
+    missed = [q["reason"] for r in last for q in r.get("quarantined", ()) if q["client"] == m]
+    took = [r["times"]["answered"][r["ids"].index(m)] for r in records if "times" in r and m in r["ids"]]
+    return {
+        "missing": None if m is None else len(missed),
+        "of": None if m is None else len(last),
+        "seconds": took[-1] if took else None,
+        "received_bytes": sum(ways["down"][m] for ways in sent),
+        "sent_bytes": sum(ways["up"][m] for ways in sent),
+        "missing_because": missed[-1] if missed else None,
+    }
+
+
+def stop(
+    connection: Connection,
+    run: Annotated[int | None, typer.Argument(metavar="[RUN]", help="Needed if several are running.")] = None,
+) -> None:
+    """Stop a run on a server. What it has learnt up to its last complete round is kept."""
+    link = _link(connection)
+    runs = {int(each["run-id"]): str(each["status"]) for each in link.call("ls", connection).get("runs", [])}
+    running = [number for number, how in runs.items() if not how.startswith("finished")]
+    there = f"Running at {connection}: {', '.join(map(str, running)) or 'none'}."
+    if run is None and len(running) != 1:
+        raise ExpectedError(f"{there} {'Say which one to stop.' if running else 'There is nothing to stop.'}")
+    number = running[0] if run is None else run
+    if number not in running:
+        raise ExpectedError(f"Run {number} {f'has {runs[number]}' if number in runs else 'is not known'}. {there}")
+    link.stop(number)
+    say(
+        f"Run {number} is stopped. Its run-dir on the server has the records and the model of its last complete round, and sites keep "
+        f"their states. To go on from there, with the same settings: equipoise flower run DIR {connection}"
+    )
+
+
+def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_: Json = False) -> None:
+    """List the sites whose keys a server knows, or remove one, whose key can then never connect again.
+
+    A run in progress goes on without the site, and its records name it, as long as `quorum` of its sites answer.
+    """
+    link = _link(connection)
+    nodes = _nodes(link)
+    gone = [node for node in nodes if remove and node["site"] == remove]
+    if remove is not None and not gone:
+        names = ", ".join(sorted(node["site"] for node in nodes if node["site"])) or "none"
+        raise ExpectedError(f"No site {remove} is registered at {connection}. Registered: {names}.")
+    for node in gone if yes else ():
+        link.call("supernode", "unregister", node["node"], connection)
+    if json_:
+        print_json({"sites": nodes, "removed": gone if yes else []})
+        return
+    _show(gone or nodes, "No site is registered.")
+    if gone:
+        say("Without --yes nothing was done. With it:" if not yes else "It is removed.")
+        say(
+            "Its key is refused, for good. A run in progress leaves the site out, and stops if fewer than quorum answer."
+        )
+
+
+def clean(
+    directory: Annotated[Path, typer.Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", help="Remove these.")] = None,
+    older_than: Annotated[float | None, typer.Option(min=0, help="Remove those not changed for so many days.")] = None,
+    models: Annotated[bool, typer.Option("--models", help="Remove their final models, too.")] = False,
+    yes: Yes = False,
+) -> None:
+    """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
+
+    A run cannot be resumed without the states. The site's final model, model.safetensors, stays unless --models is given.
+    """
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is not a directory. Give the state-dir of the site's node config.")
+    found, rows = _experiments(directory), list[Row]()
+    old = [*found][:-1]
+    if strange := [name for name in names or () if name not in old]:
+        raise ValueError(f"{strange[0]} cannot be removed from {directory}; what can: {', '.join(old) or 'nothing'}.")
+    for name, files in found.items():
+        days = (time.time() - _changed(files)) / 86400
+        chosen = name in old and (name in (names or ()) or (older_than is not None and days >= older_than))
+        gone = [path for path in files if chosen and (models or path.name != "model.safetensors")]
+        done = "removed_bytes" if yes else "to_remove_bytes"
+        rows.append({"experiment": name, "bytes": _bytes(files), "days": round(days), done: _bytes(gone)})
+        for path in gone if yes else ():
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder that still holds something
+                path.parent.rmdir()
+                path.parent.parent.rmdir()
+    _show(rows, "There is no experiment.")
+
+
+def _experiments(base: Path) -> dict[str, list[Path]]:
+    """The files of each experiment in a state directory, by its folder, the newest experiment last.
+
+    A folder is one if its name is of the form that servers give, and it holds nothing but what sites store.
+    """
+    from equipoise.flower.site.store import FILES
+
+    found = {}
+    for folder in base.iterdir():
+        files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+        known = all(re.fullmatch(FILES, p.name) and p.parent.parent == folder and not p.is_symlink() for p in files)
+        if files and known and not folder.is_symlink() and re.fullmatch(".+-[0-9a-f]{8}", folder.name):
+            found[folder.name] = files
+    return dict(sorted(found.items(), key=lambda each: _changed(each[1])))
+
+
+def _link(connection: str | None) -> SuperLink:
+    """The server of a connection, which answers."""
+    from equipoise.flower.deploy.checks import reach
+    from equipoise.flower.deploy.superlink import SuperLink, environment
+
+    if connection is None:
+        raise ExpectedError("no server was asked: there is no --connection")
+    if wrong := [each.text for each in reach(connection) if not each.ok]:
+        raise ExpectedError(" ".join(wrong))
+    return SuperLink(connection, environment())
+
+
+def _nodes(link: SuperLink) -> list[Row]:
+    """The sites that a server knows: name, number, state, and since when."""
+    rows = []
+    for node in link.nodes():
+        since = node.get(SINCE.get(node["status"], ""))
+        since = _utc(datetime.fromisoformat(since)) if since else None
+        rows.append({"site": node.get("name", ""), "node": node["node_id"], "state": node["status"], "since": since})
+    return rows
+
+
+def _show(rows: Sequence[Row], nothing: str = "") -> None:
+    """Print rows of the same keys as a table, or what to say where there is none."""
+    from equipoise.report.formatting import size
+
+    table = plain_table()
+    for key in rows[0] if rows else ():
+        table.add_column(key.removesuffix("_bytes").replace("_", " "), overflow="fold")
+    for row in rows:
+        shown = [size(x) if "bytes" in key and x is not None else x for key, x in row.items()]
+        table.add_row(*("" if x is None else escape(str(x)) for x in shown))
+    if rows:
+        out.print(table)
+    else:
+        say(nothing)
+
+
+def say(text: str) -> None:
+    """Print a line as it is."""
+    if text:
+        out.print(escape(text), soft_wrap=True, highlight=False)
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+
+
+def _changed(files: Iterable[Path]) -> float:
+    return max(path.stat().st_mtime for path in files)
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    total = 0
+    for path in files:
+        with suppress(FileNotFoundError):  # a run in progress replaces files
+            total += path.stat().st_size * path.is_file()
+    return total
+
+
+@contextmanager
+def flower_errors() -> Iterator[None]:
+    """Turn errors of Flower, and its absence, into failures of the command."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
+            raise
+        raise ExpectedError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
+    except RuntimeError as error:
+        if type(error).__name__ != "FlowerError":  # the class is in a module that may have been the one that is missing
+            raise
+        raise ExpectedError(str(error)) from None
