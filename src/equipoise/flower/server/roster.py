@@ -83,9 +83,7 @@ class Roster:
     agreed: dict[str, tuple[str, str]] = field(default_factory=dict)  # who decides on each aspect, and its code
     _seen: dict[int, str] = field(default_factory=dict)  # the site at each node
     _refused: dict[int, str] = field(default_factory=dict)  # why a connected node does not take part
-    _failed: dict[int, tuple[float, float]] = field(
-        default_factory=dict
-    )  # when a node is asked again, and the next delay
+    _failed: dict[int, tuple[float, float]] = field(default_factory=dict)  # when a node is asked again, next delay
 
     def gather(self, least: int, names: Sequence[str], wait: float, known: Sequence[Known] = ()) -> list[Known]:
         """Wait for the sites: all of ``names`` if there are any, else at least ``least``, in the natural order of names.
