@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ import equipoise as eq
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
+from equipoise.federation.fingerprint import agreed, code, unlike
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
@@ -33,6 +35,8 @@ from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, RunError, configure
+from equipoise.system import own_code
+from equipoise.system.seals import open_json, sealed_json
 from helpers import (
     UNEQUAL,
     KeepHead,
@@ -307,7 +311,7 @@ def test_a_site_with_another_network_is_named(tmp_path: Path) -> None:
         net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
         return Task(net, mine.train, mine.test) if node.get("site") == "south" else mine
 
-    with pytest.raises(SitesError, match="south has a network with other parameters"):
+    with pytest.raises(SitesError, match=r"south has other parameters \([0-9a-f]{12}\) than the server"):
         Machines(tmp_path, other).serve()
 
 
@@ -318,8 +322,193 @@ def test_a_site_with_samples_of_another_shape_is_named(tmp_path: Path) -> None:
         flat = nn.Sequential(nn.Flatten(), *network())
         return Task(flat, (x.view(-1, 2, 3), y)) if node.get("site") == "south" else Task(flat, mine.train)
 
-    with pytest.raises(SitesError, match=r"south has samples of shape \[2, 3\]"):
+    with pytest.raises(SitesError, match=r"south has other samples \(shape \[2, 3\], float64\) than most sites"):
         Machines(tmp_path, other).serve()
+
+
+# what all agree on
+NAMES = ("age", "sex", "height", "weight", "pulse", SECRET)
+CLASSES = ("healthy", "benign", "malign")
+STATED: dict[str, tuple[Any, Any]] = {  # what most state, and what one site does
+    "features": (NAMES, NAMES[::-1]),
+    "classes": (CLASSES, ["healthy", "malign", "benign"]),
+    "scaling": ({"age": [40, 12.5]}, {"age": [40, 12.4]}),
+    "measures": (("accuracy", "auc"), ("auc",)),
+}
+
+
+def stating(said: Mapping[str, Mapping[str, Any]]) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Task]:
+    """A task in which ``server`` and the sites state what is ``said`` of each."""
+    return lambda node, config: replace(task(node, config), **said.get(str(node.get("site", "server")), {}))
+
+
+@pytest.mark.parametrize("aspect", STATED)
+def test_a_site_that_differs_from_the_server_is_named_and_no_value_is_sent(aspect: str, tmp_path: Path) -> None:
+    right, other = ({aspect: value} for value in STATED[aspect])
+    sent: list[str] = []
+
+    def reads(kind: str, site: str, reply: Message) -> Message:
+        sent.append(json.dumps(Parcel.of(reply.content).fields))
+        return reply
+
+    machines = Machines(tmp_path, stating({"server": right, "north": right, "south": other}))
+    with pytest.raises(SitesError) as error:
+        machines.serve(Changed(machines, reads))
+    assert re.match(
+        rf"south has other {aspect} \([0-9a-f]{{12}}\) than the server \([0-9a-f]{{12}}\)\. All", str(error.value)
+    )
+    assert len(sent) == 3
+    for word in (SECRET, "malign", "12.5", "auc"):
+        assert not any(word in text for text in (*sent, str(error.value)))
+
+
+def test_without_the_server_most_sites_decide_and_without_most_the_groups_are_named(tmp_path: Path) -> None:
+    right, other = ({"features": value} for value in STATED["features"])
+    with pytest.raises(SitesError, match=r"^south has other features \(\w+\) than most sites \(\w+\)\. All"):
+        Machines(tmp_path / "a", stating({"north": right, "east": right, "south": other})).serve()
+    with pytest.raises(SitesError, match=r"^south has other features \(\w+\) than north \(\w+\)\. All"):
+        Machines(tmp_path / "b", stating({"north": right, "south": other})).serve()
+    four = {"a": {"x": "1"}, "b": {"x": "2"}, "c": {"x": "2", "y": "3"}, "d": {"x": "1"}, "e": {}}
+    found = agreed(four, {})
+    assert found == {"x": ("a, d", "1"), "y": ("most sites", "3")}
+    assert {name: unlike(codes, found) for name, codes in four.items()} == {
+        "a": "",
+        "b": "has other x (2) than a, d (1)",
+        "c": "has other x (2) than a, d (1)",
+        "d": "",
+        "e": "",
+    }
+
+
+def test_all_that_differ_are_named_with_all_in_which_they_do(tmp_path: Path) -> None:
+    server, south = ({name: value[k] for name, value in STATED.items()} for k in (0, 1))
+    with pytest.raises(SitesError) as error:
+        Machines(tmp_path, stating({"server": server, "north": {"scaling": "none"}, "south": south})).serve()
+    text = str(error.value)
+    assert text.startswith("north has other scaling (")
+    assert re.findall(r"other (\w+) \(", text[text.index("south") :]) == ["features", "classes", "scaling", "measures"]
+
+
+def test_what_only_some_state_is_compared_among_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    machines = Machines(tmp_path, stating({"north": {"classes": CLASSES}, "east": {"classes": [*CLASSES]}}), rounds=1)
+    assert len(machines.serve()) == 1
+    assert "south: classes not stated, so not compared there" in caplog.text
+    assert "features" not in caplog.text
+
+
+def test_a_site_that_comes_back_with_other_features_stays_outside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def changing(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        return replace(task(node, config), features=NAMES[::-1] if node.get("changed") else NAMES)
+
+    machines = Machines(tmp_path, changing, rounds=2)
+    grid = machines.grid(make_client_app(changing, keep=1))  # as in processes of their own
+    serve = grid.push_messages
+
+    def push(messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        if pushed[0].metadata.message_type == "evaluate" and pushed[0].metadata.dst_node_id == 2:  # south
+            node = {**grid.contexts.pop(2).node_config, "changed": True}
+            grid.contexts[99] = Context(99, 99, node, RecordDict(), machines.config)
+            return []
+        return serve(pushed)
+
+    grid.push_messages = push  # type: ignore[method-assign]
+    history = machines.serve(grid)
+    assert [record["ids"] for record in history.records] == [[0, 1, 2], [0, 1]]
+    assert history.records[1]["quarantined"] == [{"client": 2, "name": "south", "reason": "is not connected"}]
+    assert re.search(r"south cannot take part: it has other features \(\w+\) than the server", caplog.text)
+
+
+def test_a_resumed_run_compares_what_is_there_now(tmp_path: Path) -> None:
+    """The run may have begun with a version that compared nothing, and all may have changed since."""
+    first = Machines(tmp_path, stating({"server": {"features": NAMES}}), rounds=1)
+    first.serve()
+    kept = open_json((first.run / "sites.json").read_text())
+    for site in kept["sites"]:
+        del site["agreement"]
+    (first.run / "sites.json").write_text(sealed_json(kept))
+    both = {"features": NAMES[::-1]}
+    Machines(tmp_path, stating({"server": both, "south": both}), rounds=1).serve()
+    with pytest.raises(SitesError, match=r"^south has other features \("):
+        Machines(tmp_path, stating({"server": {"features": NAMES}, "south": both}), rounds=1).serve()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (None, r"south has other Equipoise version \(an earlier one\) than the server \(\S+, source \w{16}\)"),
+        ({"Equipoise version": "0.0\x1b[2J"}, r"south has other Equipoise version \(0.0\\x1b\[2J\) than the server"),
+        ({"Equipoise version": "9" * 5000}, r"south has other Equipoise version \(9{199}…\) than the server"),
+        ([1], "Of others: node 2 does not describe itself as a site"),
+    ],
+)
+def test_a_site_of_another_version_is_told_by_it(said: Any, words: str, tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+
+    def older(kind: str, site: str, reply: Message) -> Message:
+        fields = Parcel.of(reply.content).fields
+        told = {key: x for key, x in fields.items() if key != "agreement"} | (
+            {} if said is None else {"agreement": said}
+        )
+        return instead(reply, Parcel(told).records()) if site == "south" else reply
+
+    with pytest.raises(SitesError, match=words):
+        machines.serve(Changed(machines, older))
+
+
+def test_a_network_of_other_code_is_told(tmp_path: Path) -> None:
+    """Of the same parameters, in a file of the site's own; the library's and installed code have a version instead."""
+    nets = {}
+    for name, function in (("a", "tanh"), ("b", "relu")):
+        (tmp_path / f"{name}.py").write_text(
+            f"import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x): return super().forward(x.{function}())\n"
+        )
+        nets[name] = own_code.load(f"{tmp_path}/{name}.py:Net")(6, 3).double()
+
+    def other(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        return replace(task(node, config), net=nets["b" if node.get("site") == "south" else "a"])
+
+    with pytest.raises(SitesError, match=r"^south has other own code \(\w{12}\) than the server \(\w{12}\)\. All"):
+        Machines(tmp_path, other).serve()
+    assert own_code.defining(nets["a"]) == [own_code.digest(str(tmp_path / "a.py"))]
+    assert own_code.defining(nn.Linear(1, 1), *Method.of("fedheal").rules) == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"features": "age"}, "features must be a list with a name for each of the features; found 'age'"),
+        ({"features": 6}, "features must be a list"),
+        ({"features": [0.5] * 6}, "features must hold text; found 0.5"),
+        ({"features": NAMES[:5]}, r"features: a sample has the shape \[6\].*; found 5 names, 5 of them different"),
+        ({"features": [*NAMES[:5], "age"]}, "found 6 names, 5 of them different"),
+        ({"features": []}, "found 0 names"),
+        ({"classes": ["healthy", "ill"]}, r"classes: the output has the shape \[3\].*; found 2 names"),
+        ({"classes": {"healthy": 0}}, "found 1 names"),
+        ({"scaling": torch.ones(2)}, r"scaling must be text, numbers.*give x.tolist\(\).*Tensor is not JSON"),
+        ({"scaling": {"age": float("nan")}}, "scaling must be text, numbers.*not JSON compliant"),
+        ({"scaling": {("age", "sex"): 1}}, "scaling must be text, numbers.*keys must be str"),
+    ],
+)
+def test_what_cannot_be_stated_is_told(stated: dict[str, Any], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        Task(network(), samples(5, 0), **stated).agreement(federation().trial, (6,))
+
+
+def test_the_same_stated_in_another_way_is_the_same() -> None:
+    trial = federation().trial
+
+    def codes(**stated: Any) -> dict[str, str]:
+        return Task(network(), samples(5, 0), **stated).agreement(trial, (6,))
+
+    assert codes(features=NAMES, scaling={"b": 1, "a": (2, 3)}) == codes(
+        features=[*NAMES], scaling={"a": [2.0, 3], "b": 1.0}
+    )
+    assert codes(measures=["accuracy"]) == codes()
+    assert Task(network()).agreement(trial, (6,)).keys() - codes().keys() == {"measures"}  # the server's are decided
+    assert code("1") != code(1)
 
 
 # what goes wrong

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -16,10 +17,12 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 import yaml
 from cryptography import x509
@@ -27,13 +30,22 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
+from flwr.clientapp import ClientApp
+from torch.utils.data import Dataset
 
 from equipoise.cli import flower as flower_cli
 from equipoise.cli import main as cli
+from equipoise.federation.method import Method
+from equipoise.flower import InProcessGrid, Task, make_client_app
+from equipoise.flower.app import check_site
 from equipoise.flower.deploy import certificates as certs
 from equipoise.flower.deploy import checks, local, processes, project, superlink
 from equipoise.flower.deploy.certificates import CertificateError, make_certificates
 from equipoise.flower.deploy.superlink import FlowerError
+from equipoise.flower.server.consortium import description
+from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.server.roster import Roster
+from equipoise.flower.settings import AppSettings
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, configure
 from equipoise.system.errors import ExpectedError
@@ -336,6 +348,131 @@ def test_a_folder_without_an_app_is_told(tmp_path: Path) -> None:
         project.settings(tmp_path)
 
 
+# a site's data, without a run
+NODE = {"site": "north", "state-dir": "/never/written"}
+CONFIG = AppSettings(method="fedavg").table()
+
+
+def net() -> torch.nn.Module:
+    return torch.nn.Linear(2, 3)
+
+
+def given(x: Any = ((0.0, 1.0),) * 4, y: Any = (0, 1, 2, 0), **more: Any) -> Task:
+    return Task(net(), (torch.tensor(x), torch.tensor(y)), **more)
+
+
+class Stored(Dataset[Any]):
+    """Samples that are read when they are needed, as they are others each time; of label 7."""
+
+    def __len__(self) -> int:
+        return 10**9
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.rand(2), 7
+
+
+def test_what_is_shown_of_a_site_is_what_it_sends() -> None:
+    stated: dict[str, Any] = {"features": ["age", "sex"], "classes": ["a", "b", "c"], "scaling": [1]}
+    stated["measures"] = ("auc",)
+    client = make_client_app(
+        lambda node, config: given(test={"a": (torch.ones(5, 2), torch.zeros(5).long())}, **stated)
+    )
+    found = check_site(client, "north", NODE, CONFIG)
+    assert all(ok for ok, _ in found.values())
+    assert found.pop("data")[1] == "4 samples of shape [2], float32; test sets: a"
+    codes = {what: code for what, (_, code) in found.items()}
+    run = AppSettings.of(CONFIG)
+    told = description(Method.of("fedavg"), run.solver, run.settings, ("accuracy",), "another-run")
+    roster = Roster(Exchange(InProcessGrid(client, [NODE], CONFIG), told))
+    (site,) = roster.gather(1, (), 0.0)
+    assert {what: code for what, code in codes.items() if what != "all of these"} == {
+        what: code for what, code in site.agreement.items() if what != "samples"
+    }
+    assert codes.keys() >= {"features", "classes", "scaling", "measures", "parameters", "Equipoise version"}
+    other = check_site(make_client_app(lambda node, config: given(**stated | {"scaling": [2]})), "north", NODE, CONFIG)
+    differing = {what for what, code in codes.items() if other[what][1] != code}
+    assert differing == {"scaling", "all of these"}
+    assert not Path("/never").exists()
+
+
+def raising(node: Any, config: Any) -> Task:
+    raise FileNotFoundError(f"no patients of {node['site']}")
+
+
+def leaving(node: Any, config: Any) -> Task:
+    sys.exit("cannot go on")
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (raising, r":raising failed: FileNotFoundError: no patients of north, line \d+\."),
+        (leaving, r":leaving failed: SystemExit: cannot go on, line \d+\."),
+        (lambda node, config: Task(net()), "has no training data: its task gives train=None"),
+        (lambda node, config: {"net": net()}, "AttributeError"),
+        (lambda node, config: given(y=(0, 1, 2, 3)), r"labels must be in 0\.\.2, because the network has 3 outputs"),
+        (
+            lambda node, config: given(x=((0.0, 1.0, 2.0),) * 4),
+            r"The network does not take the data of north: .*\[1, 3\]",
+        ),
+        (
+            lambda node, config: given(x=((0.0, float("nan")), *((0.0, 1.0),) * 3)),
+            "training data of north: 1 of the first 4 samples",
+        ),
+        (
+            lambda node, config: given(test=(torch.full((2, 2), torch.inf), torch.zeros(2).long())),
+            "north: 2 of the first 2 samples hold NaN",
+        ),
+        (
+            lambda node, config: given(test={"b": (torch.ones(2, 2), torch.tensor([0, 9]))}),
+            "test set 'b': labels must be in",
+        ),
+        (lambda node, config: Task(net(), Stored()), r"training data of north: labels must be in 0\.\.2"),
+        (lambda node, config: given(features=["age"]), r"features: a sample has the shape \[2\]"),
+        (lambda node, config: given(classes=["ill", "ill", "well"]), "found 3 names, 2 of them different"),
+        (partial(raising, config={}), ":task failed: TypeError"),
+    ],
+)
+def test_what_a_site_would_stumble_over_is_told_beforehand(task: Any, words: str) -> None:
+    ((what, (ok, text)),) = check_site(make_client_app(task), "north", NODE, CONFIG).items()
+    assert (what, ok) == ("data", False)
+    assert re.search(words, text)
+    assert "\n" not in text
+
+
+def test_a_site_that_accepts_one_method_is_checked_with_it() -> None:
+    client = make_client_app(lambda node, config: given(), method="fedprox(mu=0.1)")
+    assert check_site(client, "north", NODE, CONFIG)["data"][0]
+    assert "not looked at" in check_site(ClientApp(), "north", NODE, CONFIG)["data"][1]
+
+
+def test_the_data_of_sites_are_checked_from_the_command_line(equipoise: Any, tmp_path: Path) -> None:
+    base = tmp_path / "app"
+    project.init(base)
+    (base / "mytask.py").write_text(
+        "import os, torch\nfrom equipoise.flower import Task\n\n\ndef task(node, config):\n"
+        "    print('patient 4711')\n    assert config['method'] == 'fedheal'\n    x = torch.zeros(6, 2)\n"
+        "    x[0, 0] = node['first']\n    return Task(torch.nn.Linear(2, 2), (x, torch.zeros(6).long()), classes=['no', 'yes'])\n"
+    )
+    states = tmp_path / "states"
+    nodes = "".join(
+        f"[{name}]\nfirst = {x}\nstate-dir = '{states}'\n" for name, x in (("a", "0"), ("b", "'x'"), ("c", "nan"))
+    )
+    (tmp_path / "sites.toml").write_text(nodes)
+    done = equipoise("flower", "check", base, "--node-config", tmp_path / "sites.toml", "--json")
+    assert done.status == 1
+    found = {each["what"]: each for each in json.loads(done.out)["findings"]}
+    assert {what for what, each in found.items() if not each["ok"]} == {"b: data", "c: data"}
+    assert found["a: data"]["text"] == "6 samples of shape [2], float32; test sets: none"
+    assert re.fullmatch("[0-9a-f]{12}", found["a: classes"]["text"])
+    assert re.fullmatch("[0-9a-f]{12}", found["a: all of these"]["text"])
+    assert found["b: data"]["text"].startswith("mytask:task failed: TypeError: can't assign a str")
+    assert found["b: data"]["text"].endswith(", line 9.")
+    assert "c: parameters" not in found
+    assert "4711" not in done.out
+    assert not states.exists()
+
+
 # checks
 def test_all_is_well(app: Path, made: Path, tmp_path: Path) -> None:
     told = {"site-0": {"site": "site-0", "state-dir": str(tmp_path / "new"), "data-path": str(made)}}
@@ -532,7 +669,7 @@ def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: Path, monkeyp
 @pytest.fixture
 def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing an app takes seconds; what it finds is tested above."""
-    monkeypatch.setattr(checks, "_imports", lambda app, names: checks.CheckResult("apps", True, ""))
+    monkeypatch.setattr(checks, "_apps", lambda *_: [checks.CheckResult("apps", True, "")])
 
 
 @pytest.mark.usefixtures("swift")

@@ -183,7 +183,7 @@ def check(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Find out what would stop a run before it begins: versions, settings, paths, certificates, keys, ports, the server."""
+    """Find out what would stop a run before it begins: versions, settings, a site's data, certificates, keys, ports, the server."""
     with flower_errors():
         from equipoise.flower.deploy.checks import check as look
 
@@ -195,6 +195,7 @@ def check(
             keys=key or (),
             node_configs=_nodes(node_config),
             ports=port or (),
+            data=True,
         )
     _show(findings, json_)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +18,10 @@ from equipoise.core.oracle import Oracle
 from equipoise.core.settings import Settings
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, Samples, Stream, loaded
+from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
 from equipoise.submodels.hidden_units import Neurons
-from equipoise.system import hashes, own_code
+from equipoise.system import environment, hashes, own_code
 
 Data = Samples | Stream | Absent
 LOOKS = 8  # samples of a streamed data set that are hashed
@@ -36,9 +38,60 @@ def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
     units = None if neurons is None else [[g.name, list(g.rows), list(g.columns)] for g in neurons.groups]
     return {
         "parameters": {n: list(s) for n, s in zip(model.names, model.shapes, strict=True)},
-        "fixed": hashlib.sha256(b"".join(_bytes(x) for x in model.fixed())).hexdigest(),
+        "fixed": hashlib.sha256(b"".join(map(_view, model.fixed()))).hexdigest(),
         "hidden units": units,
     }
+
+
+def agreement(trial: Trial, shape: Sequence[int], stated: Mapping[str, Any]) -> dict[str, str]:
+    """The :func:`code` of each aspect in which sites must agree, where it is known, and the version of Equipoise in words.
+
+    Parameters
+    ----------
+    shape : of a sample.
+    stated : ``features``, ``classes`` and what else a :class:`equipoise.flower.Task` states; None where it does not.
+
+    Raises
+    ------
+    TypeError, ValueError : what is stated is not of its kind, or not as many names as the data or the network have.
+    """
+    known, net = dict(stated), structure(trial.model, trial.neurons)
+    known["parameters"], known["frozen parameters"], known["hidden units"] = net.values()
+    known["own code"] = own_code.defining(*trial.model.net.modules(), *trial.method.rules) or None
+    for what, sizes, whose in (("features", shape, "a sample"), ("classes", [trial.setup.n_classes], "the output")):
+        names = known[what] = named(what, stated[what], what)
+        if names is not None and (len(names) not in sizes or len(set(names)) < len(names)):
+            found = f"found {len(names)} names, {len(set(names))} of them different"
+            raise ValueError(f"{what}: {whose} has the shape {list(sizes)}, so each needs a name of its own; {found}.")
+    try:
+        codes = {what: code(x) for what, x in known.items() if x is not None}
+    except (TypeError, ValueError) as error:
+        kinds = "text, numbers, and lists and dictionaries of them; of an array give x.tolist()"
+        raise TypeError(f"scaling must be {kinds}: {error}.") from None
+    return codes | {"Equipoise version": environment.release(environment.code())}
+
+
+def code(x: Any) -> str:
+    """Twelve digits of the SHA-256 of what JSON can hold; 1 and 1.0 are the same."""
+    return _together([json.loads(json.dumps(x, allow_nan=False), parse_int=float)])[:12]
+
+
+def agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Who decides on each aspect, and its code: the server, or else most of the sites that state it, or the largest group of them."""
+    found = {what: ("the server", code) for what, code in server.items()}
+    for what in dict.fromkeys(what for codes in sites.values() for what in codes if what not in server):
+        stating = {name: codes[what] for name, codes in sites.items() if what in codes}
+        most, n = Counter(stating.values()).most_common(1)[0]
+        group = ", ".join(name for name, code in stating.items() if code == most)
+        found[what] = ("most sites" if 2 * n > len(stating) else group, most)
+    return found
+
+
+def unlike(its: Mapping[str, str], agreed: Mapping[str, tuple[str, str]]) -> str:
+    """In words, which codes of a site are not those agreed on; empty if all are. What it does not state is not compared."""
+    pairs = ((what, *right) for what, right in agreed.items() if its.get(what, right[1]) != right[1])
+    other = ", ".join(f"other {what} ({its[what]}) than {who} ({code})" for what, who, code in pairs)
+    return f"has {other}" if other else ""
 
 
 def contents(
@@ -66,8 +119,8 @@ def changed(its: Mapping[str, str], ours: Mapping[str, str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _together(texts: Iterable[str]) -> str:
-    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+def _together(parts: Iterable[Any]) -> str:
+    return hashlib.sha256(json.dumps(list(parts), sort_keys=True).encode()).hexdigest()
 
 
 def _content(data: Data, *, look: bool = True) -> str:
@@ -142,7 +195,3 @@ def digest(x: Tensor) -> str:
 def _view(x: Tensor) -> Any:
     """The bytes of a tensor, without a copy of one that is in memory."""
     return x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if x.numel() else b""
-
-
-def _bytes(x: Tensor) -> bytes:
-    return bytes(_view(x))

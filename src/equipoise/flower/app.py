@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import tomllib
 import weakref
@@ -26,9 +27,10 @@ from torch import nn
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import SGD, Solver
-from equipoise.data.samples import Transform
+from equipoise.data.samples import Samples, Transform, at_once, check, loaded
 from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
+from equipoise.federation.fingerprint import code
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import EarlyStopping
@@ -45,6 +47,7 @@ from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_si
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.own import divided
+from equipoise.system import own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, sweep, write_atomically
 from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
@@ -52,6 +55,7 @@ from equipoise.system.seals import open_json, open_text, sealed_json, sealed_tex
 log = logging.getLogger(__name__)
 
 OPEN = 64  # sites of which a process keeps the data it has read
+LOOKS = 512  # samples that a check of a site looks at
 
 
 def make_client_app(
@@ -72,6 +76,7 @@ def make_client_app(
     opened: OrderedDict[str, Site] = OrderedDict()
     app = ClientApp()
     given = None if method is None else Method.of(method)
+    app.__dict__.update(task=task, method=given)  # for check_site
 
     def site(asked: Parcel, context: Context) -> Site:
         fields, name = asked.fields.pop("experiment"), _name(context)
@@ -112,6 +117,34 @@ def make_client_app(
         of, _, action = kind.partition(".")
         getattr(app, of)(*([action] if action else []))(answered)
     return app
+
+
+def check_site(
+    client: Any, name: str, node: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, tuple[bool, str]]:
+    """What a site would find in a run of its app ``client``, by what was looked at: whether it is well, and words or the code of an aspect."""
+    if (task := getattr(client, "task", None)) is None:
+        return {"data": (True, "not looked at, as the app is not one of make_client_app")}
+    run, given = AppSettings.of(config), client.method
+    try:
+        fields = description(given or Method.of(run.method), run.solver, run.settings, (), "check")
+        fields["device"] = str(node.get("device", "cpu"))
+        site = open_site(name, task(node, config), fields, Store(Path()), given)
+        told = site.answer("query.describe", Parcel()).fields
+        for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **site.tests.sets}.items():
+            x, y = data.batch(torch.arange(min(data.size, at_once(data, LOOKS))), None)
+            check(Samples(x, y, torch.tensor(len(y)), x.dtype), what, None, site.trial.setup.n_classes)
+            if bad := int((~x.reshape(len(x), -1).isfinite().all(1)).sum()):
+                raise ValueError(
+                    f"{what}: {bad} of the first {len(x)} samples hold NaN or infinity. Correct them, or leave them out"
+                )
+    except (Exception, SystemExit) as error:  # of the user's function
+        file = str(getattr(sys.modules.get(task.__module__), "__file__", ""))
+        name = f"{task.__module__}:{getattr(task, '__name__', 'task')}"
+        return {"data": (False, f"{name} failed: {own_code.reason(error, file)}.")}
+    tests, codes = ", ".join(told["tests"]) or "none", told["agreement"]
+    about = f"{told['size']} samples of shape {told['shape']}, {told['dtype']}; test sets: {tests}"
+    return {"data": (True, about)} | {what: (True, x) for what, x in {**codes, "all of these": code(codes)}.items()}
 
 
 def _name(context: Context) -> str:

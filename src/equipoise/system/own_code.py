@@ -100,7 +100,7 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
     except Exception as error:  # of the user's code
         more = f" It is called with its options, and with {', '.join(given)} where its signature has them, by name."
         more = more if isinstance(error, TypeError) else ""
-        raise OwnCodeError(f"{what} {reference} failed: {_reason(error, reference)}.{more}") from error
+        raise OwnCodeError(f"{what} {reference} failed: {reason(error, reference)}.{more}") from error
 
 
 def hashes(*texts: str | None) -> dict[str, str]:
@@ -108,6 +108,13 @@ def hashes(*texts: str | None) -> dict[str, str]:
     found = [match for text in texts for match in REFERENCE.finditer(text or "")]
     files = [getattr(_module(match[0], match[1]), "__file__", None) for match in found]
     return {file: digest(file) for file in files if file}
+
+
+def defining(*things: object) -> list[str]:
+    """The SHA-256 of every file in which the classes of some objects are written, but for those of installed packages."""
+    modules = {sys.modules.get(type(thing).__module__) for thing in things}
+    own = {getattr(x, "__file__", None) or "" for x in modules if x and not x.__name__.startswith("equipoise.")}
+    return sorted(digest(file) for file in own - {""} if not {"site-packages", "dist-packages"} & {*Path(file).parts})
 
 
 def digest(file: str) -> str:
@@ -140,7 +147,7 @@ def run_file(file: str) -> ModuleType:
         except BaseException as error:
             del sys.modules[name]
             if isinstance(error, Exception | SystemExit):
-                raise OwnCodeError(f"{file} cannot be imported: {_reason(error, str(path))}.") from error
+                raise OwnCodeError(f"{file} cannot be imported: {reason(error, str(path))}.") from error
             raise
     return sys.modules[name]
 
@@ -162,7 +169,7 @@ def _module(reference: str, where: str) -> ModuleType:
         return import_module(where)
     except Exception as error:
         raise OwnCodeError(
-            f"{reference}: {where} cannot be imported: {_reason(error, where)}. Install it, start where it lies, or give a file: nets.py:build."
+            f"{reference}: {where} cannot be imported: {reason(error, where)}. Install it, start where it lies, or give a file: nets.py:build."
         ) from error
 
 
@@ -176,7 +183,7 @@ def _findable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _reason(error: BaseException, reference: str) -> str:
+def reason(error: BaseException, reference: str) -> str:
     """An error in words, with its line if that is in the file of a reference."""
     file = str(Path(reference.rpartition(".py")[0] + ".py").expanduser().resolve())
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -23,14 +24,18 @@ from equipoise.flower.deploy.project import settings
 from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
 
 SOON = 30  # days before its end at which a certificate is worth a word
-PACKAGES = ("equipoise", "torch", "cryptography")
-IMPORT = """
-import importlib
-import sys
+PACKAGES = ("equipoise", "torch", "cryptography", "flwr")
+APPS = """
+import contextlib, importlib, json, sys
 sys.path.insert(0, ".")
-for name in sys.argv[1:]:
-    module, _, attribute = name.partition(":")
-    getattr(importlib.import_module(module), attribute)
+sites, config = json.load(sys.stdin)
+with contextlib.redirect_stdout(sys.stderr):  # what the project prints
+    for name in sys.argv[1:]:
+        module, _, attribute = name.partition(":")
+        app = getattr(importlib.import_module(module), attribute)
+    from equipoise.flower.app import check_site
+    found = {name: check_site(app, name, node, config) for name, node in sites.items()}
+print(json.dumps(found))
 """
 
 
@@ -54,6 +59,7 @@ def check(
     ports: Sequence[int] = (),
     config: Mapping[str, Any] | None = None,
     present: Sequence[str] = (),
+    data: bool = False,
 ) -> list[CheckResult]:
     """Check everything that is given; nothing is changed.
 
@@ -68,10 +74,11 @@ def check(
     ports : that must be free on this machine.
     config : changes of the app's run configuration.
     present : names of all sites that will take part, if known.
+    data : load the data of the sites of ``node_configs`` as the app would, and tell the codes of what all sites must agree on.
     """
     found = [*_versions()]
     if app is not None:
-        found += _project(Path(app), config or {}, present)
+        found += _project(Path(app), config or {}, present, (node_configs or {}) if data else {})
     for name, node_config in (node_configs or {}).items():
         found += _node(name, node_config)
     if certificates is not None:
@@ -84,46 +91,46 @@ def check(
 
 
 def _versions() -> Iterator[CheckResult]:
+    low, high = (tuple(map(int, text.split("."))) for text in FLWR)
+    fits = f"Install one from {FLWR[0]} on and before {FLWR[1]}: pip install 'equipoise[flower]'."
     for name in PACKAGES:
         try:
-            yield CheckResult(name, True, version(name))
+            found = version(name)
         except PackageNotFoundError:
             yield CheckResult(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
-    fits = f"Install one from {FLWR[0]} on and before {FLWR[1]}: pip install 'equipoise[flower]'."
-    try:
-        flower = version("flwr")
-    except PackageNotFoundError:
-        yield CheckResult("flwr", False, f"is not installed. {fits}")
-        return
-    numbers = tuple(int(part) for part in re.findall(r"\d+", flower)[:2])
-    low, high = (tuple(map(int, text.split("."))) for text in FLWR)
-    ok = low <= numbers < high
-    yield CheckResult("flwr", ok, flower if ok else f"{flower} was not tested with this Equipoise. {fits}")
+            continue
+        ok = name != "flwr" or low <= tuple(map(int, re.findall(r"\d+", found)[:2])) < high
+        yield CheckResult(name, ok, found if ok else f"{found} was not tested with this Equipoise. {fits}")
 
 
-def _project(app: Path, config: Mapping[str, Any], present: Sequence[str]) -> Iterator[CheckResult]:
+def _project(
+    app: Path, config: Mapping[str, Any], present: Sequence[str], sites: Mapping[str, Mapping[str, Any]]
+) -> Iterator[CheckResult]:
     try:
         known = {**settings(app), **config}
         about = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
     except FlowerError as error:
         yield CheckResult("app", False, str(error))
         return
-    yield _joined("settings", misfits(known, present), f"{known.get('method')}, {known.get('rounds')} rounds")
+    wrong = misfits(known, present)
+    yield _joined("settings", wrong, f"{known.get('method')}, {known.get('rounds')} rounds")
     yield _bundle(app)
     parts = about["tool"]["flwr"]["app"].get("components", {})
     names = [parts.get("serverapp"), parts.get("clientapp")]
     if not all(isinstance(name, str) for name in names):
         yield CheckResult("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
         return
-    yield _imports(app, names)
+    yield from _apps(app, names, {} if wrong else sites, known)
 
 
-def _imports(app: Path, names: Sequence[str]) -> CheckResult:
-    """Whether server app and client app can be imported here, in another process."""
-    command = [sys.executable, "-c", IMPORT, *names]
-    done = subprocess.run(command, cwd=app, env=environment(), capture_output=True, text=True, check=False)
+def _apps(app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[CheckResult]:
+    """Whether server app and client app can be imported here, and what ``sites`` find in a run of it, in another process."""
+    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, known], default=str)
+    done = subprocess.run(command, cwd=app, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
-    return CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
+    yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
+    found = json.loads(done.stdout.splitlines()[-1]) if ok else {}
+    yield from (CheckResult(f"{name}: {what}", *each) for name in found for what, each in found[name].items())
 
 
 def _bundle(app: Path) -> CheckResult:
@@ -131,9 +138,7 @@ def _bundle(app: Path) -> CheckResult:
     try:
         from flwr.cli.build import build_fab_from_disk
         from flwr.cli.config_utils import load_and_validate
-    except ImportError:
-        return CheckResult("bundle", False, "Flower is not installed. Install it: pip install 'equipoise[flower]'.")
-    try:
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Flower, about what Flower uses
             load_and_validate(app / "pyproject.toml")
@@ -144,25 +149,18 @@ def _bundle(app: Path) -> CheckResult:
 
 
 def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
-    for key, value in node_config.items():
-        if not isinstance(value, bool | int | float | str):
-            yield CheckResult(
-                f"{name}: {key}", False, f"{value!r} cannot be in a node config: use text, a number, or true."
-            )
     if "state-dir" not in node_config:
         yield CheckResult(f"{name}: state-dir", False, 'is missing: add state-dir = "/a/directory/that/is/kept".')
     for key, value in node_config.items():
-        if not isinstance(value, str):
-            continue
-        if key == "state-dir":
-            yield _writable(f"{name}: {key}", Path(value))
-        elif Path(value).is_absolute() or key.endswith(("-path", "-dir", "_path", "_dir")):
-            path = Path(value)
+        what, path = f"{name}: {key}", Path(str(value))
+        if not isinstance(value, bool | int | float | str):
+            yield CheckResult(what, False, f"{value!r} cannot be in a node config: use text, a number, or true.")
+        elif key == "state-dir":
+            yield _writable(what, path)
+        elif isinstance(value, str) and (path.is_absolute() or key.endswith(("-path", "-dir", "_path", "_dir"))):
             ok = path.exists() and os.access(path, os.R_OK)
             why = "does not exist" if not path.exists() else "cannot be read by this user"
-            yield CheckResult(
-                f"{name}: {key}", ok, f"{path}" if ok else f"{path} {why}. Correct the path in its node config."
-            )
+            yield CheckResult(what, ok, str(path) if ok else f"{path} {why}. Correct the path in its node config.")
 
 
 def _writable(what: str, path: Path) -> CheckResult:

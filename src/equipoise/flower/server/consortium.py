@@ -16,7 +16,6 @@ from equipoise.engines.choose import EngineChoice
 from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets, costly, deployed, handed, personal, published
 from equipoise.federation.federation import Federation
-from equipoise.federation.fingerprint import structure
 from equipoise.federation.method import Method
 from equipoise.federation.records import Record
 from equipoise.federation.round import looking, one_round
@@ -89,7 +88,7 @@ def federation(
 
     Raises
     ------
-    SitesError : a site has another network than the server.
+    SitesError : sites do not agree with the server, or with each other.
     ValueError, TypeError : as in a simulation; or the method needs more than sums.
     """
     own = task.tests("server")
@@ -121,7 +120,7 @@ def federation(
             f"{fed.tests.own[0].name} cannot be measured here: sites keep their test sets, and the models that they predict with. Leave it "
             "out, or choose an engine whose clients are in this process."
         )
-    sites.roster.check(structure(fed.model, fed.trial.neurons))
+    sites.roster.check(task.agreement(fed.trial, sites.known[0].shape))
     if consortium.masked is not None:
         consortium.masked.check(fed.trial, fed.progress.server, fed.collaborative)
     return fed

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from equipoise.federation.fingerprint import agreed, unlike
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.site.task import Blank
@@ -28,14 +29,14 @@ class SitesError(RuntimeError):
 
 @dataclass(frozen=True)
 class Known:
-    """What the server knows of a site: its name, its samples, and the names of its test sets."""
+    """What the server knows of a site: its name, its samples, the names of its test sets, and the codes of what all must agree on."""
 
     name: str
     size: int
     shape: tuple[int, ...]
     dtype: str
     tests: tuple[str, ...]
-    structure: dict[str, Any]
+    agreement: dict[str, str] = field(default_factory=dict, compare=False)
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> Known:
@@ -46,14 +47,10 @@ class Known:
         AttributeError, KeyError, OverflowError, TypeError, ValueError : the fields are not those of a description.
         """
         shape, tests = tuple(int(n) for n in fields["shape"]), tuple(map(text.name, fields["tests"]))
-        known = Known(
-            text.name(fields["name"]),
-            int(fields["size"]),
-            shape,
-            str(fields["dtype"]),
-            tests,
-            dict(fields["structure"]),
-        )
+        codes = {text.name(what): text.name(code) for what, code in fields.get("agreement", {}).items()}
+        codes = {"Equipoise version": "an earlier one"} | codes
+        codes["samples"] = f"shape {list(shape)}, {fields['dtype']}"
+        known = Known(text.name(fields["name"]), int(fields["size"]), shape, str(fields["dtype"]), tests, codes)
         if (
             type(fields["size"]) is not int
             or not 1 <= known.size < 2**53
@@ -83,12 +80,10 @@ class Roster:
     most: int = 2**53
     known: list[Known] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
-    structure: dict[str, Any] | None = None  # of the server's network
+    agreed: dict[str, tuple[str, str]] = field(default_factory=dict)  # who decides on each aspect, and its code
     _seen: dict[int, str] = field(default_factory=dict)  # the site at each node
     _refused: dict[int, str] = field(default_factory=dict)  # why a connected node does not take part
-    _failed: dict[int, tuple[float, float]] = field(
-        default_factory=dict
-    )  # when a node is asked again, and the next delay
+    _failed: dict[int, tuple[float, float]] = field(default_factory=dict)  # when a node is asked again, next delay
 
     def gather(self, least: int, names: Sequence[str], wait: float, known: Sequence[Known] = ()) -> list[Known]:
         """Wait for the sites: all of ``names`` if there are any, else at least ``least``, in the natural order of names.
@@ -97,7 +92,7 @@ class Roster:
 
         Raises
         ------
-        SitesError : they did not connect in ``wait`` seconds, or their data do not agree.
+        SitesError : they did not connect in ``wait`` seconds.
         """
         end = time.monotonic() + wait
         self.known = list(known)
@@ -117,14 +112,8 @@ class Roster:
                     "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
                 )
             time.sleep(self.exchange.poll)
-        if not known:
-            self.known = [present[name] for name in list(names) or sorted(present, key=natural)]
-        for site in self.known[1:]:
-            if (site.shape, site.dtype) != (self.known[0].shape, self.known[0].dtype):
-                raise SitesError(
-                    f"{site.name} has samples of shape {list(site.shape)} and type {site.dtype}, {self.known[0].name} of shape "
-                    f"{list(self.known[0].shape)} and type {self.known[0].dtype}. All must agree: correct the task of one."
-                )
+        before = {site.name: site for site in known}
+        self.known = [(before | present)[name] for name in [*before] or names or sorted(present, key=natural)]
         return self.known
 
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
@@ -151,7 +140,7 @@ class Roster:
                     f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by "
                     "site=... in --node-config or by registering it with --name."
                 )
-                if not self.structure:  # before the first round
+                if not self.agreed:  # before the first round
                     raise SitesError(twice)
                 log.warning("%s The first continues to take part.", twice)
                 continue
@@ -174,7 +163,7 @@ class Roster:
 
     def _misfit(self, site: Known, names: Sequence[str]) -> str:
         """Why a site cannot take part in the run; empty if it can."""
-        if problem := _unlike(site, self.structure):
+        if problem := unlike(site.agreement, self.agreed):
             return problem
         if site.size > self.most:
             return f"says that it has {site.size:,} samples, and max-samples is {self.most:,}"
@@ -185,17 +174,23 @@ class Roster:
             return "has other data than when the run began" if same else "came after the run began, with others"
         return ""
 
-    def check(self, structure: dict[str, Any]) -> None:
-        """Require that every site has the server's network, also those that connect later.
+    def check(self, server: dict[str, str]) -> None:
+        """Require that the connected sites agree with the ``server`` and with each other, and later those that connect then.
 
         Raises
         ------
-        SitesError : a site has another network.
+        SitesError : naming all that differ, and in what.
         """
-        self.structure = structure
-        for site in self.known:
-            if problem := _unlike(site, structure):
-                raise SitesError(f"{site.name} {problem}")
+        here = {site.name: site.agreement for site in self.known if site.name in self.nodes}
+        self.agreed = agreed(here, server)
+        if wrong := [f"{name} {why}" for name, codes in here.items() if (why := unlike(codes, self.agreed))]:
+            raise SitesError(
+                f"{'; '.join(wrong)}. All must agree: correct the task, or the installation, of those that do not. To see the codes "
+                "of a site: equipoise flower check DIR --node-config FILE."
+            )
+        for what in self.agreed.keys() & {"features", "classes", "scaling"}:
+            if silent := [name for name, codes in here.items() if what not in codes]:
+                log.warning("%s: %s not stated, so not compared there", ", ".join(silent), what)
 
 
 def natural(name: str) -> list[Any]:
@@ -209,9 +204,3 @@ def _known(answer: Parcel, registered: str | None) -> Known | None:
         return Known.of({**answer.fields, "name": registered or answer.fields["name"]})
     except UNFIT:
         return None
-
-
-def _unlike(site: Known, structure: dict[str, Any] | None) -> str:
-    """How a site's network differs from the server's; empty if it does not."""
-    other = [what for what, ours in (structure or {}).items() if site.structure.get(what) != ours]
-    return f"has a network with other {other[0]} than the server's. Give the same network everywhere." if other else ""

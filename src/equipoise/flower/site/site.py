@@ -22,7 +22,6 @@ from equipoise.engines.sequential import visit
 from equipoise.federation import guard
 from equipoise.federation.assembly import assemble
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
-from equipoise.federation.fingerprint import structure
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.round import plain
@@ -47,6 +46,7 @@ class Site:
     """One site in one experiment: a trial with a single client, and its stored files."""
 
     trial: Trial
+    task: Task
     tests: EvaluationSets
     store: Store
     held: Samples | Stream | Absent | None = None
@@ -249,12 +249,13 @@ def open_site(
         workers=1,
         away=False,
     )
-    return Site(trial, EvaluationSets(known.tests, None, tuple(fields["measures"])), store, held, simulated, described)
+    tests = EvaluationSets(known.tests, None, tuple(fields["measures"]))
+    return Site(trial, task, tests, store, held, simulated, described)
 
 
 # answers
 def _describe(site: Site, asked: Parcel) -> Parcel:
-    """What the server must know before the first round: number, shape and type of the samples, test sets, network."""
+    """What the server must know before the first round: number, shape and type of the samples, test sets, agreement."""
     trial = site.trial
     data = loaded(trial.data[0])
     x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
@@ -263,7 +264,7 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
         "shape": list(x.shape[1:]),
         "dtype": str(x.dtype).removeprefix("torch."),
         "tests": list(site.tests.sets),
-        "structure": structure(trial.model, trial.neurons),
+        "agreement": site.task.agreement(trial, x.shape[1:]),
     }
     return Parcel(fields)
 

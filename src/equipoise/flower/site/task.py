@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from equipoise.data.samples import Transform
+from equipoise.federation import fingerprint
 from equipoise.federation.inputs import Groups
+from equipoise.federation.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,10 @@ class Task:
         never leave it. The server needs none; where it has those that the sites name, it tests the global model itself.
     server_validation : the server's validation data, for methods that judge clients by them.
     transform, head, neurons : as for :class:`equipoise.Federation`.
-    measures : what is recorded beside accuracy and loss, names of ``metrics.MEASURES``.
+    measures : what is recorded beside accuracy and loss, names of ``metrics.MEASURES``; the server's count.
+    features, classes : different names, of the features in the order of the data, and of the classes in the order of the labels.
+    scaling : how features were scaled, in text, numbers, lists and dictionaries. Whoever states any of these three agrees with the
+        others that do, or the run does not begin. Only codes of them leave a site.
     """
 
     net: nn.Module
@@ -38,6 +43,16 @@ class Task:
     head: str | None = None
     neurons: Groups | None = None
     measures: tuple[Any, ...] = ("accuracy",)
+    features: Sequence[str] | None = None
+    classes: Sequence[str] | None = None
+    scaling: Any = None
+
+    def agreement(self, trial: Trial, shape: Sequence[int]) -> dict[str, str]:
+        """The :func:`equipoise.federation.fingerprint.agreement` of this node, whose samples have a ``shape``."""
+        default = self.train is not None and tuple(self.measures) == ("accuracy",)
+        stated = {"features": self.features, "classes": self.classes, "scaling": self.scaling}
+        measures = None if default else sorted(map(str, self.measures))
+        return fingerprint.agreement(trial, shape, {**stated, "measures": measures})
 
     def tests(self, name: str) -> dict[str, Any]:
         """The test sets by name; one without a name is called ``name``."""
