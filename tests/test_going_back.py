@@ -186,7 +186,7 @@ def whole(directory: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [37, pytest.param(2, marks=pytest.mark.slow)])
 def test_death_at_any_moment_leaves_complete_checkpoints(zygote: Zygote, tmp_path: Path, step: int) -> None:
     settings = config(keep_checkpoints=3)
     reference = executed(tmp_path / "whole", settings)
@@ -275,6 +275,14 @@ def test_a_command_goes_back_and_leaves_out_who_spoilt_the_model(equipoise: Any,
     assert equipoise("resume", run, "--json").status == 0
 
 
+def test_what_was_answered_in_rounds_given_up_counts_as_answered(equipoise: Any, tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    run = executed(tmp_path / "run", config("fedavg+dp(clip=1, noise=1)", keep_checkpoints=3, participation=1.0))
+    runs.execute(run, progress=False, from_round=2)
+    (row,) = json.loads(equipoise("privacy", run, "--json").out)
+    assert (row["clients"], row["answers"]) == (4, 4 + 2)
+
+
 # between sites
 def of_site(node: Mapping[str, Any], run: Mapping[str, Any]) -> Task:
     return replace(task(node, run), net=steep())
@@ -298,7 +306,7 @@ def test_sites_go_back_with_their_states(tmp_path: Path) -> None:
     machines.config |= {"from-round": 1}
     with pytest.raises(CheckpointError, match="Kept are those before round 2, 3, 4"):
         machines.serve()
-    machines.config |= {"from-round": 3, "norm-limit": 100.0}
+    machines.config |= {"from-round": 3, "norm-limit": 100.0, "quorum": 0.4}
     history = machines.serve(Changed(machines, poisoning))
     other = Machines(tmp_path / "b", of_site, rounds=6)
     never = other.serve(Changed(other, poisoning))

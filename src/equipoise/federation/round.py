@@ -382,16 +382,16 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, received: Tensor, an
     for answer, fine in zip(fitting, checked, strict=True):
         if not bool(fine.all()):
             problems |= guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
-    lengths = now.norms
+    past = now.norms
     if trial.settings.norm_limit is not None:
         fine_rows = [row for answer in fitting for row in answer.rows if row not in problems]
         norms = {row: float(_shown(trial, trained[row] - received[row], None).double().norm()) for row in fine_rows}
-        blank = now.vector.new_full((len(trial.data), guard.PAST), torch.nan, dtype=torch.float64)
-        past = blank if lengths is None else lengths
+        if past is None:
+            past = now.vector.new_full((len(trial.data), guard.PAST), torch.nan, dtype=torch.float64)
         problems |= guard.far(norms, trial.settings.norm_limit, dict(enumerate(past[asked].tolist())))
         new = {row: norm for row, norm in norms.items() if row not in problems}
-        last = torch.cat([past[asked[[*new]], 1:], past.new_tensor([*new.values()])[:, None]], 1)
-        lengths = past.index_copy(0, asked[[*new]], last)
+        m = asked[[*new]]
+        past = past.index_copy(0, m, torch.cat([past[m, 1:], past.new_tensor([*new.values()])[:, None]], 1))
     bad += [guard.Quarantined(ids[row], reason) for row, reason in problems.items()]
     for answer in fitting:
         good = [k for k, row in enumerate(answer.rows) if row not in problems]
@@ -413,7 +413,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, received: Tensor, an
     order, at = span(at.argsort().tolist()), at.sort().values
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
-    return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, lengths, sorted(bad))
+    return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, past, sorted(bad))
 
 
 def _alike(
