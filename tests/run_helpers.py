@@ -182,7 +182,7 @@ def child(order: dict[str, Any]) -> None:
             cli.main()
         if order["at"]:
             _kill_before_change(order["directory"], order["at"])
-        runs.execute(Path(order["directory"]), progress=False)
+        runs.execute(Path(order["directory"]), progress=False, from_round=order.get("from_round"))
         status = 0
     except SystemExit as end:
         status = int(end.code or 0)

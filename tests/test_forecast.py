@@ -97,6 +97,14 @@ def test_what_is_counted_is_right_to_the_byte(method: str, tmp_path: Path) -> No
     assert 0.5 < part(plan.disk, "records") / written < 2
 
 
+def test_checkpoints_that_are_kept_take_space(tmp_path: Path) -> None:
+    one, three = (foretold(federation("scaffold"), directory=tmp_path, keep=keep) for keep in (1, 3))
+    assert part(three.disk, "checkpoint") == 2 * part(one.disk, "checkpoint")
+    fed = federation("scaffold")
+    fed.fit(4, directory=tmp_path, progress=False, keep_checkpoints=3)
+    assert sum(x.stat().st_size for x in tmp_path.glob("checkpoint/*")) < part(three.disk, "checkpoint") + 4 * 5000
+
+
 def test_steps_are_those_of_training() -> None:
     assert foretold(federation(steps=5)).steps == 5
     steps = [-(-n // 8) * 2 for n in UNEQUAL]

@@ -299,10 +299,54 @@ def test_an_update_that_is_too_long_does_not_count(method: str) -> None:
 
 def test_lengths_far_from_the_median() -> None:
     norms = {0: 1.0, 3: 2.0, 4: 250.0, 5: 3.0}
-    assert guard.far(norms, 99.0) == {
+    assert guard.far(norms, 99.0, {}) == {
         4: "the update is 100 times as long as the median of the round, and norm_limit is 99"
     }
-    assert guard.far(norms, None) == {}
-    assert guard.far(norms, 100.0) == {}
-    assert guard.far({0: 1.0, 1: 1e9}, 2.0) == {}  # which of two is wrong, nobody knows
-    assert guard.far({0: 0.0, 1: 0.0, 2: 1.0}, 2.0) == {}
+    assert guard.far(norms, 100.0, {}) == {}
+    assert guard.far({0: 1.0, 1: 1e9}, 2.0, {}) == {}  # which of two is wrong, nobody knows
+    assert guard.far({0: 0.0, 1: 0.0, 2: 1.0}, 2.0, {}) == {}
+
+
+def test_lengths_far_from_a_clients_own() -> None:
+    own = "the update is 10 times as long as the median of its own past ones, and norm_limit is 9"
+    past = {0: [nan, 1.0, 1.0, 7.0], 1: [nan, nan, 1.0, 2.0], 2: [0.0, 0.0, 0.0, 1.0]}
+    assert guard.far({0: 10.0, 1: 1e9}, 9.0, past) == {0: own}  # two past lengths are too few
+    assert guard.far({2: 1e9}, 9.0, past) == {}  # as with a learning rate of 0
+    assert guard.far({0: 9.0}, 9.0, past) == {}
+    assert guard.far({0: 27.0}, 9.0, {0: [1.0, 3.0, 9.0]}) == {}  # who rises slowly is not found
+    both = guard.far({0: 1e9, 5: 1.0, 6: 1.0}, 9.0, past)
+    assert both == {0: "the update is 1e+09 times as long as the median of the round, and norm_limit is 9"}
+
+
+@pytest.mark.parametrize("engine", [sequential, stacked])
+def test_of_two_clients_each_is_held_to_its_own_past(engine: Engine, tmp_path: Path) -> None:
+    """Where a median of the round says nothing; what a client sent before is remembered over a stop, and a refused length is not."""
+
+    def late(when: set[int]) -> Engine:
+        def liar(job: Job) -> Iterator[Answer]:
+            for answer in engine(job):
+                trained = answer.trained.clone()
+                for k, row in enumerate(answer.rows):
+                    if job.t in when and job.ids[row] == 1:
+                        trained[k] = job.received[row] + 1e6 * (trained[k] - job.received[row])
+                yield replace(answer, trained=trained)
+
+        return liar
+
+    def make(when: set[int], **given: object) -> eq.Federation:
+        return federation("scaffold", sizes=(8, 5), engine=late(when), participation=1.0, **given)
+
+    fed = make(set(), norm_limit=20.0)
+    fed.fit(3, directory=tmp_path, progress=False)
+    again = make({3, 4}, norm_limit=20.0)
+    again.resume(tmp_path)
+    again.fit(4, directory=tmp_path, progress=False)
+    assert [record["ids"] for record in again.records] == [[0, 1]] * 3 + [[0]] * 2 + [[0, 1]] * 2
+    (found,) = again.records[4]["quarantined"]
+    assert re.fullmatch(
+        r"the update is \S+ times as long as the median of its own past ones, and norm_limit is 20", found["reason"]
+    )
+    off = make({3})
+    off.fit(4, progress=False)
+    assert off.progress.norms is None
+    assert off.records[3]["ids"] == [0, 1]

@@ -277,6 +277,32 @@ def test_old_files_are_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(tmp_path.iterdir())) < 40
 
 
+def test_checkpoints_that_are_kept_share_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "PIECE", 4096)
+    ours, _ = state(0)
+    draw = random.Random(3)
+    seen: dict[int, Tensor] = {}
+    most = 0
+    for t in range(30):
+        ours = changed(ours, sorted(draw.sample(range(40), 4)), float(t))
+        seen[t] = ours[:]
+        checkpoint.write(tmp_path, {"c": ours}, {**META, "t": t, "keep": 3})
+        most = max(most, sum(path.stat().st_size for path in tmp_path.glob("rows-*")))
+        kept = [one["t"] for one in checkpoint.kept(tmp_path)]
+        assert kept == [t, t - 1, t - 2][: t + 1]
+        assert all(same_bits(checkpoint.read(tmp_path, k)[0]["c"][:], seen[k]) for k in kept)
+    assert most < 4 * 1.1 * 40 * 256  # what a forecast says, and headers
+    files = {file for one in checkpoint.kept(tmp_path) for file, _ in one["rows"]["files"]}
+    assert {path.name for path in tmp_path.glob("rows-*")} == files
+    assert files > {file for file, _ in checkpoint.about(tmp_path)["rows"]["files"]}
+    back = checkpoint.read(tmp_path, 27)[0]
+    checkpoint.keep(tmp_path, checkpoint.kept(tmp_path, 27))
+    again = changed(back["c"], [3], 1.0)
+    checkpoint.write(tmp_path, {"c": again}, {**META, "t": 28, "keep": 3})
+    assert same_bits(checkpoint.read(tmp_path)[0]["c"][:], again[:])
+    assert same_bits(checkpoint.read(tmp_path, 27)[0]["c"][:], seen[27])
+
+
 def test_pieces_hold_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "PIECE", 1000)  # three rows of 256 bytes
     ours, tensor = state(0)
@@ -287,7 +313,10 @@ def test_pieces_hold_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert same_bits(checkpoint.read(tmp_path)[0]["c"][:], tensor)
 
 
-def test_a_death_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keep", [1, 3])
+def test_a_death_at_any_moment_leaves_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
+) -> None:
     """A child writes a second checkpoint and is killed before its k-th change of a file, for every k."""
     monkeypatch.setattr(checkpoint, "PIECE", 4096)
     first, tensor = state(0)
@@ -297,11 +326,12 @@ def test_a_death_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, monkeyp
         directory = tmp_path / str(k)
         checkpoint.write(directory, {"c": first}, META)
         if (child := os.fork()) == 0:
-            _write_and_die(directory, second, k)
+            _write_and_die(directory, second, k, keep)
         died = os.waitpid(child, 0)[1] != 0
         found, meta = checkpoint.read(directory)
         assert same_bits(found["c"][:], second[:] if meta["t"] else tensor)
         outcomes.add(meta["t"])
+        assert keep == 1 or same_bits(checkpoint.read(directory, 0)[0]["c"][:], tensor)
         if not died:
             break
         checkpoint.write(directory, {"c": second}, {**META, "t": 1})  # and the next one clears up
@@ -345,7 +375,7 @@ def test_a_death_while_a_round_is_saved_again_leaves_a_whole_checkpoint(
         assert len(list(tmp_path.glob("state-*"))) == 1
 
 
-def _write_and_die(directory: Path, x: Rows, at: int) -> None:
+def _write_and_die(directory: Path, x: Rows, at: int, keep: int) -> None:
     seen = 0
 
     def count(*_: Any, **__: Any) -> None:
@@ -359,7 +389,7 @@ def _write_and_die(directory: Path, x: Rows, at: int) -> None:
         replaced, unlinked = Path.replace, Path.unlink
         Path.replace = lambda self, to: (count(), replaced(self, to))[1]  # type: ignore[method-assign]
         Path.unlink = lambda self, missing_ok=False: (count(), unlinked(self, missing_ok))[1]  # type: ignore[method-assign]
-        checkpoint.write(directory, {"c": x}, {**META, "t": 1})
+        checkpoint.write(directory, {"c": x}, {**META, "t": 1, "keep": keep})
         status = 0
     finally:
         os._exit(status)

@@ -65,6 +65,7 @@ def _of(run: Path) -> list[dict[str, Any]]:
     """For each number of answers in a run, how many clients gave as many."""
     from equipoise.federation.history import History
     from equipoise.federation.method import parse
+    from equipoise.federation.records import line, parse_lines
     from equipoise.methods.dp import DP
     from equipoise.privacy.accounting import answers
     from equipoise.runs import directory as runs
@@ -73,7 +74,10 @@ def _of(run: Path) -> list[dict[str, Any]]:
     rule = next((rule for rule in parse(config.method).rules if isinstance(rule, DP)), None)
     if rule is None:
         raise ValueError(f"{run}: its method {config.method} adds no noise. Give a run with dp in its method.")
-    counts = answers(History.from_run(run).records)
+    here = History.from_run(run).records
+    old = [parse_lines(path.read_text(encoding="utf-8")) for path in run.glob("metrics.*.jsonl")]
+    again = {line(r): r for records in old for r in records if r not in here}  # rounds that were done again
+    counts = answers([*here, *again.values()])
     if not counts:
         raise ValueError(f"{run} has no complete round yet. Go on with it first: equipoise resume {run}.")
     many = Counter(counts.values())

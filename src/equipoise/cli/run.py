@@ -25,6 +25,7 @@ from equipoise.cli.options import (
     Workers,
     help_of,
     new_labels,
+    option,
     relabelled,
     training_options,
 )
@@ -148,6 +149,12 @@ def resume(
     directory: Run,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
     workers: Workers = None,
+    from_: Annotated[
+        int | None,
+        typer.Option("--from", min=0, help="Round from which to go on (counted from 0), one whose checkpoint is kept."),
+    ] = None,
+    norm_limit: option("norm_limit") = None,  # type: ignore[valid-type]
+    quorum: option("quorum") = None,  # type: ignore[valid-type]
     json_: Json = False,
     report: Report = True,
     details: Details = False,
@@ -157,18 +164,19 @@ def resume(
     from equipoise.runs.tracking import Tracking
 
     with Tracking(directory, None if quiet else load(directory).track):  # quiet: whoever called it tracks it
-        history = _execute(directory, quiet=quiet or json_, workers=workers)
+        free = {name: of for name, of in (("norm_limit", norm_limit), ("quorum", quorum)) if of is not None}
+        history = _execute(directory, quiet=quiet or json_, workers=workers, from_round=from_, **free)
         if json_ or not quiet:
             _show_results(
                 [history], directory, json_=json_, report=report and not quiet, figures=False, details=details
             )
 
 
-def _execute(directory: Path, *, quiet: bool, workers: int | None) -> History:
+def _execute(directory: Path, *, quiet: bool, from_round: int | None = None, **more: Any) -> History:
     from equipoise.runs import directory as runs
 
-    finished = runs.finished(directory)
-    history = runs.execute(directory, progress=not quiet, workers=workers)  # may refuse the directory
+    finished = runs.finished(directory) and from_round is None
+    history = runs.execute(directory, progress=not quiet, from_round=from_round, **more)  # may refuse the directory
     if finished and not quiet:
         out.print(f"{directory} is finished; its results:", highlight=False)
     return history

@@ -129,9 +129,10 @@ class Settings:
     )
     norm_limit: float | None = setting(
         number(None, 1, below=True),
-        "longest update, in times of the median of its round, at least 1; a client that sends a longer one does not count in that round",
+        "longest update, in times of the median of its round or of the client's own past updates, at least 1; a longer one does not count",
         "none",
         example=100.0,
+        free=True,
     )
     quorum: float = setting(number(0.5, 0, 1), "least share of the selected clients that must answer well", free=True)
     device: str = setting(text("cpu"), "where to compute: cpu or cuda", free=True)
@@ -211,6 +212,7 @@ class RunSettings:
     threads: int = setting(
         number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
     )
+    keep_checkpoints: int = setting(number(1, 1), "checkpoints that are kept, to go on from one of them", free=True)
     track: str | None = setting(
         text(None),
         "tracker to which records are sent while it trains: mlflow, tensorboard, wandb or trackio, with a place after a colon",

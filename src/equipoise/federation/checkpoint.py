@@ -3,13 +3,12 @@
 State that is stored on disk, a row for each client, is too large to be written each time. The rows that changed since the
 last checkpoint go into separate files, which later checkpoints use again. The tensor file has the default row and, under
 ``NAME:where`` [N], the number of the file with each client's row (-1: the default). Rows of files that are mostly out of
-date are written again.
+date are written again. The JSON file also has the entries of ``earlier`` checkpoints that are kept, the last first.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from equipoise.system.files import sweep, write_atomically
 from equipoise.system.seals import open_json, sealed_json
 
 POINTER = "checkpoint.json"
+NO_ROWS: dict[str, Any] = {"files": []}
 PIECE = 16 << 20  # bytes of rows in a file, so that writing and reading them takes little memory
 
 
@@ -33,6 +33,8 @@ class CheckpointError(ExpectedError):
 
 def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[str, Any]) -> None:
     """Write a checkpoint; the JSON file, written last, names the files of tensors and their hashes, and has its own.
+
+    The last ``meta["keep"]`` are kept, 1 if it says nothing.
 
     Raises
     ------
@@ -51,7 +53,14 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
         name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the previous checkpoint may need the other
     write_atomically(directory / name, content)
     pointer |= {"tensors": name, "sha256": digest}
-    write_atomically(directory / POINTER, sealed_json(pointer))
+    more = meta.get("keep", 1) - 1
+    before = [one for one in kept(directory) if one["t"] < meta["t"]] if more and exists(directory) else []
+    keep(directory, [pointer, *before[:more]])
+
+
+def keep(directory: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Keep these checkpoints, the last first, and remove the files of others."""
+    write_atomically(directory / POINTER, sealed_json({**entries[0], "earlier": entries[1:]}))
     tidy(directory)
 
 
@@ -122,9 +131,8 @@ def _pieces(new: Sequence[tuple[str, int]], rows: Mapping[str, Rows]) -> Iterato
 
 
 def tidy(directory: Path) -> None:
-    """Remove tensors that the checkpoint does not name and partly written files; only for the process that writes there."""
-    pointer = json.loads((directory / POINTER).read_bytes())
-    named = {pointer["tensors"], *(file for file, _ in pointer.get("rows", {}).get("files", []))}
+    """Remove tensors that no checkpoint names and partly written files; only for the process that writes there."""
+    named = {file for one in kept(directory) for file in (one["tensors"], *dict(one.get("rows", NO_ROWS)["files"]))}
     for old in (*directory.glob("state-*.safetensors"), *directory.glob("rows-*.safetensors")):
         if old.name not in named:
             old.unlink(missing_ok=True)
@@ -136,22 +144,24 @@ def exists(directory: Path) -> bool:
     return (directory / POINTER).is_file()
 
 
-def about(directory: Path) -> dict[str, Any]:
-    """The JSON file of a checkpoint.
+def kept(directory: Path, t: int | None = None) -> list[dict[str, Any]]:
+    """What the JSON file says of the checkpoints that are kept, the last first; or that after ``t`` rounds first.
 
     Raises
     ------
-    CheckpointError : missing or damaged, naming the file.
+    CheckpointError : missing, damaged or not kept, naming the file or what is kept.
     """
     try:
-        meta: dict[str, Any] = open_json((directory / POINTER).read_bytes().decode(errors="replace"))
-        valid = isinstance(meta["tensors"], str) and isinstance(meta["sha256"], str)
-        valid = valid and all(isinstance(meta[key], int) for key in ("t", "rounds"))
-        if not valid or not isinstance(meta["fingerprint"], dict):
-            raise ValueError("t, rounds or fingerprint is not what was written")
-        for file, digest in meta.get("rows", {"files": []})["files"]:
-            if not isinstance(file, str) or not isinstance(digest, str):
-                raise ValueError("the list of files is not what was written")
+        last: dict[str, Any] = open_json((directory / POINTER).read_bytes().decode(errors="replace"))
+        entries = [last, *last.pop("earlier", [])]
+        for meta in entries:
+            valid = isinstance(meta["tensors"], str) and isinstance(meta["sha256"], str)
+            valid = valid and all(isinstance(meta[key], int) for key in ("t", "rounds"))
+            if not valid or not isinstance(meta["fingerprint"], dict):
+                raise ValueError("t, rounds or fingerprint is not what was written")
+            for file, digest in meta.get("rows", NO_ROWS)["files"]:
+                if not isinstance(file, str) or not isinstance(digest, str):
+                    raise ValueError("the list of files is not what was written")
     except FileNotFoundError:
         raise _missing(directory, POINTER) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -159,18 +169,31 @@ def about(directory: Path) -> dict[str, Any]:
             f"{directory / POINTER} is damaged ({error}). Put it back, or delete {directory} to start the run again; the records "
             "of its rounds are not lost before that."
         ) from None
-    return meta
+    known = [one["t"] for one in entries]
+    if t is not None and t not in known:
+        which = ", ".join(map(str, sorted(known)))
+        raise CheckpointError(
+            f"{directory} does not keep the state before round {t}. Kept are those before round {which}."
+        )
+    return entries if t is None else entries[known.index(t) :]
 
 
-def read(directory: Path) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
+def about(directory: Path) -> dict[str, Any]:
+    """What the JSON file says of the last checkpoint, see :func:`kept`."""
+    return kept(directory)[0]
+
+
+def read(directory: Path, t: int | None = None) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
     """Read the tensors and the JSON file of a checkpoint; state on disk is :class:`equipoise.core.client_rows.Rows`.
+
+    ``t`` is that of an earlier one.
 
     Raises
     ------
-    CheckpointError : missing or damaged, naming the file.
+    CheckpointError : missing, damaged or not kept, naming the file or what is kept.
     OSError : no room for the rows on disk.
     """
-    meta = about(directory)
+    meta = kept(directory, t)[0]
     tensors = _load(directory, meta["tensors"], meta["sha256"])
     if "rows" not in meta:
         return {**tensors}, meta

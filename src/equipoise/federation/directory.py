@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import shutil
@@ -90,9 +91,9 @@ def save(
         if not (checkpoint.exists(before) and checkpoint.about(before).get("best") == best.t):
             checkpoint.write(_best(directory, best.t), best.tensors(), {**about, "t": best.t})
     checkpoint.write(directory / CHECKPOINT, now.tensors(), about)
-    for old in (directory / BEST).glob("*"):
-        if best is None or old != _best(directory, best.t):
-            shutil.rmtree(old, ignore_errors=True)
+    named = {_best(directory, one["best"]) for one in checkpoint.kept(directory / CHECKPOINT) if "best" in one}
+    for old in {*(directory / BEST).glob("*")} - named:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _best(directory: Path, t: int) -> Path:
@@ -114,8 +115,10 @@ def restore_best(directory: Path, meta: Mapping[str, Any], now: Progression) -> 
     return None if t is None else now.restored(checkpoint.read(_best(directory, t))[0], t)
 
 
-def restore(directory: Path, ours: Mapping[str, Any], now: Progression) -> tuple[Progression, dict[str, Any]]:
-    """The progression of a checkpoint, in the form of ``now``, and what else it says.
+def restore(
+    directory: Path, ours: Mapping[str, Any], now: Progression, t: int | None
+) -> tuple[Progression, dict[str, Any]]:
+    """The progression of the last checkpoint, or that after ``t`` rounds, in the form of ``now``, and what else it says.
 
     ``ours`` is the fingerprint of the run that is to go on.
 
@@ -123,7 +126,7 @@ def restore(directory: Path, ours: Mapping[str, Any], now: Progression) -> tuple
     ------
     CheckpointError : missing, damaged, or of a federation with other data or settings, naming the first that differs.
     """
-    tensors, meta = checkpoint.read(directory / CHECKPOINT)
+    tensors, meta = checkpoint.read(directory / CHECKPOINT, t)
     its = meta["fingerprint"]
     key = differing(its, ours)
     if key in ("labels", "data"):
@@ -144,6 +147,40 @@ def restore(directory: Path, ours: Mapping[str, Any], now: Progression) -> tuple
         raise CheckpointError(
             f"The checkpoint in {directory} lacks {error}. Delete it to start the run again."
         ) from None
+
+
+def go_back(directory: Path, t: int) -> None:
+    """Let the checkpoint after ``t`` rounds be the last; all records until now stay in a file beside.
+
+    Raises
+    ------
+    CheckpointError : a later round was of masked sums; or the records are damaged, see :func:`trim`.
+    """
+    path, last = directory / METRICS, checkpoint.about(directory / CHECKPOINT)
+    before = path.read_bytes()
+    later = trim(path, last["t"], last.get("records", ""))[t:]
+    if any(record.get("secure") and record["ids"] for record in later):
+        raise CheckpointError(
+            f"{directory} cannot go back to round {t}: sites have unmasked a sum of it (secure=true), and no site unmasks "
+            "another sum of the same round. Begin a new run."
+        )
+    if later:
+        beside = next(p for k in itertools.count(1) if not (p := directory / f"metrics.{k}.jsonl").exists())
+        write_atomically(beside, before)
+        log.warning("%s is done again from round %d on; all records so far are in %s", directory, t, beside)
+    (directory / "summary.json").unlink(missing_ok=True)  # the run is not finished
+    checkpoint.keep(directory / CHECKPOINT, checkpoint.kept(directory / CHECKPOINT, t))
+
+
+def way_back(directory: Path, records: Sequence[Record]) -> str:
+    """A sentence on how to go on from an earlier round, where one is kept and its sums were not masked."""
+    earlier = [one["t"] for one in checkpoint.kept(directory / CHECKPOINT)[1:]]
+    if not earlier or any(record.get("secure") for record in records):
+        return ""
+    return (
+        f" If a round has spoilt the model, go on from before it; kept are the states before round {', '.join(map(str, sorted(earlier)))}: "
+        f"equipoise resume {directory} --from {earlier[0]}; between sites -c 'from-round={earlier[0]}'."
+    )
 
 
 def trim(path: Path, t: int, last: str = "") -> list[Record]:

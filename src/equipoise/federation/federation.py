@@ -24,13 +24,14 @@ from equipoise.core.solver import checked as checked_solver
 from equipoise.data.holdings import examples as example_images
 from equipoise.data.holdings import holdings
 from equipoise.data.samples import Samples, Stream, Transform, check, loaded, read, tensor
+from equipoise.federation import checkpoint, evaluation, provenance
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
-from equipoise.federation import evaluation, provenance
 from equipoise.federation.assembly import assemble, choose_engine
 from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
+from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame, named, taking
 from equipoise.federation.method import Method
@@ -248,6 +249,7 @@ class Federation:
         on_round: Callable[[Record], object] | None = None,
         stop: Stop | None = None,
         checkpoint_every: int = 1,
+        keep_checkpoints: int = 1,
     ) -> History:
         """Train ``rounds`` more rounds.
 
@@ -264,6 +266,7 @@ class Federation:
         stop : called with all records after each round, such as :class:`equipoise.EarlyStopping`; if it returns a reason (or
             True), training ends, and the last record has it as ``"stopped"``. With it every round has the full evaluation.
         checkpoint_every : rounds between checkpoints.
+        keep_checkpoints : how many of the last checkpoints are kept, >= 1; see :meth:`resume`.
 
         Raises
         ------
@@ -272,6 +275,7 @@ class Federation:
         """
         check_whole("rounds", rounds, 1)
         check_whole("checkpoint_every", checkpoint_every, 1)
+        check_whole("keep_checkpoints", keep_checkpoints, 1)
         if isinstance(stop, type) or not (stop is None or callable(stop)):
             raise TypeError(f"stop must be a function of all records, such as EarlyStopping(10); found {stop!r}.")
         if isinstance(stop, EarlyStopping) and not self.trial.settings.validation:
@@ -288,14 +292,18 @@ class Federation:
         self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
         self.prepare(total, progress=progress)
         if path is not None:
-            self._settle(path, total)
+            self._settle(path, total, keep_checkpoints)
         with progress_bar(progress) as bar:
             task = bar.add_task(str(self.method), total=total, completed=self.progress.t, accuracy="")
             pause = stop(self.records) if stop is not None and self.records else False
             if pause:
                 log.warning("No round is trained: %s.", pause if isinstance(pause, str) else "stop returned True")
             while self.progress.t < total and not pause:
-                record = self._round(total, stop)
+                try:
+                    record = self._round(total, stop)
+                except QuorumError as error:
+                    error.args = (f"{error}{'' if path is None else files.way_back(path, self.records)}",)
+                    raise
                 if record.get("diverged") and not any(before.get("diverged") for before in self.records[:-1]):
                     log.warning(
                         "%s has diverged in round %d: %s. Lower the learning rate, for instance.",
@@ -306,11 +314,11 @@ class Federation:
                 if path is not None:
                     files.append(path, record)
                     if self.progress.t % checkpoint_every == 0 or self.progress.t == total or "stopped" in record:
-                        self.save(path, total)
+                        self.save(path, total, keep_checkpoints)
                 bar.update(task, advance=1, accuracy=accuracies(record))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
             if path is not None and pause:
-                self.save(path, total)
+                self.save(path, total, keep_checkpoints)
         return self.history
 
     def _round(self, rounds: int, stop: Stop | None = None) -> Record:
@@ -383,10 +391,10 @@ class Federation:
         alone, self._solo = contributions.standalone(self.trial, self.tests, rounds, self._solo, progress=progress)
         return alone
 
-    def _settle(self, path: Path, rounds: int) -> None:
+    def _settle(self, path: Path, rounds: int, keep: int) -> None:
         """Make sure that the directory holds this run and no other, with all its rounds so far."""
         files.claim(path, self.fingerprint, self.progress.t, self.records)
-        self.save(path, rounds)
+        self.save(path, rounds, keep)
         files.write_manifest(path, {**self.history.meta, "rounds": rounds}, self.machines)
 
     @property
@@ -528,28 +536,36 @@ class Federation:
             held_out if isinstance(held_out, Samples | Stream) else None,
         )
 
-    def save(self, directory: str | Path, rounds: int | None = None) -> None:
-        """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` is how many are planned."""
-        meta = {"rounds": rounds or self.progress.t, "alone": self.alone, "machines": self.machines}
+    def save(self, directory: str | Path, rounds: int | None = None, keep: int = 1) -> None:
+        """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` are planned, the last ``keep`` are kept."""
+        away = None if self.population is None else self.progress.clients[0]["round"].tolist()
+        meta = {"rounds": rounds or self.progress.t, "keep": keep, "away": away}
+        meta |= {"alone": self.alone, "machines": self.machines}
         files.save(Path(directory), self.fingerprint, self.progress, meta, self.best)
         if self.population is not None:
-            self.population.saved(self.progress)
+            self.population.saved(checkpoint.kept(Path(directory) / files.CHECKPOINT))
 
-    def resume(self, directory: str | Path) -> int:
-        """Go back to the checkpoint in a directory; returns the rounds still planned.
+    def resume(self, directory: str | Path, from_round: int | None = None) -> int:
+        """Go back to the last checkpoint in a directory; returns the rounds still planned.
+
+        ``from_round``, counted from 0, is done again, with all later rounds, if the state before it is kept (``keep_checkpoints``
+        of :meth:`fit`). The records until now stay in a file, ``metrics.1.jsonl`` (or 2, ...).
 
         Raises
         ------
-        CheckpointError : missing, damaged, or of a federation with other data or settings, naming what differs.
+        CheckpointError : missing, damaged, not kept, or of a federation with other data or settings, naming what differs.
         """
         path = Path(directory)
         begun = self.progress
-        self.progress, meta = files.restore(path, self.fingerprint, begun)
+        restored, meta = files.restore(path, self.fingerprint, begun, from_round)
         self.best = files.restore_best(path, meta, begun) if self.select != "last" else None
+        if from_round is not None:
+            files.go_back(path, from_round)
+        self.progress = restored
         self.alone = self.alone or meta.get("alone")
         self.records = files.trim(path / files.METRICS, self.progress.t, meta.get("records", ""))
         self.machines = list(meta.get("machines", []))
         self.trial = replace(self.trial, rounds=int(meta["rounds"]))
         if self.population is not None:
-            self.population.saved(self.progress)
+            self.population.saved(checkpoint.kept(path / files.CHECKPOINT))
         return int(meta["rounds"]) - self.progress.t

@@ -278,7 +278,7 @@ def _advice(costs: Sequence[Cost], N: int, M: int, room: int | None) -> str:
 
 
 def forecast(
-    federation: Federation, rounds: int, *, directory: str | Path | None = None, progress: bool = True
+    federation: Federation, rounds: int, *, directory: str | Path | None = None, keep: int = 1, progress: bool = True
 ) -> Forecast:
     """The memory, disk space and time that ``rounds`` more rounds will need; the federation does not change.
 
@@ -288,7 +288,7 @@ def forecast(
     ----------
     federation : as it would be trained.
     rounds : >= 1.
-    directory : of the run; None counts no checkpoints.
+    directory : of the run, which has ``keep`` checkpoints; None counts none.
     progress : show on a terminal that a round is being timed.
 
     Raises
@@ -301,10 +301,10 @@ def forecast(
         raise ValueError(f"rounds must be a whole number >= 1; found {rounds!r}.")
     console = Terminal(stderr=True, quiet=not progress)
     with console.status("timing a round") if progress and console.is_terminal else nullcontext():
-        return _forecast(federation, rounds, None if directory is None else Path(directory))
+        return _forecast(federation, rounds, None if directory is None else Path(directory), keep)
 
 
-def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
+def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -> Forecast:
     trial = replace(_with_contribution(fed), presence=None)  # a round with all that may be selected takes the most
     now, total = fed.progress, fed.progress.t + rounds
     N, M, device = len(trial.data), cohort_size(len(trial.data), trial.settings.participation), now.vector.device
@@ -338,7 +338,8 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None) -> Forecast:
     if directory is not None:
         changed = state + M * sum(_row(x) for x in tensors if isinstance(x, rows.Rows))
         time_of.append(Cost("checkpoint", _writing() * changed, "if one is written every round"))
-        disk.insert(0, Cost("checkpoint", 2.0 * (state + on_disk), "the last one and the one that replaces it"))
+        of = "the last one and the one that replaces it" if keep == 1 else f"at most, of the last {keep} and a new one"
+        disk.insert(0, Cost("checkpoint", (1.0 + keep) * (state + on_disk), of))
         disk.insert(1, Cost("records", float(rounds * len(line(record, "").encode())), "metrics.jsonl"))
         peak = max(peak, memory.taken(device) + 2 * state)  # a checkpoint is made in memory, then written
     data = (*trial.data, *sets.values(), *(() if trial.oracle is None else (trial.oracle.source,)))

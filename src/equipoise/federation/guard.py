@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from equipoise.core.tree import flatten
 from equipoise.engines.job import Answer
 from equipoise.system.errors import ExpectedError
 
+PAST = 25  # updates of a client whose lengths are remembered
 LARGEST = 2.0**40  # of the numbers that a client may send: larger ones, whose squares overflow, come from no training
 
 
@@ -83,19 +85,26 @@ def not_finite(answer: Answer) -> dict[int, str]:
     return problems
 
 
-def far(norms: Mapping[int, float], limit: float | None) -> dict[int, str]:
-    """The rows whose update is more than ``limit`` times as long as the median of the round, with the reason.
+def far(norms: Mapping[int, float], limit: float, past: Mapping[int, Sequence[float]]) -> dict[int, str]:
+    """The rows whose update is more than ``limit`` times as long as a median, with the reason: that of the round, or of the client's own past.
 
-    ``norms`` are the lengths of the updates by row. With fewer than three nobody knows which of them is wrong.
+    ``norms`` are the lengths of the updates by row, ``past`` those of the client's last ones, NaN before the first. Of fewer than
+    three there is no median: nobody knows which of them is wrong.
     """
-    median = statistics.median(norms.values()) if len(norms) > 2 else 0.0
-    if limit is None or not median:
-        return {}
-    return {
-        row: f"the update is {norm / median:.3g} times as long as the median of the round, and norm_limit is {limit:g}"
-        for row, norm in norms.items()
-        if norm > limit * median
-    }
+    found: dict[int, str] = {}
+    of_round = _median(norms.values())
+    for row, norm in norms.items():
+        for median, whose in ((of_round, "of the round"), (_median(past.get(row, ())), "of its own past ones")):
+            if median and norm > limit * median:
+                why = f"the update is {norm / median:.3g} times as long as the median {whose}, and norm_limit is {limit:g}"
+                found.setdefault(row, why)
+    return found
+
+
+def _median(lengths: Iterable[float]) -> float:
+    """The median, 0 of fewer than three lengths; NaN is none."""
+    known = [x for x in lengths if not math.isnan(x)]
+    return statistics.median(known) if len(known) > 2 else 0.0
 
 
 def _values(answer: Answer) -> list[tuple[str, Tensor]]:

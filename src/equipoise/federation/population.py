@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -43,5 +44,5 @@ class Population(Protocol):
         ValueError : the server does not have it.
         """
 
-    def saved(self, now: Progression) -> None:
-        """Called when a checkpoint of this state was written or read: the run can resume from here."""
+    def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
+        """Called when a checkpoint was written or read, with all that are kept: ``away`` has the round of each client's state."""

@@ -67,7 +67,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     cohort = replace(cohort, theta=vector[: trial.model.n_params])
     server, given, sent = _reward(trial, now, cohort, vector, server)
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
-    following = Progression(now.t + 1, vector, states, server, given, own, sent)
+    following = Progression(now.t + 1, vector, states, server, given, own, sent, answers.norms)
     record = _record(trial, cohort, answers)
     return following, {**record, **missing, **_rate(trial, job), **traffic, **_who_holds_what(trial, before, now)}
 
@@ -353,6 +353,7 @@ class _Answers:
     reports: list[State]
     states: list[State]
     losses: Tensor | None
+    norms: Tensor | None
     bad: list[guard.Quarantined]
 
 
@@ -384,10 +385,16 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
         if not bool(fine.all()):
             problems |= guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
     problems |= _attack(trial, job, trained, sorted({row for a in fitting for row in a.rows} - problems.keys()))
+    past = now.norms
     if trial.settings.norm_limit is not None:
         fine_rows = [row for answer in fitting for row in answer.rows if row not in problems]
         norms = {row: float(_shown(trial, trained[row] - received[row], None).double().norm()) for row in fine_rows}
-        problems |= guard.far(norms, trial.settings.norm_limit)
+        if past is None:
+            past = now.vector.new_full((len(trial.data), guard.PAST), torch.nan, dtype=torch.float64)
+        problems |= guard.far(norms, trial.settings.norm_limit, dict(enumerate(past[asked].tolist())))
+        new = {row: norm for row, norm in norms.items() if row not in problems}
+        m = asked[[*new]]
+        past = past.index_copy(0, m, torch.cat([past[m, 1:], past.new_tensor([*new.values()])[:, None]], 1))
     bad += [guard.Quarantined(ids[row], reason) for row, reason in problems.items()]
     for answer in fitting:
         good = [k for k, row in enumerate(answer.rows) if row not in problems]
@@ -409,7 +416,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     order, at = span(at.argsort().tolist()), at.sort().values
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
-    return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, sorted(bad))
+    return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, past, sorted(bad))
 
 
 def _attack(trial: Trial, job: Job, trained: Tensor, rows: Sequence[int]) -> dict[int, str]:

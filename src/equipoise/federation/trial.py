@@ -78,7 +78,8 @@ class Progression:
     ``vector`` [G] is the global model; ``clients`` and ``server`` hold one dictionary per rule, client values [N, ...];
     of clients that are away there is one dictionary of receipts instead.
     ``given`` [N, G] is what each client was handed, if a rule rewards them differently, and ``sent`` [N] the bytes that
-    took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private. What there is of every client may be
+    took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private; ``norms`` [N, 25] are the lengths of each client's
+    last updates, NaN before the first, where ``norm_limit`` is set. What there is of every client may be
     :class:`equipoise.core.client_rows.Rows`, see :meth:`equipoise.Setup.per_client`.
     """
 
@@ -89,6 +90,7 @@ class Progression:
     given: Tensor | None = None
     own: Tensor | None = None
     sent: Tensor | None = None
+    norms: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("vector", "clients", "server", "given", "own"):
@@ -103,6 +105,7 @@ class Progression:
             "given": self.given,
             "own": self.own,
             "sent": self.sent,
+            "norms": self.norms,
         }
         return flatten({name: part for name, part in tree.items() if part is not None})
 
@@ -112,8 +115,8 @@ class Progression:
         tree = {"vector": self.vector, "clients": self.clients, "server": self.server}
         here = {**tree, "own": self.own} if self.own is not None else tree
         back = tree_map(_as_before, here, unflatten(here, leaves))
-        given, sent = (cast("Tensor | None", leaves.get(name)) for name in ("given", "sent"))
-        return Progression(t, back["vector"], back["clients"], back["server"], given, back.get("own"), sent)
+        given, sent, norms = (cast("Tensor | None", leaves.get(name)) for name in ("given", "sent", "norms"))
+        return Progression(t, back["vector"], back["clients"], back["server"], given, back.get("own"), sent, norms)
 
 
 def _as_before(old: Tensor | Rows, new: Tensor | Rows) -> Tensor | Rows:

@@ -223,8 +223,8 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
         task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings, select=settings.select
     )
     rest = settings.rounds
-    if checkpoint.exists(directory / "checkpoint"):
-        rest = fed.resume(directory)
+    if settings.from_round or checkpoint.exists(directory / "checkpoint"):
+        rest = fed.resume(directory, settings.from_round)
         checkpoint.tidy(directory / "checkpoint")
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
@@ -237,6 +237,7 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
             progress=False,
             on_round=lambda record: log.info("%s", log_line(record)),
             stop=EarlyStopping.of(settings),
+            keep_checkpoints=settings.keep_checkpoints,
         )
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
@@ -265,14 +266,14 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
-    if not started and old.get("scenario", "sites") == "sites":  # settings may change until the first round
-        write_atomically(path, sealed_text(tomli_w.dumps(config)))
-    elif old != config:
-        key = next(key for key in [*config, *old] if config.get(key) != old.get(key))
+    free = vars(Settings()).keys() - Settings().decisive.keys()
+    other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
+    if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(
-            f"{directory} holds a run with other settings: {key.replace('_', '-')} is {old.get(key)!r} there and "
-            f"{config.get(key)!r} here. Choose another run-dir, or delete it."
+            f"{directory} holds a run with other settings: {other[0].replace('_', '-')} is {old.get(other[0])!r} there and "
+            f"{config.get(other[0])!r} here. Choose another run-dir, or delete it."
         )
+    write_atomically(path, sealed_text(tomli_w.dumps(config)))
     if started and (directory / "sites.json").exists():
         try:
             fields = open_json((directory / "sites.json").read_bytes().decode(errors="replace"))

@@ -20,6 +20,8 @@ ON_SERVER = (
     "deadline",
     "poll",
     "run_dir",
+    "keep_checkpoints",
+    "from_round",
 )  # settings on which no result depends
 
 
@@ -33,10 +35,13 @@ class AppSettings(Settings, RunSettings):
     time between looks, all in seconds. ``run_dir`` is where the run is kept, on the server; a run that is there is gone on
     with. ``secure`` lets the server see sums of the sites' updates only. ``max_samples`` is the largest number of samples that a
     site may say it has: it may decide its weight. ``norm_limit`` is on here; a large number lets everything through.
+    ``from_round`` (from 0) is done again, with all later ones, if the state before it is one of the ``keep_checkpoints`` that are kept.
     """
 
     secure: bool = False
     norm_limit: float | None = number(100.0, 1, below=True)
+    keep_checkpoints: int = number(3, 1)
+    from_round: int | None = number(None, 1, whole=True)
     max_samples: int = number(10_000_000, 1)
     min_sites: int = number(2, 1)
     sites: str = text("")

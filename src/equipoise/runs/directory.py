@@ -50,6 +50,7 @@ OWN = (
     *SIMULATED,
     "quorum",
     "checkpoint_every",
+    "keep_checkpoints",
     "engine",
     "track",
     "select",
@@ -72,10 +73,11 @@ def start(config: RunConfig, directory: Path) -> None:
     if path.exists():
         again = made(RunConfig, tomllib.loads(_text(config)))  # as it reads back: lists for tuples
         before = load(directory)
-        if replace(before, label=again.label, track=again.track) == again:
+        now = replace(before, track=again.track, keep_checkpoints=again.keep_checkpoints)
+        if replace(now, label=again.label) == again:
             unchanged.check(config, directory)
-            if before.track != again.track:
-                write_atomically(path, _text(replace(before, track=again.track)))
+            if before != now:
+                write_atomically(path, _text(now))
             return
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
@@ -208,7 +210,7 @@ def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress:
     if fed.collaborative and (known := _kept(_alone_path(config, fed, data), len(data.clients))):
         fed.alone = known
         fed.prepare(config.rounds, progress=progress)
-    found = forecasts.forecast(fed, config.rounds, directory=base, progress=progress)
+    found = forecasts.forecast(fed, config.rounds, directory=base, keep=config.keep_checkpoints, progress=progress)
     if config.engine != FLOWER:
         return found
     return replace(found, engine=FLOWER, why="one client after the other; what its messages take comes on top")
@@ -270,17 +272,20 @@ def execute(
     progress: bool = True,
     on_round: Callable[[Record], None] | None = None,
     workers: int | None = None,
+    from_round: int | None = None,
+    **changes: Any,
 ) -> History:
-    """Run to the end what a directory describes, from its last complete round on.
+    """Run to the end what a directory describes, from its last complete round on, or from the state after ``from_round`` rounds.
 
-    ``workers`` is how many clients to visit at a time (default: as many as there are cores); no result depends on it.
+    ``workers`` is how many clients to visit at a time (default: as many as there are cores); no result depends on it. ``changes``
+    are settings from now on: ``norm_limit``, ``quorum``.
 
     Raises
     ------
     RunError : no run, one that another process is at, or one whose files contradict each other.
     CheckpointError, QuorumError : see there; what was reached is kept.
     """
-    if finished(directory):
+    if finished(directory) and from_round is None:
         history = History.from_run(directory)
         if history.meta["config"].get("engine") != "flower":  # between sites, which have their data
             unchanged.check(load(directory), directory)
@@ -289,7 +294,7 @@ def execute(
     unchanged.check(config, directory, says=False)  # the checkpoint says it
     try:
         with locked(directory / ".lock"):
-            return _execute(config, directory, progress, on_round, workers)
+            return _execute(replace(config, **changes), directory, progress, on_round, workers, from_round)
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
 
@@ -300,16 +305,19 @@ def _execute(
     progress: bool,
     on_round: Callable[[Record], None] | None,
     workers: int | None,
+    from_round: int | None,
 ) -> History:
     sweep(directory)
     torch.set_num_threads(config.threads)
     before = unchanged.stamp(config)
     fed, data = federation(config, workers, trains=True, directory=directory)
     rest = config.rounds
-    if checkpoint.exists(directory / "checkpoint"):
-        rest = fed.resume(directory)
+    if from_round is not None or checkpoint.exists(directory / "checkpoint"):
+        rest = fed.resume(directory, from_round)
         _check_agreement(config, directory, fed, rest)
         checkpoint.tidy(directory / "checkpoint")
+    if config != load(directory):
+        write_atomically(directory / "config.toml", _text(config))
     forecasts.check_disk(fed.progress, directory)
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
@@ -334,6 +342,7 @@ def _execute(
             on_round=on_round,
             stop=EarlyStopping.of(config),
             checkpoint_every=config.checkpoint_every,
+            keep_checkpoints=config.keep_checkpoints,
         )
     history = History.from_run(directory)
     if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -152,12 +152,14 @@ class Consortium:
         """Let the sites of a round train, and the server aggregate."""
         if self.masked is None:
             return one_round(trial, now, rounds)
-        following, record = one_round(replace(trial, engine=self.masked.engine(trial)), now, rounds)
+        settings = replace(trial.settings, norm_limit=None)  # nobody sees a length
+        following, record = one_round(replace(trial, engine=self.masked.engine(trial), settings=settings), now, rounds)
         return following, self.masked.recorded(trial, record)
 
-    def saved(self, now: Progression) -> None:
-        """Let the sites keep their states of this checkpoint, which the next message to each of them says."""
-        self.sites.saved = now.clients[0]["round"].tolist()
+    def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
+        """Let the sites keep their states of these checkpoints, which the next message to each of them says."""
+        away = [one["away"] for one in kept if one.get("away")]
+        self.sites.saved = [sorted(set(rounds)) for rounds in zip(*away, strict=True)]
 
     def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:
         """The model that site ``m`` predicts with, if the server has it.
@@ -291,7 +293,7 @@ class Consortium:
 
         def make(m: int) -> Parcel:
             fields, tensors = _handed(sites, trial, now, m)
-            return Parcel({**fields, "saved": sites.saved[m] if sites.saved else -1}, tensors)
+            return Parcel({**fields, "saved": sites.saved[m] if sites.saved else []}, tensors)
 
         for m, answer in sites.ask("query.finish", now.t, range(len(sites.known)), make):
             if isinstance(answer, str):

@@ -35,7 +35,7 @@ class Sites:
     exchange: Exchange
     roster: Roster = field(init=False)
     traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
-    saved: list[int] = field(default_factory=list)  # the round of each site's state in the last checkpoint
+    saved: list[list[int]] = field(default_factory=list)  # the rounds of each site's states in the checkpoints kept
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0
 
@@ -107,7 +107,7 @@ class Sites:
             "t": job.t,
             "rounds": job.rounds,
             "receipt": receipt.fields,
-            "saved": self.saved[m] if self.saved else -1,
+            "saved": self.saved[m] if self.saved else [],
         }
         messages, fields["cut"] = self.messages(job, row)
         units = None if job.units is None else job.units[row]

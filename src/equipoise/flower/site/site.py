@@ -273,7 +273,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     trial, fields = site.trial, asked.fields
     vector, units = site._received(asked)
     states, own = site._remembered(asked, vector)
-    site.store.settle({fields["receipt"][0], fields["saved"]})
+    site.store.settle({fields["receipt"][0], *fields["saved"]})
     received = vector if own is None or trial.private is None else torch.where(trial.private, own, vector)
     held = None
     if units is not None and trial.neurons is not None:
@@ -348,7 +348,7 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
 def _finish(site: Site, asked: Parcel) -> Parcel:
     """Store the model that this site predicts with."""
     site.store.keep_model(site.trial.model.state_dict(site._used(asked)))
-    site.store.settle({asked.fields["receipt"][0], asked.fields["saved"]})
+    site.store.settle({asked.fields["receipt"][0], *asked.fields["saved"]})
     return Parcel()
 
 

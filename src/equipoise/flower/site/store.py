@@ -1,8 +1,8 @@
 """The stored state of a site: files, because the process that answers a message ends with it.
 
 A message names the state it builds on by a receipt: its round and its hash. The states before and after the last visit are
-both stored until the server lets the site train again and names one of them: it may not have used the answer. The state of
-the server's last checkpoint is also stored, because the server may resume from it.
+both stored until the server lets the site train again and names one of them: it may not have used the answer. The states of
+the checkpoints that the server keeps are also stored, because the server may resume from each.
 """
 
 from __future__ import annotations
