@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from equipoise.core import wire
 from equipoise.core.rule import State
+from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
+RAW = "equipoise.bytes"  # how tensors travel, where Flower's own arrays say "numpy.ndarray"
 VERSION = 3  # of these messages: both ends must have the same
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
@@ -43,7 +44,9 @@ class Parcel:
 
     def records(self) -> RecordDict:
         """The message as Flower sends it."""
-        arrays = {key: Array(x.detach().cpu().contiguous().numpy()) for key, x in self.tensors.items()}
+        arrays = {
+            key: Array(NAMES[x.dtype], tuple(x.shape), RAW, bytes(as_bytes(x))) for key, x in self.tensors.items()
+        }
         fields = json.dumps({"version": VERSION, **self.fields}, allow_nan=True)
         return RecordDict({"fields": ConfigRecord({"json": fields}), "tensors": ArrayRecord(arrays)})
 
@@ -57,15 +60,21 @@ class Parcel:
         """
         try:
             fields = json.loads(str(records.config_records["fields"]["json"]))
-            tensors = {key: torch.from_numpy(array.numpy()) for key, array in records.array_records["tensors"].items()}
-            version = fields.pop("version")
+            if (version := fields.pop("version")) != VERSION:
+                raise CodecError(
+                    f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
+                )
+            return Parcel(fields, {key: _tensor(x) for key, x in records.array_records["tensors"].items()})
+        except CodecError:
+            raise
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
-        if version != VERSION:
-            raise CodecError(
-                f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
-            )
-        return Parcel(fields, tensors)
+
+
+def _tensor(array: Array) -> Tensor:
+    if array.stype != RAW:
+        raise ValueError(f"an array as {array.stype!r}")
+    return from_bytes(array.data, array.dtype, array.shape)
 
 
 # trees of tensors, of which what is private stays where it is
