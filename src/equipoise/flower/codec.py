@@ -16,7 +16,6 @@ from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
-RAW = "equipoise.bytes"  # how tensors travel, where Flower's own arrays say "numpy.ndarray"
 VERSION = 3  # of these messages: both ends must have the same
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
@@ -44,9 +43,8 @@ class Parcel:
 
     def records(self) -> RecordDict:
         """The message as Flower sends it."""
-        arrays = {
-            key: Array(NAMES[x.dtype], tuple(x.shape), RAW, bytes(as_bytes(x))) for key, x in self.tensors.items()
-        }
+        tensors = self.tensors.items()
+        arrays = {key: Array(NAMES[x.dtype], tuple(x.shape), "bytes", bytes(as_bytes(x))) for key, x in tensors}
         fields = json.dumps({"version": VERSION, **self.fields}, allow_nan=True)
         return RecordDict({"fields": ConfigRecord({"json": fields}), "tensors": ArrayRecord(arrays)})
 
@@ -60,21 +58,14 @@ class Parcel:
         """
         try:
             fields = json.loads(str(records.config_records["fields"]["json"]))
-            if (version := fields.pop("version")) != VERSION:
-                raise CodecError(
-                    f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
-                )
-            return Parcel(fields, {key: _tensor(x) for key, x in records.array_records["tensors"].items()})
-        except CodecError:
-            raise
+            if (version := fields.pop("version")) == VERSION:
+                arrays = records.array_records["tensors"].items()
+                return Parcel(fields, {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays})
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
-
-
-def _tensor(array: Array) -> Tensor:
-    if array.stype != RAW:
-        raise ValueError(f"an array as {array.stype!r}")
-    return from_bytes(array.data, array.dtype, array.shape)
+        raise CodecError(
+            f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
+        )
 
 
 # trees of tensors, of which what is private stays where it is
@@ -110,10 +101,7 @@ def unpacked(parcel: Parcel, name: str, n_rules: int, hide: Hide) -> list[State]
             hidden = hide((n,))
             if hidden is None or x.shape[-1:] != (int((~hidden).sum()),):
                 raise CodecError(f"{name} {own!r} does not have the public coordinates of this network.")
-            shown = ~hidden
-            whole = x.new_zeros(*x.shape[:-1], n)
-            whole[..., shown] = x
-            x = whole
+            x = x.new_zeros(*x.shape[:-1], n).masked_scatter(~hidden, x)
         states[int(rule)][own] = x
     return states
 

@@ -146,16 +146,13 @@ class Sites:
         else:
             public = vector if shown is None else vector[shown]
             token, base = self._bases.get(m, (None, None))
-            if base is not None and torch.equal(base, public):
-                parts, fields["model"] = change(public, base), {"base": token, "keep": token}
-            elif not keep:
-                parts = {"values": public}
-            else:
+            known = base is not None and torch.equal(base, public)
+            parts = change(public, base if keep or known else None)
+            fields["model"] = {} if parts.keys() == {"values"} else {"base": token}
+            if keep and not known:
                 self._count += 1
                 new = f"{time.time_ns():x}-{self._count}"  # never one that a site has from an earlier process
-                parts = change(public, base)
-                fields["model"] = {"base": None if parts.keys() == {"values"} else token, "keep": new}
-                self._bases[m] = new, public
+                fields["model"]["keep"], self._bases[m] = new, (new, public)
         return {f"model/{name}": x for name, x in parts.items()}
 
 
