@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 from torch import nn
@@ -37,6 +38,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, RunError, configure
 from equipoise.system import own_code
 from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.tensor_files import TYPES
 from helpers import (
     UNEQUAL,
     KeepHead,
@@ -637,6 +639,53 @@ def test_another_version_is_told(tmp_path: Path) -> None:
     records.config_records["fields"]["json"] = json.dumps({**told, "version": VERSION + 1})
     with pytest.raises(CodecError, match="install the same Equipoise everywhere"):
         Parcel.of(records)
+    records.array_records["tensors"]["x"] = Array("object", (1,), "of another version", b"")  # it is not looked at
+    with pytest.raises(CodecError, match="install the same Equipoise everywhere"):
+        Parcel.of(records)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        Array("F32", (3,), "bytes", bytes(11)),
+        Array("F32", (2,), "bytes", bytes(12)),
+        Array("F32", (-3,), "bytes", bytes(12)),
+        Array("F32", (2**62, 12), "bytes", bytes(48)),
+        Array("F32", (2**80, 0), "bytes", b""),
+        Array("object", (1,), "bytes", bytes(8)),
+        Array(np.zeros(3, np.float32)),
+        Array(np.array(["text"])),
+    ],
+)
+def test_an_array_that_is_none_is_refused(array: Array) -> None:
+    records = Parcel({"a": 1}).records()
+    records.array_records["tensors"]["x"] = array
+    with pytest.raises(CodecError, match="cannot be read"):
+        Parcel.of(records)
+
+
+def test_a_message_holds_tensors_of_any_type_and_shape() -> None:
+    tensors = {name: torch.ones(2, 3).to(dtype).t() for name, dtype in TYPES.items()}
+    tensors |= {"number": torch.tensor(2.5), "empty": torch.zeros(0, 4), "stretched": torch.ones(1).expand(4)}
+    parcel = Parcel({"a": [1, None]}, tensors)
+    found = Parcel.of(parcel.records())
+    assert found.fields == parcel.fields
+    assert found.nbytes == parcel.nbytes
+    assert {name: (x.dtype, x.tolist()) for name, x in found.tensors.items()} == {
+        name: (x.dtype, x.tolist()) for name, x in tensors.items()
+    }
+
+
+def test_a_model_is_kept_only_where_its_change_may_be_sent(tmp_path: Path) -> None:
+    """Of fedavg every entry counts as sent in every round, also where a unit that never fires keeps its weights."""
+    for method, kept in (("fedavg", False), ("fedave", True)):
+        net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+        with torch.no_grad():
+            net[0].bias[:4] = -1e3
+        fed = consortium(method, net=net, states=tmp_path / method, participation=1.0)
+        fed.fit(2, progress=False)
+        assert any((tmp_path / method).rglob("base.safetensors")) == kept
+        assert [r["sent"]["train"]["down"] for r in fed.records] == [r["bytes"]["down"] for r in fed.records]
 
 
 def test_the_state_of_a_client_whose_answer_was_not_used_does_not_move(tmp_path: Path) -> None:

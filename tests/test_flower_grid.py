@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from equipoise.flower import InProcessGrid
-from equipoise.flower.grid import quick
+from equipoise.flower.grid import SLOWLY_READ, SLOWLY_WRITTEN, copied, read, written
 
 ARRAYS = {
     "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -27,32 +27,65 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_are_read_as_flower_reads_them(name: str) -> None:
-    sent = Array(ARRAYS[name])
-    got = quick(RecordDict({"a": ArrayRecord({"x": sent})})).array_records["a"]["x"]
-    one, two = sent.numpy(), got.numpy()
+def test_arrays_are_written_and_read_as_flower_does(name: str) -> None:
+    sent, got = SLOWLY_WRITTEN(ARRAYS[name]), written(ARRAYS[name])
+    assert got == sent
+    assert type(got) is type(sent)
+    assert got.object_id == sent.object_id
+    one, two = SLOWLY_READ(sent), read(got)
     assert one.dtype == two.dtype
     assert one.shape == two.shape
     assert one.tobytes() == two.tobytes()
-    assert got == sent
-    assert sent == got
     two[...] = two[...]  # it may be written to, and is the reader's own
-    assert not np.shares_memory(two, got.numpy())
-    assert got.object_id == sent.object_id
+    assert not np.shares_memory(two, read(got))
+
+
+def test_what_cannot_be_written_is_refused_as_by_flower() -> None:
+    for function in (SLOWLY_WRITTEN, written):
+        with pytest.raises(ValueError, match="allow_pickle"):
+            function(np.array([{}]))
+    later = np.ones(3)
+    array = written(later)
+    later += 1  # what was sent stays as it was
+    assert read(array).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY", Array(np.zeros(3)).data[:-1], Array(np.zeros(4)).data])
 def test_bytes_that_are_no_such_array_end_as_with_flower(data: bytes) -> None:
-    sent = Array("float64", (3,), "numpy.ndarray", data)
-    got = quick(RecordDict({"a": ArrayRecord({"x": sent})})).array_records["a"]["x"]
-
-    def read(array: Array) -> Any:
+    def outcome(how: Any) -> Any:
         try:
-            return array.numpy().tolist()
-        except (ValueError, EOFError):
-            return "not an array"
+            return how(Array("float64", (3,), "numpy.ndarray", data)).tolist()
+        except (ValueError, EOFError) as error:
+            return str(error)
 
-    assert read(got) == read(sent)
+    assert outcome(read) == outcome(SLOWLY_READ)
+    with pytest.raises(TypeError, match="Unsupported serialization type"):
+        read(Array("float64", (3,), "else", data))
+
+
+def test_records_are_the_receivers_own() -> None:
+    sent = RecordDict({"a": ArrayRecord([np.ones(2)]), "told": ConfigRecord({"list": [1], "x": 1})})
+    got = copied(sent)
+    assert got == sent
+    got.array_records["a"].to_numpy_ndarrays(keep_input=False)  # which empties the record
+    got.config_records["told"]["list"].append(2)  # type: ignore[union-attr]
+    got.config_records["told"]["x"] = 2
+    assert list(sent.array_records["a"]) == ["0"]
+    assert dict(sent.config_records["told"]) == {"list": [1], "x": 1}
+
+
+def test_what_goes_to_many_is_not_shared_by_them() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = message.content.array_records["a"].to_numpy_ndarrays(keep_input=False)
+        return Message(RecordDict({"a": ArrayRecord(arrays)}), reply_to=message)
+
+    grid = InProcessGrid(app, [{}] * 3, {})
+    sent = RecordDict({"a": ArrayRecord([np.ones(2)])})
+    replies = grid.send_and_receive([Message(sent, node, "train") for node in grid.get_node_ids()])
+    assert [reply.content.array_records["a"]["0"].numpy().tolist() for reply in replies] == 3 * [[1, 1]]
 
 
 def test_an_app_that_is_not_ours() -> None:

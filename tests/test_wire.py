@@ -36,6 +36,14 @@ def test_the_form_of_a_change() -> None:
     ]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_change_of_another_type(dtype: torch.dtype) -> None:
+    old = vector(64).to(dtype)
+    new = torch.where(torch.arange(64) % 2 == 0, old, old + 1)[::2].contiguous()
+    new[::3] += 1
+    assert torch.equal(wire.unpack_change(wire.pack_change(new, old[::2]), old[::2]), new)
+
+
 def test_a_change_of_another_width() -> None:
     old = vector(64).double()
     new = old.clone()

@@ -17,6 +17,13 @@ def _bits(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(mask.cpu().numpy()))
 
 
+def _taken(x: Tensor, mask: Tensor) -> Tensor:
+    """``x[mask]``, which takes NumPy a tenth of the time."""
+    if x.is_cpu and x.dtype != torch.bfloat16:
+        return torch.from_numpy(x.numpy()[mask.numpy()])
+    return x[mask]
+
+
 def _mask(bits: Tensor, n: int) -> Tensor:
     return torch.from_numpy(np.unpackbits(bits.cpu().numpy(), count=n).astype(bool)).to(bits.device)
 
@@ -30,7 +37,7 @@ def pack_submodel(vector: Tensor, units: Tensor, held: Tensor) -> Message:
     units : hidden units of the client, boolean [K].
     held : coordinates of the client, boolean [G].
     """
-    return {"values": vector[held], "units": _bits(units)}
+    return {"values": _taken(vector, held), "units": _bits(units)}
 
 
 def unpack_units(message: Message, n: int) -> Tensor:
@@ -50,12 +57,12 @@ def pack_change(new: Tensor, old: Tensor) -> Message:
     ``values`` with their positions (``index`` int32), with one bit for every entry (``bits``), or all values.
     """
     changed = new != old
-    form = _form(int(changed.sum()), len(new), new.element_size())
+    form = _form(int(changed.count_nonzero()), len(new), new.element_size())
     if form == "all":
         return {"values": new.clone()}
     if form == "index":
-        return {"values": new[changed], "index": changed.nonzero().flatten().int()}
-    return {"values": new[changed], "bits": _bits(changed)}
+        return {"values": _taken(new, changed), "index": changed.nonzero().flatten().int()}
+    return {"values": _taken(new, changed), "bits": _bits(changed)}
 
 
 def unpack_change(message: Message, old: Tensor) -> Tensor:

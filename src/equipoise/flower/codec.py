@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from equipoise.core import wire
 from equipoise.core.rule import State
+from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
@@ -43,7 +43,8 @@ class Parcel:
 
     def records(self) -> RecordDict:
         """The message as Flower sends it."""
-        arrays = {key: Array(x.detach().cpu().contiguous().numpy()) for key, x in self.tensors.items()}
+        tensors = self.tensors.items()
+        arrays = {key: Array(NAMES[x.dtype], tuple(x.shape), "bytes", bytes(as_bytes(x))) for key, x in tensors}
         fields = json.dumps({"version": VERSION, **self.fields}, allow_nan=True)
         return RecordDict({"fields": ConfigRecord({"json": fields}), "tensors": ArrayRecord(arrays)})
 
@@ -57,15 +58,14 @@ class Parcel:
         """
         try:
             fields = json.loads(str(records.config_records["fields"]["json"]))
-            tensors = {key: torch.from_numpy(array.numpy()) for key, array in records.array_records["tensors"].items()}
-            version = fields.pop("version")
+            if (version := fields.pop("version")) == VERSION:
+                arrays = records.array_records["tensors"].items()
+                return Parcel(fields, {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays})
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
-        if version != VERSION:
-            raise CodecError(
-                f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
-            )
-        return Parcel(fields, tensors)
+        raise CodecError(
+            f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
+        )
 
 
 # trees of tensors, of which what is private stays where it is
@@ -101,10 +101,7 @@ def unpacked(parcel: Parcel, name: str, n_rules: int, hide: Hide) -> list[State]
             hidden = hide((n,))
             if hidden is None or x.shape[-1:] != (int((~hidden).sum()),):
                 raise CodecError(f"{name} {own!r} does not have the public coordinates of this network.")
-            shown = ~hidden
-            whole = x.new_zeros(*x.shape[:-1], n)
-            whole[..., shown] = x
-            x = whole
+            x = x.new_zeros(*x.shape[:-1], n).masked_scatter(~hidden, x)
         states[int(rule)][own] = x
     return states
 

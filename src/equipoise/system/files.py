@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PART = ".part"  # ends the name of a file that is being written
@@ -17,13 +17,15 @@ def cache_directory() -> Path:
     return Path(chosen) if chosen else Path("~/.cache/equipoise").expanduser()
 
 
-def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, private: bool = False) -> Path:
+def write_atomically(
+    path: str | os.PathLike[str], content: str | bytes | Sequence[bytes | memoryview], *, private: bool = False
+) -> Path:
     """Write a file so that a reader, or a crash, sees the old or the new content; return the path.
 
     Parameters
     ----------
     path : the file to write; missing parent directories are made.
-    content : its whole content; text is written as UTF-8.
+    content : its whole content, or the parts of it in order; text is written as UTF-8.
     private : only the owner may read the file, at any moment.
 
     Raises
@@ -36,7 +38,8 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, priv
     try:
         temporary.touch(0o600 if private else 0o666)
         with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            content = content.encode() if isinstance(content, str) else content
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

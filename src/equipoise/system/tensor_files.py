@@ -1,29 +1,87 @@
-"""Files of named tensors, written as a whole and identified by the hash of their content.
+"""Tensors as bytes, and files of named tensors, written as a whole and identified by the hash of their content.
 
-Checkpoints and the stored states of a site use them.
+Messages between sites hold such bytes. Checkpoints and the stored states of a site are such files, in the format of safetensors,
+written here from where the numbers lie: the library's own function makes two copies of them first.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from equipoise.system.files import write_atomically
+
+TYPES = {  # by their names in safetensors
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 class DamagedError(ValueError):
     """The content of a file is not what was written."""
 
 
-def packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
-    """The content of a file of tensors, no two of which share memory, and its SHA-256 in hexadecimal."""
-    content = save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
-    return content, hashlib.sha256(content).hexdigest()
+def as_bytes(x: Tensor) -> memoryview:
+    """The numbers of a tensor, row by row and little end first; of a contiguous one on a CPU not copied."""
+    flat = x.detach().cpu().contiguous().as_strided((x.numel(),), (1,))  # a single number may have any stride
+    return flat.view(torch.uint8).numpy().data
+
+
+def from_bytes(content: bytes, kind: str, shape: Sequence[int]) -> Tensor:
+    """A new tensor of what :func:`as_bytes` gave of one with the type ``kind``, one of :data:`TYPES`, and this shape.
+
+    Raises
+    ------
+    ValueError : they do not belong together.
+    """
+    dtype = TYPES.get(kind)
+    if dtype is None or len(shape) > 64 or any(n < 0 for n in shape):
+        raise ValueError(f"no tensor is of type {kind!r} and shape {list(shape[:8])}")
+    if math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"{len(content)} bytes are not a tensor of type {kind} and shape {list(shape)}")
+    found = np.frombuffer(content, np.uint8)
+    if dtype == torch.bool:
+        found = found != 0  # another byte than 0 and 1 is none of torch's
+    x = torch.empty(shape, dtype=dtype)  # begins where torch lets tensors begin
+    x.view(-1).view(torch.uint8).numpy()[:] = found
+    return x
+
+
+def packed(tensors: Mapping[str, Tensor]) -> tuple[list[bytes | memoryview], str]:
+    """The parts of a file of tensors, in order, and its SHA-256 in hexadecimal."""
+    widest = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # so that all are aligned
+    ends = accumulate(x.nbytes for _, x in widest)
+    about = {
+        name: {"dtype": NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [end - x.nbytes, end]}
+        for (name, x), end in zip(widest, ends, strict=True)
+    }
+    head = json.dumps(about).encode()
+    head += b" " * (-len(head) % 8)
+    parts = [len(head).to_bytes(8, "little") + head, *(as_bytes(x) for _, x in widest)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return parts, digest.hexdigest()
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], *, private: bool = False) -> str:

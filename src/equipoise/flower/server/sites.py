@@ -111,9 +111,9 @@ class Sites:
         }
         messages, fields["cut"] = self.messages(job, row)
         units = None if job.units is None else job.units[row]
-        model = self.model(
-            m, job.received[row], job.private, units, None if job.held is None else job.held[row], fields
-        )
+        held = None if job.held is None else job.held[row]
+        again = any(overrides(rule, "reward") for rule in job.rules)  # else every entry changes until the next round
+        model = self.model(m, job.received[row], job.private, units, held, fields, keep=again)
         if receipt.t < 0 and _stateful(job):
             fields["first"] = job.private is None and torch.equal(job.received[row], job.model.initial)
             if not fields["first"]:
@@ -133,10 +133,11 @@ class Sites:
         units: Tensor | None,
         held: Tensor | None,
         fields: dict[str, Any],
+        keep: bool = True,
     ) -> dict[str, Tensor]:
         """The message with a model [G] for client ``m``: its submodel, or the change of the model that it stores.
 
-        What the client needs to read it is added to ``fields``.
+        What the client needs to read it is added to ``fields``. Only what it is told to ``keep`` is the base of a later change.
         """
         fields["model"] = {}
         shown = None if private is None else ~private
@@ -145,14 +146,13 @@ class Sites:
         else:
             public = vector if shown is None else vector[shown]
             token, base = self._bases.get(m, (None, None))
-            if base is not None and torch.equal(base, public):
-                parts, fields["model"] = change(public, base), {"base": token, "keep": token}
-            else:
+            known = base is not None and torch.equal(base, public)
+            parts = change(public, base if keep or known else None)
+            fields["model"] = {} if parts.keys() == {"values"} else {"base": token}
+            if keep and not known:
                 self._count += 1
                 new = f"{time.time_ns():x}-{self._count}"  # never one that a site has from an earlier process
-                parts = change(public, base)
-                fields["model"] = {"base": None if parts.keys() == {"values"} else token, "keep": new}
-                self._bases[m] = new, public
+                fields["model"]["keep"], self._bases[m] = new, (new, public)
         return {f"model/{name}": x for name, x in parts.items()}
 
 

@@ -121,11 +121,7 @@ class Site:
 
     def _whole(self, public: Tensor) -> Tensor:
         private = self.trial.private
-        if private is None:
-            return public
-        vector = self.trial.setup.initial.clone()
-        vector[~private] = public
-        return vector
+        return public if private is None else self.trial.setup.initial.masked_scatter(~private, public)
 
     def _base(self, fields: Mapping[str, Any]) -> Tensor | None:
         """The stored vector that a change in a message refers to.
@@ -152,7 +148,7 @@ class Site:
                 raise CodecError("the submodel does not have the size of its hidden units.")
             return wire.unpack_submodel(parts, shown), units
         public = changed(parts, self._base(fields), self._public(trial.setup.initial))
-        if fields.get("keep") not in (None, fields.get("base")):
+        if "keep" in fields:
             self.store.keep_base(fields["keep"], public)
         return self._whole(public), None
 
