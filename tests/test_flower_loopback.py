@@ -86,7 +86,7 @@ def blobs(directory: Path) -> dict[str, Any]:
 def lines(directory: Path) -> list[dict[str, Any]]:
     """The records of a run without what depends on how it was made: its times, and what sites and server exchanged."""
     rows = [json.loads(row) for row in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "sent", "hash")} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "times", "sent", "hash")} for row in rows]
 
 
 def simulated(

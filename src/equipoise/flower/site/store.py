@@ -121,7 +121,7 @@ class Store:
             return Receipt(t)
         # the server sees the hash, from which it must not be able to guess the state
         salt = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
-        return Receipt(t, bytes.fromhex(tensor_files.write(self._state(t), {SALT: salt, **_cloned(state)})))
+        return Receipt(t, bytes.fromhex(_written(self._state(t), {SALT: salt, **state})))
 
     # the last received model, so that the server needs to send only changes
     def base(self, token: str) -> Tensor | None:
@@ -133,16 +133,16 @@ class Store:
 
     def keep_base(self, token: str, vector: Tensor) -> None:
         """Store a vector [n] in place of the earlier one."""
-        tensor_files.write(self.directory / "base.safetensors", {token: vector.clone()})
+        _written(self.directory / "base.safetensors", {token: vector})
 
     def keep_model(self, state_dict: Mapping[str, Tensor]) -> None:
         """Write the network's state dictionary."""
-        tensor_files.write(self.directory / "model.safetensors", _cloned(state_dict))
+        _written(self.directory / "model.safetensors", state_dict)
 
 
-def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, of which no two share memory."""
-    return {name: x.clone() for name, x in tensors.items()}
+def _written(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write tensors, some of which may share memory, for the site alone; returns their SHA-256."""
+    return tensor_files.write(path, {name: x.clone() for name, x in tensors.items()}, private=True)
 
 
 def _plain(name: str) -> str:
