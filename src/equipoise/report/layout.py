@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -392,11 +393,11 @@ def every_site(comparison: Comparison) -> Sheet | None:
     rows, several = [], len(comparison.histories) > 1
     for history in comparison.histories:
         for site in at_sites(history.records, history.client_names):
-            known = [[x for x in of if x is not None] for of in (site.training, site.answered)]
+            known = [[x for x in of if x is not None] for of in [*zip(*site.answers, strict=True)][1:] or ((), ())]
             times = [number(float(np.median(of))) if of else UNDEFINED for of in known]
-            left_out = str(len(site.left_out)), (site.left_out or [UNDEFINED])[-1]
+            left_out = str(len(site.left_out)), shorten((site.left_out or [UNDEFINED])[-1], 60, placeholder=" …")
             name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
-            rows.append((name, tuple(map(Cell, (str(len(site.rounds)), *times, *map(size, site.sent), *left_out)))))
+            rows.append((name, tuple(map(Cell, (str(len(site.answers)), *times, *map(size, site.sent), *left_out)))))
     text = (
         "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it says, and from asking to answer, as "
         "the server measures; the difference is transfer and waiting. Bytes of all tensors in messages, also for tests. A site is left out of "

@@ -413,8 +413,8 @@ def change(path: Path, what: Callable[[Memory], tuple[Memory, Result]]) -> Resul
     MaskError : the file is damaged, or can be read by others.
     """
     make_private(path.parent)
-    path.with_suffix(".lock").touch(0o600)
     with locked(path.with_suffix(".lock"), wait=True):
+        path.with_suffix(".lock").chmod(0o600)
         before = _read(path)
         after, result = what(before or Memory(secrets.token_bytes(32).hex()))
         if after != before:

@@ -81,8 +81,9 @@ class Sites:
                 else:
                     counts[m][1] += answer.nbytes
                     if kind in ("train", "train.masked"):
-                        waited, said = time.monotonic() - began[m], answer.fields.get("seconds")
-                        known = type(said) in (int, float) and 0 <= said <= waited  # what a site says may be anything
+                        waited = time.monotonic() - began[m]
+                        said: Any = answer.fields.get("seconds")  # anything: the site says it
+                        known = type(said) in (int, float) and 0 <= said <= waited
                         self.times[m] = round(said, 4) if known else None, round(waited, 4)
                 if answer == LOST and not last:
                     rest.append(m)
