@@ -103,7 +103,7 @@ def make_client_app(
             try:
                 asked = Parcel.of(message.content)
                 about["experiment"] = asked.fields["experiment"]["name"]
-                about |= {"round": asked.fields["t"]} if kind.startswith("train") else {}
+                about |= {"round": asked.fields.get("t")} if kind.startswith("train") else {}
                 reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
                 reply.fields["name"] = name
             except (SiteError, StoreError, CodecError) as error:
