@@ -236,7 +236,7 @@ def test_a_run_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
     machines.serve()
     one, two = (
         [
-            {k: v for k, v in json.loads(line).items() if k not in ("seconds", "sent", "hash")}
+            {k: v for k, v in json.loads(line).items() if k not in ("seconds", "times", "sent", "hash")}
             for line in (m.run / "metrics.jsonl").read_text().splitlines()
         ]
         for m in (whole, machines)
@@ -283,8 +283,8 @@ def test_another_run_in_the_directory_is_an_error(tmp_path: Path) -> None:
 def test_sites_are_ordered_by_name_and_not_by_arrival(tmp_path: Path) -> None:
     one = Machines(tmp_path / "one").serve()
     two = Machines(tmp_path / "two", sites=("east", "south", "north")).serve()
-    assert [{k: v for k, v in r.items() if k != "seconds"} for r in one.records] == [
-        {k: v for k, v in r.items() if k != "seconds"} for r in two.records
+    assert [{k: v for k, v in r.items() if k not in ("seconds", "times")} for r in one.records] == [
+        {k: v for k, v in r.items() if k not in ("seconds", "times")} for r in two.records
     ]
     assert sorted(["site-10", "site-2", "a", "B-1"], key=natural) == ["B-1", "a", "site-2", "site-10"]
 
@@ -755,7 +755,7 @@ def test_a_lost_model_is_sent_whole_again(tmp_path: Path) -> None:
         return reply
 
     history = machines.serve(Changed(machines, removes))
-    strip = lambda h: [{k: v for k, v in r.items() if k not in ("seconds", "sent")} for r in h.records]  # noqa: E731
+    strip = lambda h: [{k: v for k, v in r.items() if k not in ("seconds", "times", "sent")} for r in h.records]  # noqa: E731
     assert strip(plain) == strip(history)
 
 
@@ -1013,7 +1013,7 @@ def test_the_command_line_runs_a_scenario_between_sites(tmp_path: Path) -> None:
             with pytest.raises(KeyboardInterrupt):
                 runs.execute(directory, progress=False, on_round=stop)
         history = runs.execute(directory, progress=False)
-        sent = ("seconds", "sent", "losses")  # and what sites keep
+        sent = ("seconds", "times", "sent", "losses")  # and what sites keep
         kept.append([{k: v for k, v in r.items() if k not in sent} for r in history.records])
     assert kept[0] == kept[1]
     with pytest.raises(RunError, match=r"with them\. Run it with another engine"):

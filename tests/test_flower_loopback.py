@@ -86,7 +86,7 @@ def blobs(directory: Path) -> dict[str, Any]:
 def lines(directory: Path) -> list[dict[str, Any]]:
     """The records of a run without what depends on how it was made: its times, and what sites and server exchanged."""
     rows = [json.loads(row) for row in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "sent", "hash")} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "times", "sent", "hash")} for row in rows]
 
 
 def simulated(
@@ -150,7 +150,8 @@ def test_two_sites_without_encryption(tmp_path: Path, cache: Path) -> None:
     project.init(tmp_path / "app", 2)
     run = tmp_path / "run"
     with LocalFederation(tmp_path / "local", tmp_path / "app", 2) as local:
-        assert_completed(local.run({"rounds": 1, "run-dir": str(run)}, limit=LIMIT), local)
+        assert_completed(local.run({"rounds": 1, "run-dir": str(run), "log": "json"}, limit=LIMIT), local)
+        said = [json.loads(line) for line in local.log("run").splitlines() if line.startswith("{")]
         failed = local.run({"sites": "site-7", "wait": 0.5, "run-dir": str(tmp_path / "other")}, limit=LIMIT)
     assert_nothing_runs(local)
     assert failed.finished
@@ -161,6 +162,21 @@ def test_two_sites_without_encryption(tmp_path: Path, cache: Path) -> None:
     (record,) = lines(run)
     assert record["groups"].keys() == {"site-0", "site-1"}
     assert "quarantined" not in record
+    assert [line["message"][:16] for line in said if line.get("round") == 0] == ["round 1: 2 sites"]
+    (times,) = [json.loads(row)["times"] for row in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 < site < answered for site, answered in zip(times["site"], times["answered"], strict=True))
+    assert "equipoise_site_training_seconds" in (run / "metrics.prom").read_text()
+    ours = [
+        path for name in ("*.log", "*.toml", "sites/**/*", "home/config.toml") for path in local.directory.glob(name)
+    ]
+    assert {path.name for path in ours} >= {
+        "site-0.log",
+        "superlink.log",
+        "run.log",
+        "site-1.toml",
+        "model.safetensors",
+    }
+    assert not [path for path in (local.directory, *ours) if path.stat().st_mode & 0o077]
 
 
 @pytest.mark.slow

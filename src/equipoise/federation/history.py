@@ -109,6 +109,8 @@ class History:
           the update entries that agree with 0, 1, ..., n of n rounds.
         - `"bytes"`: `{"down": [M], "up": [M], "full": int}`, what the clients in ids received and sent, and the size of
           the whole model.
+        - `"sent"`: of sites, by kind of message `{"down": [N], "up": [N]}`, bytes of tensors in messages; `"times"`: `{"site": [M],
+          "answered": [M]}`, seconds of training, as the clients in ids say, and until they answered; null where not known.
         - `"units"`: where clients hold parts of the model, `{"held": [[hidden units of each group] per client]}`, and in
           rounds in which they changed `"bits"`: per client the hexadecimal digits of `numpy.packbits` over all units.
     meta

@@ -47,9 +47,11 @@ from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_si
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.own import divided
+from equipoise.report.sites import prometheus
 from equipoise.system import own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, sweep, write_atomically
+from equipoise.system.logs import logging_as
 from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
 
 log = logging.getLogger(__name__)
@@ -101,16 +103,20 @@ def make_client_app(
     def answered(message: Message, context: Context) -> Message:
         kind, name = message.metadata.message_type, _name(context)
         named = {"name": name} if kind == "query.describe" else {}  # later the server knows the name
-        try:
-            asked = Parcel.of(message.content)
-            reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
-            reply.fields["name"] = name
-        except (SiteError, StoreError, CodecError) as error:
-            log.error("%s, %s: %s", name, kind, error)
-            reply = Parcel({"error": str(error), **named})
-        except Exception as error:  # its text stays in the site's log
-            log.exception("%s, %s", name, kind)
-            reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})
+        about: dict[str, Any] = {"site": name, "kind": kind}
+        with logging_as(str({**context.run_config, **context.node_config}.get("log", "text")), about):
+            try:
+                asked = Parcel.of(message.content)
+                about["experiment"] = asked.fields["experiment"]["name"]
+                about |= {"round": asked.fields.get("t")} if kind.startswith("train") else {}
+                reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
+                reply.fields["name"] = name
+            except (SiteError, StoreError, CodecError) as error:
+                log.error("%s, %s: %s", name, kind, error)
+                reply = Parcel({"error": str(error), **named})
+            except Exception as error:  # its text stays in the site's log
+                log.exception("%s, %s", name, kind)
+                reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})
         return Message(reply.records(), reply_to=message)
 
     for kind in (*KINDS, *masked_site.KINDS):
@@ -196,7 +202,11 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
     try:
         with locked(directory / ".lock"):
             torch.set_num_threads(settings.threads)
-            return _serve(grid, task, settings, directory, method)
+            sweep(directory)
+            made = Method.of(method if method is not None else settings.method)
+            name, known = _identify(directory, settings, made)
+            with logging_as(settings.log, {"experiment": name}):
+                return _serve(grid, task, settings, directory, made, name, known)
     except BlockingIOError as error:
         raise SitesError(
             f"Process {error} is at {directory} already. Choose another run-dir, or stop it first."
@@ -205,10 +215,9 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
         torch.set_num_threads(threads)
 
 
-def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, method: Any) -> History:
-    sweep(directory)
-    made = Method.of(method if method is not None else settings.method)
-    name, known = _identify(directory, settings, made)
+def _serve(
+    grid: Grid, task: Task, settings: AppSettings, directory: Path, made: Method, name: str, known: list[Known]
+) -> History:
     fields = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
     log.info("%s: waiting for sites", directory)
@@ -230,12 +239,17 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, metho
     fed.prepare(settings.rounds, progress=False)
     meta = {**environment(), **fed.history.meta, "rounds": settings.rounds}
     write_atomically(directory / "manifest.json", sealed_json(meta))
+
+    def tell(record: Mapping[str, Any]) -> None:
+        log.info("%s", log_line(record), extra={"about": {"round": record["round"]}})
+        write_atomically(directory / "metrics.prom", prometheus(fed.records, fed.names, settings.rounds, name))
+
     if rest > 0:
         fed.fit(
             rest,
             directory=directory,
             progress=False,
-            on_round=lambda record: log.info("%s", log_line(record)),
+            on_round=tell,
             stop=EarlyStopping.of(settings),
             keep_checkpoints=settings.keep_checkpoints,
         )

@@ -9,7 +9,8 @@ from typing import Any
 
 from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings, simulated
 from equipoise.system import own_code
-from equipoise.system.ranges import misfit, number, text
+from equipoise.system.logs import FORMS
+from equipoise.system.ranges import choice, misfit, number, text
 
 OF_SITES = ("engine", "chunk", "device", "track", "measures")  # settings of which each site has its own, or none
 ON_SERVER = (
@@ -22,6 +23,7 @@ ON_SERVER = (
     "run_dir",
     "keep_checkpoints",
     "from_round",
+    "log",
 )  # settings on which no result depends
 
 
@@ -36,6 +38,7 @@ class AppSettings(Settings, RunSettings):
     with. ``secure`` lets the server see sums of the sites' updates only. ``max_samples`` is the largest number of samples that a
     site may say it has: it may decide its weight. ``norm_limit`` is on here; a large number lets everything through.
     ``from_round`` (from 0) is done again, with all later ones, if the state before it is one of the ``keep_checkpoints`` that are kept.
+    ``log`` is the form of log lines, here and at the sites.
     """
 
     secure: bool = False
@@ -49,6 +52,7 @@ class AppSettings(Settings, RunSettings):
     deadline: float = number(600.0, 0, above=True, below=True)
     poll: float = number(0.3, 0, above=True, below=True)
     run_dir: str = text("runs/flower")
+    log: str = choice(*FORMS)
 
     def __post_init__(self) -> None:
         check_settings(self)

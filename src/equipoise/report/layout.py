@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import holm
 from equipoise.report import sentences
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, size
+from equipoise.report.sites import at_sites
 from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, over_seeds, tables
 
 if TYPE_CHECKING:
@@ -384,6 +386,25 @@ def who_was_there(comparison: Comparison) -> Sheet | None:
     rows = tuple((name, tuple(Cell(number(float(x), 1)) for x in of)) for name, of in shares.items())
     head = "Group" if len(set(comparison.histories[0].client_groups)) > 1 else "Client"
     return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, head)
+
+
+def every_site(comparison: Comparison) -> Sheet | None:
+    """How every site of a deployed run did; None of simulations, and for very many sites."""
+    rows, several = [], len(comparison.histories) > 1
+    for history in comparison.histories:
+        for site in at_sites(history.records, history.client_names):
+            known = [[x for x in of if x is not None] for of in [*zip(*site.answers, strict=True)][1:] or ((), ())]
+            times = [number(float(np.median(of))) if of else UNDEFINED for of in known]
+            left_out = str(len(site.left_out)), shorten((site.left_out or [UNDEFINED])[-1], 60, placeholder=" …")
+            name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
+            rows.append((name, tuple(map(Cell, (str(len(site.answers)), *times, *map(size, site.sent), *left_out)))))
+    text = (
+        "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it says, and from asking to answer, as "
+        "the server measures; the difference is transfer and waiting. Bytes of all tensors in messages, also for tests. A site is left out of "
+        "a round if it fails, is late, or sends what cannot be used."
+    )
+    titles = ("rounds", "training, s", "answered, s", "down", "up", "left out", "last reason")
+    return _block("sites", "Sites", Grid(titles, tuple(rows)), text, head="Site") if 0 < len(rows) <= MANY else None
 
 
 def paired_tests(comparison: Numbers) -> list[PairedTests]:

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 PART = ".part"  # ends the name of a file that is being written
 
@@ -26,18 +27,19 @@ def write_atomically(
     ----------
     path : the file to write; missing parent directories are made.
     content : its whole content, or the parts of it in order; text is written as UTF-8.
-    private : only the owner may read the file, at any moment.
+    private : only the owner may read the file, at any moment, and the directories that are made for it.
 
     Raises
     ------
     OSError : a full disk or a directory that cannot be written; the old file stays.
     """
     path = Path(path)
+    if private:
+        make_private(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        temporary.touch(0o600 if private else 0o666)
-        with temporary.open("wb") as file:
+        with open_private(temporary) if private else temporary.open("wb") as file:
             content = content.encode() if isinstance(content, str) else content
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
@@ -46,6 +48,20 @@ def write_atomically(
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def make_private(path: Path) -> None:
+    """Make a directory, and those above it, where they are missing, for their owner only."""
+    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        missing.mkdir(0o700, exist_ok=True)
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Open a file to write it anew; only its owner may read it, even if others could before, where the file system has owners."""
+    file = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+    with contextlib.suppress(OSError):
+        path.chmod(0o600)
+    return file
 
 
 def sweep(directory: Path) -> None:

@@ -22,6 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from equipoise.flower.deploy import project
 from equipoise.flower.deploy.superlink import FlowerError
+from equipoise.system.files import make_private
 
 MISSING = "Ray is not installed. Install it: pip install 'equipoise[flower-sim]'."
 NEAR = {"poll": 0.05, "wait": 5.0, "deadline": 1e6}  # clients are local, and many wait for the same processors
@@ -139,7 +140,7 @@ class Virtual:
         name = list(self.sites)[k] if self.sites else f"site-{k}"
         own: dict[str, Any] = {"site": name, **self.node_config}
         if self.states is not None:
-            (self.states / name).mkdir(parents=True, exist_ok=True)
+            make_private(self.states / name)
             own["state-dir"] = str(self.states / name)
         node = {**context.node_config, **own, **self.sites.get(name, {})}
         given = replace(context, node_config=node, run_config=dict(self.run_config))

@@ -17,7 +17,7 @@ import tomli_w
 from equipoise.flower.deploy.certificates import key_problems, make_certificates, problems, site_names
 from equipoise.flower.deploy.processes import Processes
 from equipoise.flower.deploy.superlink import FlowerError, Outcome, SuperLink, environment
-from equipoise.system.files import locked
+from equipoise.system.files import locked, make_private, write_atomically
 
 HOST = "127.0.0.1"
 CONNECTION = "local"
@@ -29,7 +29,7 @@ class LocalFederation:
 
     One class of more than 150 lines, as all of it needs the ports, keys and connection that ``start`` makes.
 
-    Everything they write goes to ``directory``: logs, Flower's home and database, certificates, and under ``sites/`` what
+    Everything they write goes to ``directory``, for its owner only: logs, Flower's home and database, certificates, and under ``sites/`` what
     each site remembers. Nothing outside this machine can reach them, and no other SuperLink is touched.
 
     Parameters
@@ -95,7 +95,7 @@ class LocalFederation:
     # start and stop
     def start(self) -> None:
         """Start the SuperLink, register the sites where keys are used, start their SuperNodes, and wait for all."""
-        (self.directory / "home").mkdir(parents=True, exist_ok=True)
+        make_private(self.directory / "home")
         try:
             self._lock.enter_context(locked(self.directory / ".lock"))
         except BlockingIOError as error:
@@ -106,7 +106,7 @@ class LocalFederation:
         connection: dict[str, Any] = {"address": self.address}
         connection |= {"root-certificates": str(self.certificates / "ca.crt")} if self.tls else {"insecure": True}
         settings = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        (self.directory / "home/config.toml").write_text(tomli_w.dumps(settings))
+        write_atomically(self.directory / "home/config.toml", tomli_w.dumps(settings), private=True)
         for old in self.directory.glob("superlink.db*"):  # of another time, with sites that are not there now
             old.unlink()
         self.start_server()
@@ -136,11 +136,10 @@ class LocalFederation:
         """Start a site's SuperNode, also again; ``key`` is the private key it logs in with (default: its own)."""
         number = self.sites.index(site)
         state = self.directory / "sites" / site
-        state.mkdir(parents=True, exist_ok=True)
+        make_private(state)
         node_config: dict[str, Any] = {"site": site, "partition-id": number, "num-partitions": len(self.sites)}
         node_config |= {"state-dir": str(state), **self._node_config.get(site, {})}
-        settings = self.directory / f"{site}.toml"
-        settings.write_text(tomli_w.dumps(node_config))
+        settings = write_atomically(self.directory / f"{site}.toml", tomli_w.dumps(node_config), private=True)
         arguments = [
             "--superlink",
             self.address,

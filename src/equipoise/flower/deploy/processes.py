@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from equipoise.flower.deploy.superlink import FlowerError, last_lines, program
+from equipoise.system.files import open_private
 
 
 class Processes:
@@ -30,7 +31,7 @@ class Processes:
 
     def start(self, name: str, what: str, arguments: Iterable[str]) -> None:
         """Start Flower's program ``what`` under a name."""
-        with (self.directory / f"{name}.log").open("wb") as file, _uninterrupted():
+        with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
             self._running[name] = subprocess.Popen(
                 [program(what), *arguments],
                 env=self.variables,

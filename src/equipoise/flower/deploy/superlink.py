@@ -18,6 +18,8 @@ from typing import Any
 
 import tomli_w
 
+from equipoise.system.files import open_private
+
 FLWR = ("1.41", "1.42")  # tested from the first on, and before the second
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 PATIENCE = 120.0  # seconds for one call of flwr, which takes some just to begin
@@ -155,7 +157,7 @@ class SuperLink:
         """
         began = time.monotonic()
         # One program that prints until the run ends: asking again and again would start a program each time.
-        with log.open("wb") as file:
+        with open_private(log) as file:
             arguments = [program("flwr"), "log", str(run), self.connection, "--stream"]
             stream = subprocess.Popen(arguments, env=self.variables, stdout=file, stderr=subprocess.STDOUT)
             try:

@@ -68,25 +68,25 @@ def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
     if "initial" in asked.tensors and not torch.equal(asked.tensors["initial"], site.trial.setup.initial):
         raise MaskError("Another first model was sent than the network here begins with.")
     try:
-        kept, receipt = _kept(site, asked)
+        kept, back = _kept(site, asked)
     except SiteError:
         opened = masked.remembered(_path(site)).opened.values()
         if this.round in (one.round for one in opened):  # noise would be drawn anew, and cancel over many answers
             name = site.trial.names[0]
             raise MaskError(f"{name} has unmasked round {this.round}, and has not its update any more.") from None
-        kept, receipt = _trained(site, asked, public)
-    return _masked(site, asked, node_config, kept, receipt)
+        kept, back = _trained(site, asked, public)
+    return _masked(site, asked, node_config, kept, back)
 
 
-def _trained(site: Site, asked: Parcel, public: Tensor) -> tuple[dict[str, Tensor], list[Any]]:
-    """Train from the ``public`` part of a model: what is summed, and the receipt of the site's state."""
+def _trained(site: Site, asked: Parcel, public: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Train from the ``public`` part of a model: what is summed, and what is answered: the receipt of the state, the seconds it took."""
     rest = {name: x for name, x in asked.tensors.items() if not name.startswith("model/")}
     clear = site.answer("train", Parcel({**asked.fields, "model": {}}, rest | {"model/values": public}))
     update = changed({name: x.cpu() for name, x in clear.part("model").items()}, public, public) - public
-    kept, receipt = {"update": update, **clear.part("reports")}, clear.fields["receipt"]
-    stored = kept | {"receipt": Receipt.read(receipt).tensors()["sha256"]}
+    kept, back = {"update": update, **clear.part("reports")}, {key: clear.fields[key] for key in ("receipt", "seconds")}
+    stored = kept | {"receipt": Receipt.read(back["receipt"]).tensors()["sha256"]}
     tensor_files.write(_cache(site), {_start(asked) + name: x for name, x in stored.items()}, private=True)
-    return kept, receipt
+    return kept, back
 
 
 def _again(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
@@ -94,8 +94,8 @@ def _again(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
     return _masked(site, asked, node_config, *_kept(site, asked))
 
 
-def _kept(site: Site, asked: Parcel) -> tuple[dict[str, Tensor], list[Any]]:
-    """What is stored of a round, of the model and state of a message: what is summed, and the receipt of the site's state.
+def _kept(site: Site, asked: Parcel) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What is stored of a round, of the model and state of a message: what is summed, and what is answered, as :func:`_trained` gives it.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def _kept(site: Site, asked: Parcel) -> tuple[dict[str, Tensor], list[Any]]:
     found = {name.removeprefix(start): x for name, x in stored.items() if name.startswith(start)}
     if "update" not in found:
         raise SiteError("has no update of this round any more.")
-    return found, Receipt(asked.fields["t"], found.pop("receipt").numpy().tobytes()).fields
+    return found, {"receipt": Receipt(asked.fields["t"], found.pop("receipt").numpy().tobytes()).fields}
 
 
 def _start(asked: Parcel) -> str:
@@ -147,7 +147,7 @@ KINDS: dict[str, Callable[[Site, Parcel, Mapping[str, Any]], Parcel]] = {
 
 
 def _masked(
-    site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor], receipt: list[Any]
+    site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor], back: Mapping[str, Any]
 ) -> Parcel:
     this, name = _sum(asked), site.trial.names[0]
     if type(this.round) is not int or type(this.number) is not int or this.limit != LIMIT:
@@ -187,7 +187,7 @@ def _masked(
     sent = masked.change(_path(site), told)
     if isinstance(sent, Exception):
         raise sent
-    return Parcel({"receipt": receipt, "shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
+    return Parcel({**back, "shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 
 def _content(

@@ -40,7 +40,7 @@ from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, 
 from torch import Tensor
 
 from equipoise.flower.secagg.masks import WORD, SecureSum, added
-from equipoise.system.files import locked, write_atomically
+from equipoise.system.files import locked, make_private, write_atomically
 
 Result = TypeVar("Result")
 SHARE = 4 + 48  # bytes of a share of a seed
@@ -412,8 +412,9 @@ def change(path: Path, what: Callable[[Memory], tuple[Memory, Result]]) -> Resul
     ------
     MaskError : the file is damaged, or can be read by others.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     with locked(path.with_suffix(".lock"), wait=True):
+        path.with_suffix(".lock").chmod(0o600)
         before = _read(path)
         after, result = what(before or Memory(secrets.token_bytes(32).hex()))
         if after != before:

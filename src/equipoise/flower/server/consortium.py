@@ -149,12 +149,16 @@ class Consortium:
         return all(site.tests for site in self.sites.known)
 
     def train(self, trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
-        """Let the sites of a round train, and the server aggregate."""
-        if self.masked is None:
-            return one_round(trial, now, rounds)
-        settings = replace(trial.settings, norm_limit=None)  # nobody sees a length
-        following, record = one_round(replace(trial, engine=self.masked.engine(trial), settings=settings), now, rounds)
-        return following, self.masked.recorded(trial, record)
+        """Let the sites of a round train, and the server aggregate; records the seconds of training and until a site answered."""
+        masked, times = self.masked, self.sites.times
+        times.clear()
+        if masked is not None:
+            settings = replace(trial.settings, norm_limit=None)  # nobody sees a length
+            trial = replace(trial, engine=masked.engine(trial), settings=settings)
+        following, record = one_round(trial, now, rounds)
+        site, answered = ([times.get(m, (None, None))[k] for m in record["ids"]] for k in (0, 1))
+        record |= {"times": {"site": site, "answered": answered}}
+        return following, masked.recorded(trial, record) if masked else record
 
     def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
         """Let the sites keep their states of these checkpoints, which the next message to each of them says."""

@@ -35,6 +35,7 @@ class Sites:
     exchange: Exchange
     roster: Roster = field(init=False)
     traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
+    times: dict[int, tuple[float | None, float]] = field(default_factory=dict)  # of training, see Consortium.train
     saved: list[list[int]] = field(default_factory=list)  # the rounds of each site's states in the checkpoints kept
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0
@@ -59,7 +60,7 @@ class Sites:
         deadline : seconds, > 0; default: that of the experiment.
         """
         self.roster.meet()
-        counts = self.traffic.setdefault(kind, {})
+        counts, began = self.traffic.setdefault(kind, {}), dict[int, float]()
         rest = list(clients)
         for last in (False, True):
             nodes = {m: self.roster.nodes.get(self.known[m].name) for m in rest}
@@ -69,6 +70,7 @@ class Sites:
             def part(node: int, here: Mapping[int, int] = here) -> Parcel:
                 parcel = make(here[node])
                 counts.setdefault(here[node], [0, 0])[0] += parcel.nbytes
+                began[here[node]] = time.monotonic()
                 return parcel
 
             rest = []
@@ -78,6 +80,11 @@ class Sites:
                     self._bases.pop(m, None)  # its stored model is unknown now: the next one is sent in full
                 else:
                     counts[m][1] += answer.nbytes
+                    if kind in ("train", "train.masked"):
+                        waited = time.monotonic() - began[m]
+                        said: Any = answer.fields.get("seconds")  # anything: the site says it
+                        known = type(said) in (int, float) and 0 <= said <= waited
+                        self.times[m] = round(said, 4) if known else None, round(waited, 4)
                 if answer == LOST and not last:
                     rest.append(m)
                 else:

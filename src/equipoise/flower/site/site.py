@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -277,7 +278,9 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         received = received.where(held, 0)
     messages = unpacked(asked, "messages", len(trial.method.rules), site._hide)
     job = site._job(fields["t"], fields["rounds"], fields["client"], received, states, messages, units, held)
+    began = time.monotonic()
     answer = _visited(site, job)
+    seconds = time.monotonic() - began
     trained, update = answer.trained[0], {}
     shown = None if trial.private is None else ~trial.private
     if trial.method.overriding("upload"):
@@ -291,7 +294,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     if trial.private is not None and own is not None:
         kept["own"] = (trained if held is None else torch.where(held, trained, own))[trial.private]
     receipt = site.store.keep(fields["t"], kept)
-    back = {"receipt": receipt.fields, "cut": cut}
+    back = {"receipt": receipt.fields, "cut": cut, "seconds": seconds}
     return Parcel(back, {f"model/{name}": x for name, x in update.items()} | sent)
 
 

@@ -122,7 +122,7 @@ class Store:
             return Receipt(t)
         # the server sees the hash, from which it must not be able to guess the state
         salt = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
-        return Receipt(t, bytes.fromhex(tensor_files.write(self._state(t), {SALT: salt, **state})))
+        return Receipt(t, bytes.fromhex(tensor_files.write(self._state(t), {SALT: salt, **state}, private=True)))
 
     # the last received model, so that the server needs to send only changes
     def base(self, token: str) -> Tensor | None:
@@ -134,11 +134,11 @@ class Store:
 
     def keep_base(self, token: str, vector: Tensor) -> None:
         """Store a vector [n] in place of the earlier one."""
-        tensor_files.write(self.directory / "base.safetensors", {token: vector})
+        tensor_files.write(self.directory / "base.safetensors", {token: vector}, private=True)
 
     def keep_model(self, state_dict: Mapping[str, Tensor]) -> None:
         """Write the network's state dictionary."""
-        tensor_files.write(self.directory / "model.safetensors", state_dict)
+        tensor_files.write(self.directory / "model.safetensors", state_dict, private=True)
 
 
 def _plain(name: str) -> str:

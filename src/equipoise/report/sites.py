@@ -1,0 +1,68 @@
+"""The sites of a deployed run, as those see them who keep it running."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Records = Sequence[Mapping[str, Any]]
+ESCAPED = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}  # in a label of Prometheus
+
+
+class AtSite(NamedTuple):
+    """What records say of a site: bytes down and up in all, why it was left out each time, and of every round it answered its
+    number, the seconds of training, as the site says, and those from asking to answer.
+    """
+
+    name: str
+    sent: list[int]
+    left_out: list[str]
+    answers: list[tuple[int, float | None, float | None]]
+
+
+def at_sites(records: Records, names: Sequence[str]) -> list[AtSite]:
+    """The sites of a run; none if its records have no ``times``, as clients of a simulation are no sites."""
+    found = [AtSite(name, [0, 0], [], []) for name in names if any("times" in record for record in records)]
+    for record in records if found else ():
+        unknown = [None] * len(record["ids"])
+        times = record.get("times", {"site": unknown, "answered": unknown})
+        for m, training, answered in zip(record["ids"], times["site"], times["answered"], strict=True):
+            found[m].answers.append((record["round"], training, answered))
+        for counts in record.get("sent", {}).values():
+            for site, *sent in zip(found, counts["down"], counts["up"], strict=True):
+                site.sent[:] = map(sum, zip(site.sent, sent, strict=True))
+        for lost in record.get("quarantined", ()):
+            found[lost["client"]].left_out.append(str(lost["reason"]))
+    return found
+
+
+def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: str) -> str:
+    """The state of a run in Prometheus' text format: ``records`` of ``rounds`` planned, and the ``names`` of the sites.
+
+    What is not known has no line; all have the label ``experiment``, so that the files of several runs can be read together.
+    """
+    last, sites = records[-1], at_sites(records, names)
+    there = {site.name: site.answers[-1] for site in sites if site.answers}
+    scores = [record["groups"] for record in records if record.get("groups")][-1:]
+    gauges: list[tuple[str, str, str, Mapping[str, float | None]]] = [
+        ("rounds_complete", "Rounds that are complete.", "", {"": last["round"] + 1}),
+        ("rounds_planned", "Rounds that are planned.", "", {"": rounds}),
+        ("round_seconds", "Seconds of the last round.", "", {"": last["seconds"]}),
+        ("sites_known", "Sites of the run.", "", {"": len(names)}),
+        ("sites_answered", "Sites whose answers counted in the last round.", "", {"": len(last["ids"])}),
+        ("site_last_round", "Last round in which a site answered, from 1.", "site", {name: t + 1 for name, (t, _, _) in there.items()}),
+        ("site_training_seconds", "Seconds of its last training, as the site says.", "site", {name: x for name, (_, x, _) in there.items()}),
+        ("site_answered_seconds", "Seconds from asking to its last answer.", "site", {name: x for name, (_, _, x) in there.items()}),
+        ("site_down_bytes", "Bytes of tensors sent to a site so far.", "site", {s.name: s.sent[0] for s in sites}),
+        ("site_up_bytes", "Bytes of tensors received from a site so far.", "site", {s.name: s.sent[1] for s in sites}),
+        ("site_left_out", "Rounds in which a site was asked and left out.", "site", {s.name: len(s.left_out) for s in sites}),
+        ("accuracy", "Accuracy in the last evaluation, in [0, 1].", "group", {g: x["accuracy"] for of in scores for g, x in of.items()}),
+        ("loss", "Loss in the last evaluation, in nats.", "group", {g: x["loss"] for of in scores for g, x in of.items()}),
+    ]  # fmt: skip
+    lines = []
+    for gauge, text, label, values in gauges:
+        known = {name: float(x) for name, x in values.items() if x is not None}
+        lines += [f"# HELP equipoise_{gauge} {text}", f"# TYPE equipoise_{gauge} gauge"] if known else []
+        for name, x in known.items():
+            labels = {"experiment": experiment} | ({label: name} if label else {})
+            told = ",".join(f'{key}="{of.translate(ESCAPED)}"' for key, of in labels.items())
+            lines.append(f"equipoise_{gauge}{{{told}}} {repr(x).replace('nan', 'NaN').replace('inf', 'Inf')}")
+    return "\n".join([*lines, ""])
