@@ -24,7 +24,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, priv
     ----------
     path : the file to write; missing parent directories are made.
     content : its whole content; text is written as UTF-8.
-    private : only the owner may read the file, at any moment.
+    private : only the owner may read the file, at any moment; and not even a power failure brings the old content back.
 
     Raises
     ------
@@ -40,6 +40,9 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, priv
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        if private and os.name == "posix":
+            os.fsync(folder := os.open(path.parent, os.O_RDONLY))
+            os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
     return path
