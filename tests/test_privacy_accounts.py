@@ -160,7 +160,7 @@ def test_a_damaged_account_is_never_begun_anew(damage: Callable[[bytes], bytes],
         ({"max-epsilon": 3.0, "delta": 0}, r"delta must be in \(0, 1\); found 0"),
         ({"max-epsilon": 3.0, "delta": "1e-5"}, r"delta must be in \(0, 1\); found '1e-5'"),
         ({"max-epsilon": 3.0, "state-dir": ""}, "needs noise of its own .* and state-dir"),
-        ({"max_epsilon": 3.0}, "max-epsilon must be > 0 and finite; found None"),
+        ({"max_epsilon": -3.0}, r"max-epsilon must be > 0 and finite; found -3\.0"),
     ],
 )
 def test_a_budget_that_is_none(own: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -385,7 +385,6 @@ def test_a_site_without_test_data_may_keep_a_part_of_its_model(tmp_path: Path) -
     [
         ({"max-epsilon": -1}, "south.* refuses: max-epsilon must be > 0 and finite; found -1"),
         ({"max-epsilon": 3, "state-dir": ""}, "south.* refuses: max-epsilon needs .*state-dir"),
-        ({"max_epsilon": 3}, "south.* refuses: max-epsilon must be > 0"),
     ],
 )
 def test_a_slip_in_a_budget_is_said_at_the_first_message(own: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -123,8 +123,7 @@ def account(path: Path) -> dict[float, int]:
     except FileNotFoundError:
         return {}
     except (KeyError, TypeError, ValueError):
-        why = "is damaged. Put it back from a copy: without it nobody knows what was spent."
-        raise ValueError(f"The account of privacy, {path.name} in the state-dir of a site, {why}") from None
+        raise ValueError(f"The account of privacy, {path.name} in state-dir, is damaged. Put a copy back.") from None
 
 
 def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
@@ -137,12 +136,12 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
     BudgetError : they would cost more than the budget, or it cannot be told what they cost. Nothing is added.
     OSError : the account cannot be written.
     """
-    most, delta, place = (node_config.get(key) for key in ("max-epsilon", "delta", "state-dir"))
-    if most is None and "max_epsilon" not in node_config:
+    most = node_config.get("max-epsilon", node_config.get("max_epsilon"))  # a slip that must not leave it out
+    delta, place = node_config.get("delta", 1e-5), node_config.get("state-dir")
+    if most is None:
         return False
     try:
         check_number("max-epsilon", most, 0, above=True, below=True)
-        delta = 1e-5 if delta is None else delta
         if math.isinf(spent(noise, 1, delta)) or not place:
             raise ValueError("max-epsilon needs noise of its own (dp, with noise > 0) and state-dir in its node-config")
         path = Path(str(place)).expanduser() / ACCOUNT
