@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
+from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
 
 
 def privacy(
@@ -19,7 +21,7 @@ def privacy(
         Path | None,
         typer.Argument(
             metavar="[RUN]",
-            help="Directory of a run with `dp`: its noise, and who answered.",
+            help="Directory of a run with `dp`, or the state-dir of a site with an account of its own.",
             autocompletion=completion.runs,
         ),
     ] = None,
@@ -32,16 +34,18 @@ def privacy(
     json_: Json = False,
 ) -> None:
     """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""
-    if sum(given is not None for given in (run, noise, epsilon)) != 1 or (run is not None and rounds is not None):
+    if run is not None and (run / ACCOUNT).exists() and noise is None and rounds is None:
+        rows = [_own(account(run / ACCOUNT), delta, epsilon)]
+    elif sum(given is not None for given in (run, noise, epsilon)) != 1 or (run is not None and rounds is not None):
         raise ValueError(
             "equipoise privacy: expected a RUN, or --noise or --epsilon with --rounds; for example "
             "equipoise privacy --noise 1.1 --rounds 40."
         )
-    if run is not None:
-        given = _of(run)
+    elif run is not None:
+        rows = [_completed(row, delta) for row in _of(run)]
     else:
-        given = [{"answers": rounds or 1, **({"noise": noise} if epsilon is None else {"epsilon": epsilon})}]
-    rows = [_completed(row, delta) for row in given]
+        asked = {"noise": noise} if epsilon is None else {"epsilon": epsilon}
+        rows = [_completed({"answers": rounds or 1, **asked}, delta)]
     if json_:
         print_json(rows)
         return
@@ -51,7 +55,7 @@ def privacy(
             table.add_column(column, justify="right")
     for row in rows:
         values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]
-        table.add_row(*("infinite" if value is None else f"{value:.6g}" for value in values))
+        table.add_row(*("infinite" if v is None else v if isinstance(v, str) else f"{v:.6g}" for v in values))
     out.print(table)
     out.print(
         f"(epsilon, {delta:g})-differential privacy of all data of one client that answered so often. replace: compared with any "
@@ -62,32 +66,39 @@ def privacy(
 
 
 def _of(run: Path) -> list[dict[str, Any]]:
-    """For each number of answers in a run, how many clients gave as many."""
+    """For each number of answers in a run, how many clients gave as many; between sites, how many each may have given."""
     from equipoise.federation.history import History
     from equipoise.federation.method import parse
     from equipoise.federation.records import line, parse_lines
     from equipoise.methods.dp import DP
-    from equipoise.privacy.accounting import answers
-    from equipoise.runs import directory as runs
 
-    config = runs.load(run)
-    rule = next((rule for rule in parse(config.method).rules if isinstance(rule, DP)), None)
-    if rule is None:
-        raise ValueError(f"{run}: its method {config.method} adds no noise. Give a run with dp in its method.")
-    here = History.from_run(run).records
+    history = History.from_run(run)
+    part = re.search(r"(?<![^+ ])dp\b(:\w+)?(\([^)]*\))?", history.method)  # other rules may be the user's own
+    noise = next((rule.noise for rule in parse(part[0]).rules if isinstance(rule, DP)), None) if part else None
+    if noise is None:
+        raise ValueError(f"{run}: its method {history.method} adds no noise. Give a run with dp in its method.")
     old = [parse_lines(path.read_text(encoding="utf-8")) for path in run.glob("metrics.*.jsonl")]
-    again = {line(r): r for records in old for r in records if r not in here}  # rounds that were done again
-    counts = answers([*here, *again.values()])
+    again = {line(r): r for records in old for r in records if r not in history.records}  # rounds that were done again
+    counts = answers([*history.records, *again.values()])
     if not counts:
-        raise ValueError(f"{run} has no complete round yet. Go on with it first: equipoise resume {run}.")
+        raise ValueError(f"{run} has no complete round yet. Go on with it first.")
+    if history.meta["config"].get("engine") == "flower":
+        secure = any(record.get("secure") for record in history.records)  # a round is done again with the same answers
+        vain = history.meta.get("unfinished", 0) * (not secure) + (not (run / "summary.json").exists())
+        return [{"site": s, "answers": counts[m] + vain, "noise": noise} for m, s in enumerate(history.client_names)]
     many = Counter(counts.values())
-    return [{"clients": many[k], "answers": k, "noise": rule.noise} for k in sorted(many, reverse=True)]
+    return [{"clients": many[k], "answers": k, "noise": noise} for k in sorted(many, reverse=True)]
+
+
+def _own(given: dict[float, int], delta: float, budget: float | None) -> dict[str, Any]:
+    """A site's own account: its answers by their noise, what they have spent, and what is left of a budget."""
+    epsilon = {r: together(given, delta, r) for r in SENSITIVITY}
+    left = {} if budget is None else {"left": max(0.0, budget - epsilon["replace"])}
+    return {"answers": {str(z): n for z, n in given.items()}, "epsilon": epsilon, **left}
 
 
 def _completed(row: dict[str, Any], delta: float) -> dict[str, Any]:
     """A row with what it lacks, for each relation: epsilon, or the noise."""
-    from equipoise.privacy.accounting import SENSITIVITY, noise_for, spent
-
     if "noise" in row:
         values = {r: spent(row["noise"], row["answers"], delta, r) for r in SENSITIVITY}
         return {**row, "epsilon": {r: None if math.isinf(value) else value for r, value in values.items()}}

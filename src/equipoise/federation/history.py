@@ -65,6 +65,7 @@ _META = (
     "header",
     "versions",
     "machines",
+    "unfinished",
     "git",
     "data",
 )
@@ -121,7 +122,7 @@ class History:
         models of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
-        (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on)
+        (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on), `"unfinished"` (stops of a server),
         `"hostile"` (`{"attack", "scale", "clients": [ids]}`, who attacks), `"holdings"` (who has what, see
         `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's files) and `"data"` (about the
         samples, with their `"sha256"`) as in a manifest, `"config"`.

@@ -47,6 +47,7 @@ from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_si
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.own import divided
+from equipoise.privacy.accounting import BudgetError
 from equipoise.report.sites import prometheus
 from equipoise.system import own_code
 from equipoise.system.environment import environment
@@ -95,6 +96,7 @@ def make_client_app(
                 store,
                 given,
                 simulated=simulated,
+                node_config=context.node_config,
             )
             if len(opened) > keep:
                 opened.popitem(last=False)
@@ -111,7 +113,7 @@ def make_client_app(
                 about |= {"round": asked.fields.get("t")} if kind.startswith("train") else {}
                 reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
                 reply.fields["name"] = name
-            except (SiteError, StoreError, CodecError) as error:
+            except (SiteError, StoreError, CodecError, BudgetError) as error:
                 log.error("%s, %s: %s", name, kind, error)
                 reply = Parcel({"error": str(error), **named})
             except Exception as error:  # its text stays in the site's log
@@ -204,9 +206,9 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
             torch.set_num_threads(settings.threads)
             sweep(directory)
             made = Method.of(method if method is not None else settings.method)
-            name, known = _identify(directory, settings, made)
+            name, known, unfinished = _identify(directory, settings, made)
             with logging_as(settings.log, {"experiment": name}):
-                return _serve(grid, task, settings, directory, made, name, known)
+                return _serve(grid, task, settings, directory, made, name, known, unfinished)
     except BlockingIOError as error:
         raise SitesError(
             f"Process {error} is at {directory} already. Choose another run-dir, or stop it first."
@@ -216,7 +218,14 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
 
 
 def _serve(
-    grid: Grid, task: Task, settings: AppSettings, directory: Path, made: Method, name: str, known: list[Known]
+    grid: Grid,
+    task: Task,
+    settings: AppSettings,
+    directory: Path,
+    made: Method,
+    name: str,
+    known: list[Known],
+    unfinished: int,
 ) -> History:
     fields = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
@@ -225,9 +234,8 @@ def _serve(
         require(made)
     sites.roster.most = settings.max_samples
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
-    write_atomically(
-        directory / "sites.json", sealed_json({"experiment": name, "sites": [asdict(s) for s in sites.known]})
-    )
+    about = {"experiment": name, "sites": [asdict(s) for s in sites.known], "unfinished": unfinished}
+    write_atomically(directory / "sites.json", sealed_json(about))
     fed = federation(
         task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings, select=settings.select
     )
@@ -237,7 +245,7 @@ def _serve(
         checkpoint.tidy(directory / "checkpoint")
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
-    meta = {**environment(), **fed.history.meta, "rounds": settings.rounds}
+    meta = {**environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": unfinished}
     write_atomically(directory / "manifest.json", sealed_json(meta))
 
     def tell(record: Mapping[str, Any]) -> None:
@@ -268,8 +276,8 @@ def log_line(record: Mapping[str, Any]) -> str:
     return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + (f" (without {lost})" if lost else "")
 
 
-def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known]]:
-    """The name of the experiment in a run directory, and its sites; a new name for a new run.
+def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known], int]:
+    """The name of the experiment in a run directory, its sites, and rounds that may have been begun in vain; a new name for a new run.
 
     Raises
     ------
@@ -291,12 +299,13 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     if started and (directory / "sites.json").exists():
         try:
             fields = open_json((directory / "sites.json").read_bytes().decode(errors="replace"))
-            return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]]
+            unfinished = int(fields.get("unfinished", 0)) + (not (directory / "summary.json").exists())
+            return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]], unfinished
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             raise SitesError(
                 f"{directory / 'sites.json'} is damaged. Put it back, or choose another run-dir; the records of the rounds are intact."
             ) from None
-    return f"{directory.name}-{secrets.token_hex(4)}", []
+    return f"{directory.name}-{secrets.token_hex(4)}", [], 0
 
 
 def _table(path: Path) -> dict[str, Any]:

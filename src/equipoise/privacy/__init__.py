@@ -1,6 +1,6 @@
 """What the noise of :class:`~equipoise.methods.dp.DP` is worth: epsilon and delta.
 
-Imports nothing of the library.
+Imports nothing of the library but ``system``.
 """
 
 from equipoise.privacy.accounting import SENSITIVITY, Relation, answers, noise_for, spent

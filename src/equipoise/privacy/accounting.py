@@ -11,7 +11,8 @@ relation     its data were                                                      
 ===========  ========================================================================  ==========================
 
 T is the number of rounds in which that client answered; who does not answer spends nothing. T answers with Gaussian noise
-are worth one with noise z / sqrt(T), exactly (Dong, Roth, Su, JRSS B 2022, Corollary 3.3):
+are worth one with noise z / sqrt(T), exactly, and for answers with several noises mu^2 adds up (Dong, Roth, Su, JRSS B 2022,
+Corollary 3.3):
 
 .. math:: \delta(\epsilon) = \Phi\Big(-\frac{\epsilon}{\mu} + \frac{\mu}{2}\Big)
     - e^\epsilon\, \Phi\Big(-\frac{\epsilon}{\mu} - \frac{\mu}{2}\Big)
@@ -26,12 +27,22 @@ import importlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
+from equipoise.system.errors import ExpectedError
+from equipoise.system.files import locked, write_atomically
 from equipoise.system.ranges import check_number
+from equipoise.system.seals import open_json, sealed_json
 
 Relation = Literal["replace", "zero-out"]
 SENSITIVITY: Mapping[Relation, float] = {"replace": 2.0, "zero-out": 1.0}  # how far one answer moves, in lengths C
+SILENT = ("is not connected", "refuses")  # begin the reasons of clients that have certainly sent nothing
+ACCOUNT = "account.json"  # in a site's state directory
+
+
+class BudgetError(ExpectedError):
+    """A site refuses what its own budget does not allow. The text contains no data of the site and may be sent."""
 
 
 def spent(noise: float, answers: int, delta: float, relation: Relation = "replace") -> float:
@@ -81,11 +92,70 @@ def noise_for(epsilon: float, answers: int, delta: float, relation: Relation = "
 
 
 def answers(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
-    """How often each client answered, by number, from the records of a run; quarantined answers count."""
+    """How often each client may have answered, by number, from the records of a run.
+
+    An answer counts that was not used, or of which is not known whether it was sent; not that of a client that was not there or refused.
+    """
     counts: Counter[int] = Counter()
     for record in records:
-        counts.update({*record["ids"], *(q["client"] for q in record.get("quarantined", []))})
+        left_out = [q for q in record.get("quarantined", []) if not q["reason"].startswith(SILENT)]
+        counts.update({*record["ids"], *(q["client"] for q in left_out)})
     return counts
+
+
+def together(answers: Mapping[float, int], delta: float, relation: Relation = "replace") -> float:
+    """The epsilon of answers with several noises: ``answers`` has how many, by their noise z > 0; see :func:`spent`."""
+    inverse = math.hypot(*(math.sqrt(n) / z for z, n in answers.items()))  # of the noise of one answer worth as much
+    return spent(1 / inverse, 1, delta, relation) if inverse else 0.0
+
+
+def account(path: Path) -> dict[float, int]:
+    """How many answers a site has given with each noise z, in whatever run, by its account in a file; none where there is no file.
+
+    Raises
+    ------
+    ValueError : the file is damaged.
+    """
+    try:
+        text = path.read_bytes().decode()
+        fields = open_json(text) if text.startswith('{\n "seal"') else {}
+        return {float(z): int(n) for z, n in fields["answers"]}
+    except FileNotFoundError:
+        return {}
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"The account of privacy, {path.name} in state-dir, is damaged. Put a copy back.") from None
+
+
+def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
+    """Add ``new`` answers with noise z to a site's account, on the disk before this returns; False if the site has no budget.
+
+    Its node config has the budget, ``max-epsilon`` > 0 for "replace" with ``delta`` in (0, 1), and the directory, ``state-dir``.
+
+    Raises
+    ------
+    BudgetError : they would cost more than the budget, or it cannot be told what they cost. Nothing is added.
+    OSError : the account cannot be written.
+    """
+    most = node_config.get("max-epsilon", node_config.get("max_epsilon"))  # a slip that must not leave it out
+    delta, place = node_config.get("delta", 1e-5), node_config.get("state-dir")
+    if most is None:
+        return False
+    try:
+        check_number("max-epsilon", most, 0, above=True, below=True)
+        if math.isinf(spent(noise, 1, delta)) or not place:
+            raise ValueError("max-epsilon needs noise of its own (dp, with noise > 0) and state-dir in its node-config")
+        path = Path(str(place)).expanduser() / ACCOUNT
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_suffix(".lock"), wait=True):
+            answers = account(path)
+            answers[float(noise)] = answers.get(noise, 0) + new
+            if new and together(answers, delta) > most * (1 + 1e-9):  # the last digits are those of rounding
+                raise ValueError("its privacy budget is spent")
+            if new:
+                write_atomically(path, sealed_json({"answers": list(answers.items())}), private=True)
+    except ValueError as error:
+        raise BudgetError(f"refuses: {str(error).removesuffix('.')}") from None
+    return True
 
 
 def _accountant(module: str) -> Any:

@@ -27,7 +27,8 @@ def write_atomically(
     ----------
     path : the file to write; missing parent directories are made.
     content : its whole content, or the parts of it in order; text is written as UTF-8.
-    private : only the owner may read the file, at any moment, and the directories that are made for it.
+    private : only the owner may read the file, at any moment, and the directories that are made for it; and not even a power
+        failure brings the old content back.
 
     Raises
     ------
@@ -45,6 +46,9 @@ def write_atomically(
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        if private and os.name == "posix":
+            os.fsync(folder := os.open(path.parent, os.O_RDONLY))
+            os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
     return path

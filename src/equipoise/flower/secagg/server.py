@@ -308,7 +308,7 @@ class Round:
 
         for m, got in sites.ask(kind, self.job.t, ids, make):
             if isinstance(got, str):
-                self.lost[m] = got
+                self.lost[m] = got if train else f"sent a masked vector before; then it {got}"
             elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n,):
                 self.lost[m] = "sent what cannot be used: there is no masked vector of the right size"
             elif train and (receipt := Receipt.after(self.job.t, got.fields)) is None:

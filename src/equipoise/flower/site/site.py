@@ -31,6 +31,8 @@ from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
+from equipoise.methods.dp import DP
+from equipoise.privacy.accounting import spend
 from equipoise.system import own_code
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ class Site:
     held: Samples | Stream | Absent | None = None
     simulated: bool = False
     experiment: Mapping[str, Any] = field(default_factory=dict)  # as the server describes it
+    node_config: Mapping[str, Any] = field(default_factory=dict)
+    noise: float = 0.0  # z, that protects what it sends
 
     def answer(self, kind: str, asked: Parcel) -> Parcel:
         """The site's answer to a message.
@@ -196,6 +200,7 @@ def open_site(
     method: Method | None = None,
     *,
     simulated: bool = False,
+    node_config: Mapping[str, Any] | None = None,
 ) -> Site:
     """Read the site's data, and make its part of the experiment that the server describes.
 
@@ -206,10 +211,11 @@ def open_site(
     store : of its state.
     method : the method that the site accepts; None accepts the server's.
     simulated : draw the noise that protects clients from the seed, as the simulator does; it then protects no client.
+    node_config : the site's own settings, of which :func:`equipoise.privacy.accounting.spend` reads its budget.
 
     Raises
     ------
-    SiteError : the server has another method than ``method``.
+    SiteError : the server has another method than ``method``, or a budget does not allow what it would have to send.
     ValueError, TypeError : the data do not fit the network.
     """
     described = {key: x for key, x in fields.items() if key != "device"}
@@ -247,7 +253,12 @@ def open_site(
         away=False,
     )
     tests = EvaluationSets(known.tests, None, tuple(fields["measures"]))
-    return Site(trial, task, tests, store, held, simulated, described)
+    own, noise = node_config or {}, 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
+    personal = bool(known.tests) and (trial.private is not None or bool(method.overriding("deploy")))
+    if spend(own, noise, 0) and (personal or settings.validation):
+        what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
+        raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
+    return Site(trial, task, tests, store, held, simulated, described, own, noise)
 
 
 # answers
@@ -278,6 +289,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         received = received.where(held, 0)
     messages = unpacked(asked, "messages", len(trial.method.rules), site._hide)
     job = site._job(fields["t"], fields["rounds"], fields["client"], received, states, messages, units, held)
+    spend(site.node_config, site.noise)
     began = time.monotonic()
     answer = _visited(site, job)
     seconds = time.monotonic() - began
