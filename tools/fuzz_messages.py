@@ -155,16 +155,12 @@ def nodes(run: str, states: Path) -> list[dict[str, Any]]:
     return [{"site": name, "state-dir": str(states), "ward": SECRET, **own} for name in NAMES]
 
 
-def client(run: str) -> Any:
-    return make_client_app(task_of(run), keep=4, simulated=True)
-
-
 @cache
-def lasting(run: str) -> tuple[Any, Path]:
-    """An app that has opened its sites, and their one state directory."""
+def lasting(run: str, use: str = "site") -> tuple[Any, Path]:
+    """An app that keeps its sites open, and their one state directory."""
     states = Path(tempfile.mkdtemp(prefix="fuzz-")).resolve()
     atexit.register(shutil.rmtree, states, ignore_errors=True)
-    return client(run), states / "states"
+    return make_client_app(task_of(run), keep=4, simulated=True), states / "states"
 
 
 def play(run: str, folder: Path, rounds: int, least: int = 3) -> tuple[eq.Federation, History]:
@@ -172,24 +168,19 @@ def play(run: str, folder: Path, rounds: int, least: int = 3) -> tuple[eq.Federa
     secure, method = RUNS[run].get("secure", False), Method.of(RUNS[run]["method"])
     chosen = eq.Settings(seed=3, batch_size=4, validation=0.0 if secure else 0.3, quorum=0.5, norm_limit=100.0)
     server, solver = task_of(run)({}, {}), eq.SGD(0.05, 0.9)
-    sites = Sites(
-        Exchange(
-            InProcessGrid(client(run), nodes(run, folder / "states"), {}),
-            description(method, solver, chosen, ("accuracy", "auc"), "trial"),
-            0.3,
-            0.01,
-        )
-    )
+    app, states = lasting(run, "server")
+    shutil.rmtree(states, ignore_errors=True)
+    told = description(method, solver, chosen, ("accuracy", "auc"), "trial")
+    sites = Sites(Exchange(InProcessGrid(app, nodes(run, states), {}), told, deadline=0.3, poll=0.01))
     sites.roster.gather(least, (), 0.0)
     fed = federation(server, sites, method, solver, secure=secure, settings=chosen)
-    (folder / "run").mkdir()
     fed.prepare(rounds, progress=False)
-    fed.fit(rounds, directory=folder / "run", progress=False)
+    fed.fit(rounds, directory=folder, progress=False)
     if not secure:
         fed.standalone(1)
     assert isinstance(fed.population, Consortium)
     fed.population.finish(fed.trial, fed.progress)
-    history = History.from_run(folder / "run")
+    history = History.from_run(folder)
     json.dumps(history.summary())
     return fed, history
 
@@ -588,22 +579,26 @@ def drawn(side: str, messages: int, start: int, use: Callable[[Case], None]) -> 
 
 
 Found = dict[tuple[str, str], Counter[str]]
+PARTS = 20  # in which all are drawn, so that those of a run that is cut short are of every kind
 
 
-def fuzzed(messages: int, start: int) -> tuple[Found, list[tuple[Case, list[str]]]]:
-    """What became of so many messages, by side and kind; and the cases in which a promise was broken."""
+def fuzzed(messages: int, start: int, until: float) -> tuple[Found, list[tuple[Case, list[str]]]]:
+    """What became of so many messages, or of those for which there is time, by side and kind; and the broken promises."""
     found: Found = {}
     wrong: list[tuple[Case, list[str]]] = []
 
     def use(case: Case) -> None:
+        if time.monotonic() > until:
+            return
         kind, what, broken = verdict(case)
         found.setdefault((case.side, kind), Counter())[what] += 1
         if broken:
             wrong.append((case, broken))
 
-    to_server = messages // 4  # each of which is a run
-    drawn("site", messages - to_server, start, use)
-    drawn("server", to_server, start, use)
+    for part in range(PARTS):
+        n = messages * (part + 1) // PARTS - messages * part // PARTS
+        drawn("site", n - n // 5, PARTS * start + part, use)
+        drawn("server", n // 5, PARTS * start + part, use)  # each of which is a run
     return found, wrong
 
 
@@ -612,7 +607,7 @@ COLUMNS = {  # of the table: what is counted in each
     "refused, and nothing is changed": ("refused",),
     "refused for the round": ("refused for the round",),
     "the run stops and names the site": ("the run stops",),
-    "taken: another message that is right": ("taken", "no harm"),
+    "taken as right, or without effect": ("taken", "no harm"),
 }
 
 
@@ -640,6 +635,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=10_000, help="how many (10000)")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (0)")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which no other is drawn (no limit)")
     parser.add_argument("--replay", help="one case, as it was printed")
     parser.add_argument("--write", action="store_true", help="keep the table in docs/security.md")
     chosen = parser.parse_args()
@@ -649,7 +645,7 @@ def main() -> None:
         print(*verdict(read_case(chosen.replay)), sep="\n")
         return
     began = time.monotonic()
-    found, wrong = fuzzed(chosen.messages, chosen.seed)
+    found, wrong = fuzzed(chosen.messages, chosen.seed, began + 60 * chosen.minutes)
     for case, broken in wrong:
         print(f"{'; '.join(broken)}\n  --replay {shlex.quote(json.dumps(asdict(case)))}")
     lines = list(table(found, wrong))
