@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SITES := $(VENV)/.sites
 JOBS ?= 2
 
-.PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower defaults clean
+.PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
+	@echo "make fuzz      10,000 changed messages      make faults    faults of real processes, for docs/security.md"
 	@echo "make defaults  every method on every scenario that needs no files, for docs/defaults.md (45 minutes)"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -76,6 +77,12 @@ bench-gpu: $(STAMP)
 
 defaults: $(STAMP)
 	$(BIN)/python tools/defaults.py --jobs $(JOBS)
+
+fuzz: $(SITES)
+	$(BIN)/python tools/fuzz_messages.py --messages 10000 --seed 0 --write
+
+faults: $(SITES)
+	$(BIN)/python tools/faults.py --write
 
 clean:
 	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache

@@ -622,6 +622,22 @@ def test_an_answer_that_cannot_be_used_is_quarantined(what: str, tmp_path: Path)
         assert reason in record["quarantined"][0]["reason"]
 
 
+def test_answers_that_come_twice_and_late_again_change_nothing(tmp_path: Path, simulated: eq.Federation) -> None:
+    """Every look brings the new answer twice, and all that came before."""
+    machines = Machines(tmp_path)
+
+    class Echo(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            found = super().pull_messages(message_ids)
+            self.__dict__.setdefault("before", []).extend(found)
+            return [*self.__dict__["before"], *found] if found else []
+
+    history = machines.serve(Echo(machines.client, machines.nodes, machines.config))
+    assert [r["weights"] for r in history.records] == [r["weights"] for r in simulated.records]
+    tensors, _ = checkpoint.read(machines.run / "checkpoint")
+    assert torch.equal(torch.as_tensor(tensors["vector"]), simulated.progress.vector)
+
+
 def test_an_answer_that_is_no_message_of_ours_is_quarantined(tmp_path: Path) -> None:
     machines = Machines(tmp_path, rounds=1)
 

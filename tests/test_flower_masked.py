@@ -619,6 +619,27 @@ def test_where_more_than_a_third_vanish_the_round_waits_for_the_same_sites(wire:
     assert distance(simulated, fed) < 1e-10
 
 
+def test_one_that_refuses_its_seed_does_not_end_the_wait_for_the_others(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of five are missing at first: with the one that comes back there are enough for the other's."""
+    simulated, fed = both("fedavg", participation=1.0)
+    patience(fed).poll = 0.001
+    unmask = masked_site.KINDS["query.unmask"]
+
+    def refusing(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+        if site.trial.names == ("client-2",):
+            raise MaskError("It does not want to.")
+        return unmask(site, asked, node)
+
+    monkeypatch.setitem(masked_site.KINDS, "query.unmask", refusing)
+    wire.cut = lambda kind, site, n: "down" if (kind, site, n) == ("query.unmask", "client-3", 0) else ""
+    simulated.fit(1, progress=False)
+    fed.fit(1, progress=False)
+    assert distance(simulated, fed) < 1e-10
+    assert "quarantined" not in fed.records[0]
+
+
 @pytest.mark.parametrize("how", ["wrong", "seed"])
 def test_a_site_whose_shares_are_wrong_is_named(
     how: str, wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -1026,6 +1047,22 @@ def test_only_what_the_method_sums_is_summed(wire: Wire) -> None:
     wire.change = renamed
     with pytest.raises(eq.QuorumError, match="Something is to be summed that is not part of the method: 'values'"):
         both("fedavg")[1].fit(1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "key"), [("fedavg", "train.masked", "sizes"), ("saga", "train.again", "sum_last")]
+)
+def test_what_a_sum_lacks_is_named(method: str, kind: str, key: str, wire: Wire) -> None:
+    def lacking(sent: str, site: str, parcel: Parcel) -> Parcel:
+        if sent != kind:
+            return parcel
+        asked = parcel.fields["sum"]
+        inputs = {name: x for name, x in asked["inputs"].items() if name != key}
+        return replace(parcel, fields={**parcel.fields, "sum": {**asked, "inputs": inputs}})
+
+    wire.change = lacking
+    with pytest.raises(eq.QuorumError, match=f"refuses: A sum was asked for without its '{key}'"):
+        both(method)[1].fit(1, progress=False)
 
 
 @pytest.mark.parametrize(("wrong", "reason"), [

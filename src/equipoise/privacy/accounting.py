@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import locked, write_atomically
+from equipoise.system.files import locked, make_private, write_atomically
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json
 
@@ -145,7 +145,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
         if math.isinf(spent(noise, 1, delta)) or not place:
             raise ValueError("max-epsilon needs noise of its own (dp, with noise > 0) and state-dir in its node-config")
         path = Path(str(place)).expanduser() / ACCOUNT
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with locked(path.with_suffix(".lock"), wait=True):
             answers = account(path)
             answers[float(noise)] = answers.get(noise, 0) + new

@@ -362,7 +362,7 @@ class Round:
                 self._recover(asked, [names[m] for m in missing], [m for m in ids if m not in missing], seeds)
                 missing = {m: why for m, why in missing.items() if names[m] not in seeds}
             if missing and (
-                time.monotonic() > end or any(why.startswith(("refuses", "sent")) for why in missing.values())
+                time.monotonic() > end or all(why.startswith(("refuses", "sent")) for why in missing.values())
             ):
                 gone = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
                 raise ClosedError(

@@ -205,6 +205,9 @@ def _content(
     found = [(k, rule.power) for k, rule in enumerate(method.rules) if rule.power is not None]
     if asked.phase not in (MODEL, VALUES)[: 1 + len(found)]:
         raise MaskError(f"Something is to be summed that is not part of the method: {asked.phase!r}.")
+    needed = ("sum", "sum_last") if asked.phase == MODEL and found else () if found else ("sizes",)
+    if missing := [key for key in needed if key not in asked.inputs]:
+        raise MaskError(f"A sum was asked for without its {missing[0]!r}, from which the weights follow.")
     if not found:
         setup = replace(
             site.trial.setup,

@@ -32,6 +32,7 @@ from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hi
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
+from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.privacy.accounting import spend
 from equipoise.system import own_code
 
@@ -281,7 +282,6 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     trial, fields = site.trial, asked.fields
     vector, units = site._received(asked)
     states, own = site._remembered(asked, vector)
-    site.store.settle({fields["receipt"][0], *fields["saved"]})
     received = vector if own is None or trial.private is None else torch.where(trial.private, own, vector)
     held = None
     if units is not None and trial.neurons is not None:
@@ -305,6 +305,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
     if trial.private is not None and own is not None:
         kept["own"] = (trained if held is None else torch.where(held, trained, own))[trial.private]
+    site.store.settle({fields["receipt"][0], *fields["saved"]})  # not before: a message that is refused removes nothing
     receipt = site.store.keep(fields["t"], kept)
     back = {"receipt": receipt.fields, "cut": cut, "seconds": seconds}
     return Parcel(back, {f"model/{name}": x for name, x in update.items()} | sent)
@@ -338,6 +339,8 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
 def _evaluate(site: Site, asked: Parcel) -> Parcel:
     """Scores of the global model, and accuracy of the model this site predicts with, on its own test sets."""
     trial, fields = site.trial, asked.fields
+    if not {*fields["measures"]} <= {*MEASURES, RATES}:
+        raise SiteError(f"measures {', '.join(MEASURES)} and {RATES} only: which samples are right stays here.")
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     own = scores = site.tests.scores(trial, vector, fields["measures"])
     if "global" in asked.tensors:
@@ -358,8 +361,9 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
 
 def _finish(site: Site, asked: Parcel) -> Parcel:
     """Store the model that this site predicts with."""
-    site.store.keep_model(site.trial.model.state_dict(site._used(asked)))
+    model = site.trial.model.state_dict(site._used(asked))
     site.store.settle({asked.fields["receipt"][0], *asked.fields["saved"]})
+    site.store.keep_model(model)
     return Parcel()
 
 
