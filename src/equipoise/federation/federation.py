@@ -539,7 +539,7 @@ class Federation:
     def save(self, directory: str | Path, rounds: int | None = None, keep: int = 1) -> None:
         """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` are planned, the last ``keep`` are kept."""
         away = None if self.population is None else self.progress.clients[0]["round"].tolist()
-        meta = {"rounds": rounds or self.progress.t, "keep": keep, "away": away}
+        meta: dict[str, Any] = {"rounds": rounds or self.progress.t, "keep": keep, "away": away}
         meta |= {"alone": self.alone, "machines": self.machines}
         files.save(Path(directory), self.fingerprint, self.progress, meta, self.best)
         if self.population is not None:
