@@ -421,7 +421,7 @@ def leaving(node: Any, config: Any) -> Task:
         ),
         (
             lambda node, config: given(test=(torch.full((2, 2), torch.inf), torch.zeros(2).long())),
-            "north: 2 of the first 2 samples hold NaN",
+            "test set 'north': 2 of the first 2 samples hold NaN",
         ),
         (
             lambda node, config: given(test={"b": (torch.ones(2, 2), torch.tensor([0, 9]))}),

@@ -139,8 +139,10 @@ def check_site(
         fields["device"] = str(node.get("device", "cpu"))
         site = open_site(name, task(node, config), fields, Store(Path()), given)
         told = site.answer("query.describe", Parcel()).fields
-        for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **site.tests.sets}.items():
-            x, y = data.batch(torch.arange(min(data.size, at_once(data, LOOKS))), None)
+        sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
+        for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
+            seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
+            x, y = data.batch(seen, None)
             check(Samples(x, y, torch.tensor(len(y)), x.dtype), what, None, site.trial.setup.n_classes)
             if bad := int((~x.reshape(len(x), -1).isfinite().all(1)).sum()):
                 raise ValueError(
