@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import equipoise as eq
-from equipoise.analysis import consistency, decomposition
+from equipoise.analysis.consistency import trace as agreement
+from equipoise.analysis.decomposition import trace as losses
 from equipoise.core.attacks import LIES, Attackers, z_max
 from equipoise.core.settings import ATTACKS, COMING, SIMULATED, Settings
 from equipoise.data.memory_mapped import Mapped
@@ -28,7 +29,6 @@ from equipoise.report.layout import over_clients
 from equipoise.report.provenance import commands
 from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
-from equipoise.runs.configuration import configure
 from helpers import N_CLASSES, clients, consortium, difference, federation, fitted, identical, network, samples, told
 from run_helpers import cache, config, started
 
@@ -398,7 +398,7 @@ def test_a_run_keeps_who_attacks(tmp_path: Path) -> None:
 
 def test_what_looks_at_training_refuses_clients_that_send_something_else() -> None:
     fed = federation("fedavg", attack="alie", attackers=0.4, tests={"all": samples(9, 1)})
-    for trace in (decomposition.trace, consistency.trace):
+    for trace in (losses, agreement):
         with pytest.raises(ValueError, match=r"^Clients attack here: .* Analyse a run without attack\.$"):
             trace(fed, 2)
 
@@ -438,7 +438,7 @@ def test_sites_attack_by_no_setting() -> None:
     with pytest.raises(ValueError, match=r"^attack=alie is for simulation, and sites send what they send"):
         consortium("fedavg", attack="alie", attackers=0.4)
     with pytest.raises(ValueError, match=r"^attack=alie is for simulation"):
-        runs.check(configure("fedavg", "digits", engine="flower-inproc", attack="alie", attackers=0.2))
+        runs.check(config("fedavg", engine="flower-inproc", attack="alie", attackers=0.5))
 
 
 def test_a_network_of_another_type_keeps_it() -> None:
