@@ -538,6 +538,17 @@ def test_a_late_site_is_left_out(tmp_path: Path) -> None:
     assert history.records[0]["quarantined"][0]["reason"] == "did not answer within 0.05 s"
 
 
+def test_a_message_that_flower_lets_expire_is_late(tmp_path: Path) -> None:
+    """Its error may come before the server's own patience ends, and the site's log says nothing of it."""
+    machines = Machines(tmp_path, rounds=1)
+
+    def expired(kind: str, site: str, reply: Message) -> Message:
+        return instead(reply, Error(3, "Message Unavailable")) if (kind, site) == ("train", "south") else reply
+
+    history = machines.serve(Changed(machines, expired))
+    assert history.records[0]["quarantined"][0]["reason"] == "did not answer in time"
+
+
 def test_a_site_that_goes_away_and_comes_back_takes_part_again(tmp_path: Path) -> None:
     machines = Machines(tmp_path, rounds=4)
     grid = machines.grid()

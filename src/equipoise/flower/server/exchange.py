@@ -16,6 +16,7 @@ from equipoise.system.text import visible
 CODES = {
     1: "cannot load its app; the site's log says why",
     2: "failed; the site's log says why",
+    3: "did not answer in time",
     5: "is not reachable any more",
     8: "stopped in the middle of its work",
 }
