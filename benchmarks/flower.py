@@ -83,12 +83,12 @@ def echo(side: str, model: str, clients: int, rounds: int) -> list[float]:
     start = [np.random.default_rng(k).standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)]
     if side == "plain loop":
         return timed(start, rounds, lambda ps: mean([[p.copy() for p in ps] for _ in range(clients)], shapes))
-    from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from equipoise.flower.grid import SLOWLY_READ, SLOWLY_WRITTEN, InProcessGrid
+    from equipoise.flower.grid import InProcessGrid
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     client, server, seconds = ClientApp(), ServerApp(), []
@@ -114,8 +114,6 @@ def echo(side: str, model: str, clients: int, rounds: int) -> list[float]:
         seconds.extend(timed(start, rounds, one_round))
 
     here = InProcessGrid(client, [{}] * clients, {})
-    if side != "in process":  # Flower's own functions, as without the grid
-        Array.from_numpy_ndarray, Array.numpy = SLOWLY_WRITTEN, SLOWLY_READ  # type: ignore[method-assign, assignment]
     context = here.contexts[1]
     if side == "in process":
         server(here, context)
@@ -259,7 +257,7 @@ An app of Flower whose clients send back the weights and whose server takes thei
 {alternations} turns of each side, in milliseconds, each the median of a process of its own (range of the turns in brackets).
 **plain loop**: the same on arrays, without Flower. **the app alone**: the app's two functions called by hand with Flower's
 messages; what this takes more than the plain loop is the app's own conversion of arrays to bytes and back. **in process**: by
-`equipoise.flower.InProcessGrid`, which makes and reads these bytes faster. **Ray**: by Flower's simulation, one client per processor; starting it, which takes
+`equipoise.flower.InProcessGrid`, which reads these bytes faster. **Ray**: by Flower's simulation, one client per processor; starting it, which takes
 seconds, is not counted. **overhead**: what a round takes beyond the plain loop, per client; **times less**: Ray's over that in process (target: {target}).
 
 {training}

@@ -32,6 +32,9 @@ TYPES = {  # by their names in safetensors
     "BF16": torch.bfloat16,
     "F32": torch.float32,
     "F64": torch.float64,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
     "C64": torch.complex64,
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
