@@ -115,7 +115,8 @@ def echo(side: str, model: str, clients: int, rounds: int) -> list[float]:
 
     here = InProcessGrid(client, [{}] * clients, {})
     if side != "in process":  # Flower's own functions, as without the grid
-        Array.from_numpy_ndarray, Array.numpy = SLOWLY_WRITTEN, SLOWLY_READ  # type: ignore[method-assign, assignment]
+        for name, function in (("from_numpy_ndarray", SLOWLY_WRITTEN), ("numpy", SLOWLY_READ)):
+            setattr(Array, name, function)
     context = here.contexts[1]
     if side == "in process":
         server(here, context)

@@ -46,7 +46,8 @@ class InProcessGrid(Grid):
         for name in ("run_id", "node_id", "task_id"):  # a message cannot be made outside of a task
             if getattr(TaskIdentity, f"_{name}") is None:
                 setattr(TaskIdentity, name, 1)
-        Array.from_numpy_ndarray, Array.numpy = staticmethod(written), read  # type: ignore[method-assign, assignment]
+        for name, function in (("from_numpy_ndarray", staticmethod(written)), ("numpy", read)):
+            setattr(Array, name, function)
 
     def set_run(self, run: Run) -> None:
         """Do nothing: there is one run."""
