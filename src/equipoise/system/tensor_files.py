@@ -77,7 +77,7 @@ def packed(tensors: Mapping[str, Tensor]) -> tuple[list[bytes | memoryview], str
     }
     head = json.dumps(about).encode()
     head += b" " * (-len(head) % 8)
-    parts = [len(head).to_bytes(8, "little") + head, *(as_bytes(x) for _, x in widest)]
+    parts: list[bytes | memoryview] = [len(head).to_bytes(8, "little") + head, *(as_bytes(x) for _, x in widest)]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
