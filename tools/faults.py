@@ -304,9 +304,13 @@ class Campaign:
             self.local.kill(site)
 
     def end_app(self) -> None:
-        """SIGKILL of the ServerApp's process."""
-        link = self.local._processes._running["superlink"]
-        end([each for each in descendants(link.pid) if b"flwr-serverapp" in commandline(each[0])])
+        """SIGKILL of the ServerApp's process, once it is there: one that began later would hold the run."""
+        link, limit = self.local._processes._running["superlink"], time.monotonic() + 120
+        while time.monotonic() < limit:
+            if found := [each for each in descendants(link.pid) if b"flwr-serverapp" in commandline(each[0])]:
+                end(found)
+                return
+            time.sleep(0.2)
 
 
 def commandline(pid: int) -> bytes:
