@@ -217,6 +217,8 @@ class Campaign:
             if done(self.run) < after:
                 since = time.monotonic()
                 return
+            if not tries and time.monotonic() > until:
+                raise Stopped
             if going is None and rest and done(self.run) < self.R and time.monotonic() < until:
                 for one in tries[-1] if tries else ():
                     one.rounds = one.rounds[0], done(self.run)
@@ -236,6 +238,8 @@ class Campaign:
             attempts += 1
             self.least = 2 if done(self.run) else 3  # of a run that has begun one site may be away
             said, outcome = self.attempt(self.R, watch)
+            if outcome == "stopped" and not tries:
+                return [], 0
             if outcome == "stopped":
                 while going is not None and advance():
                     pass
@@ -300,9 +304,13 @@ class Campaign:
             self.local.kill(site)
 
     def end_app(self) -> None:
-        """SIGKILL of the ServerApp's process."""
-        link = self.local._processes._running["superlink"]
-        end([each for each in descendants(link.pid) if b"flwr-serverapp" in commandline(each[0])])
+        """SIGKILL of the ServerApp's process, once it is there: one that began later would hold the run."""
+        link, limit = self.local._processes._running["superlink"], time.monotonic() + 120
+        while time.monotonic() < limit:
+            if found := [each for each in descendants(link.pid) if b"flwr-serverapp" in commandline(each[0])]:
+                end(found)
+                return
+            time.sleep(0.2)
 
 
 def commandline(pid: int) -> bytes:
@@ -575,7 +583,7 @@ def planned(only: str, seed: int | None) -> list[tuple[tuple[str, int], ...]]:
     chosen = [
         ((k + 0.5) / kind.tries, name, k)
         for name, kind in FAULTS.items()
-        if only in name
+        if any(part in name for part in only.split(","))
         for k in (range(kind.tries) if seed is None else [seed])
     ]
     order = [(name, k) for _, name, k in sorted(chosen)]
@@ -618,7 +626,9 @@ def shown(text: str) -> str:
 def main() -> None:
     """Make the tries that were asked for, print the table; status 1 if one was not contained."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help=f"faults whose name contains this text: {', '.join(FAULTS)}")
+    parser.add_argument(
+        "--only", default="", help=f"faults whose name contains one of these texts, with commas: {', '.join(FAULTS)}"
+    )
     parser.add_argument("--seed", type=int, help="only the try of this seed, of each")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no other fault is made (60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")

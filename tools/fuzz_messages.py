@@ -471,7 +471,7 @@ def at_server(case: Case) -> tuple[str, str, list[str]]:
         broken.append("a reason with signs that steer a terminal")
     if ended.vector in (honest.vector, getattr(without, "vector", None)):
         return kind, "refused" if ended.vector != honest.vector or lost else "no harm", broken
-    if kind not in ("query.describe", "train", "train.masked", "train.again") or lost:
+    if kind not in ("query.describe", "train", "train.alone", "train.masked", "train.again") or lost:
         broken.append("the model is neither that of a run with the site nor that of one without it")
     return kind, "taken", broken
 
@@ -596,6 +596,8 @@ def fuzzed(messages: int, start: int, until: float) -> tuple[Found, list[tuple[C
             wrong.append((case, broken))
 
     for part in range(PARTS):
+        if time.monotonic() > until:
+            break
         n = messages * (part + 1) // PARTS - messages * part // PARTS
         drawn("site", n - n // 5, PARTS * start + part, use)
         drawn("server", n // 5, PARTS * start + part, use)  # each of which is a run
