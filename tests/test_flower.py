@@ -666,6 +666,9 @@ def test_another_version_is_told(tmp_path: Path) -> None:
     records.config_records["fields"]["json"] = json.dumps({**told, "version": VERSION + 1})
     with pytest.raises(CodecError, match="install the same Equipoise everywhere"):
         Parcel.of(records)
+    records.config_records["fields"]["json"] = json.dumps({**told, "version": "\u202e"})
+    with pytest.raises(CodecError, match=r"of version \\u202e, and"):  # nothing that steers a terminal
+        Parcel.of(records)
     records.array_records["tensors"]["x"] = Array("object", (1,), "of another version", b"")  # it is not looked at
     with pytest.raises(CodecError, match="install the same Equipoise everywhere"):
         Parcel.of(records)

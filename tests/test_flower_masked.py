@@ -814,8 +814,7 @@ def test_no_update_follows_from_sums_with_other_weights(first: bool, monkeypatch
     thief.fit(monkeypatch, "model", *lies)
     assert thief.sums == []
     assert len(thief.refused) == 25
-    assert all(why.startswith("refuses: Other weights were told in round")
-               for why in thief.refused)  # fmt: skip
+    assert all("it refuses: Other weights were told in round" in why for why in thief.refused)
 
 
 @pytest.mark.parametrize("phase", ["values", "model"])
@@ -826,7 +825,7 @@ def test_no_value_follows_from_sums_with_other_references(phase: str, monkeypatc
     thief.fit(monkeypatch, phase, *lies)
     assert thief.sums == []
     assert len(thief.refused) == 25
-    assert all(why.startswith("refuses: Other weights were told in round") for why in thief.refused)
+    assert all("refuses: Other weights were told in round" in why for why in thief.refused)
 
 
 def lied_to(site_told_right: str, change: Callable[[Parcel], Parcel]) -> Callable[[str, str, Parcel], Parcel]:

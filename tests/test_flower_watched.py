@@ -266,7 +266,7 @@ def test_log_lines_are_json_where_that_is_asked_for(tmp_path: Path, capsys: pyte
 
 @pytest.mark.usefixtures("unreported")
 def test_a_site_chooses_the_form_of_its_own_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    machines = Machines(tmp_path, **QUICK)
+    machines = Machines(tmp_path, **QUICK | {"method": "scaffold"})
     machines.nodes[0] |= {"log": "json", "state-dir": str(tmp_path / "file")}
     (tmp_path / "file").write_text("not a directory")
     capsys.readouterr()

@@ -302,7 +302,9 @@ def test_sites_go_back_with_their_states(tmp_path: Path) -> None:
     with pytest.raises(QuorumError, match=r"0 of 3 .* the states before round 2, 3: .* -c 'from-round=3'"):
         machines.serve(Changed(machines, poisoning))
     states = [sorted(path.name for path in folder.glob("state-*")) for folder in (tmp_path / "a/states").glob("*/*")]
-    assert states == [[f"state-{t:06d}.safetensors" for t in (1, 2, 3)]] * 3
+    assert (
+        states == [[f"state-{t:06d}.safetensors" for t in (0, 1, 2, 3)]] * 3
+    )  # of three checkpoints, and one to remove
     machines.config |= {"from-round": 1}
     with pytest.raises(CheckpointError, match="Kept are those before round 2, 3, 4"):
         machines.serve()

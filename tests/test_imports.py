@@ -124,7 +124,7 @@ LONGER = {  # file: its limit, and why
         90,
         "every reading of the paper's equations that it leaves open is an option, and each equation a function",
     ),
-    "fedpac": (51, "both phases of local training, the statistics, and a quadratic problem per client"),
+    "fedpac": (52, "both phases of local training, the statistics, and a quadratic problem per client"),
     "fphl": (
         80,
         "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits, "
@@ -153,7 +153,7 @@ def test_exceptions_are_needed() -> None:
     ("name", "limit"),
     [
         ("FedProx", 7),
-        ("Scaffold", 24),
+        ("Scaffold", 26),
     ],
 )
 def test_the_shortest_methods_are_short(name: str, limit: int) -> None:

@@ -102,6 +102,8 @@ def test_every_round_is_told(tmp_path: Path) -> None:
 def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, tmp_path: Path) -> None:
     written = tomllib.loads((run / "config.toml").read_text())
     assert written.keys() == {f.name for f in fields(RunConfig)} - {
+        "attack",
+        "attack_scale",
         "clip",
         "steps",
         "chunk",

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import strategies as st
 
 from equipoise.flower.codec import VERSION
+from equipoise.system.tensor_files import NAMES as TYPE_NAMES
+from equipoise.system.tensor_files import TYPES, as_bytes, from_bytes
 
 NAMES = ("../../x", "/etc/passwd", "a/../../b", "..", "~", "CON", "x" * 5000, "\x1b[2J", "\u202e", "\ud800", "\x00", "")
 NUMBERS = (
@@ -66,22 +69,8 @@ OTHERS: tuple[Any, ...] = (
     "zz" * 32,
     "00" * 500_000,
 )
-DTYPES = (
-    "float32",
-    "float64",
-    "float16",
-    "int64",
-    "int32",
-    "int8",
-    "uint8",
-    "uint16",
-    "bool",
-    "complex64",
-    "<U3",
-    "M8[s]",
-    "V8",
-    "O",
-)
+DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8", "uint16", "bool", "complex64")
+WORDS_FOR_TYPES = (*TYPES, "F8_E4M3", "float32", "<U3", "O", "object", "", "F32 ")
 SHAPES = ((), (0,), (1,), (3,), (1, 1), (2, 0), (1,) * 40, (10**12,), (2**62, 4), (-1,), (2**31, 2**31))
 
 
@@ -241,7 +230,8 @@ def _flip(draft: Draft, where: int, value: Any, others: Sequence[Draft]) -> None
     if (name := _name(draft, where)) is not None:
         old = draft.arrays[name]
         data = bytearray(old.data)
-        data[where % len(data)] ^= 1 << (where // 11 % 8)
+        if data:
+            data[where % len(data)] ^= 1 << (where // 11 % 8)
         draft.arrays[name] = Array(old.dtype, old.shape, old.stype, bytes(data))
 
 
@@ -249,7 +239,7 @@ def _lie(draft: Draft, where: int, value: Any, others: Sequence[Draft]) -> None:
     """What is said of an array is not what it is: its shape, its type, the form of its bytes, or its header."""
     if (name := _name(draft, where)) is None:
         return
-    old, shape, dtype = draft.arrays[name], SHAPES[where % len(SHAPES)], DTYPES[where % len(DTYPES)]
+    old, shape, dtype = draft.arrays[name], SHAPES[where % len(SHAPES)], WORDS_FOR_TYPES[where % len(WORDS_FOR_TYPES)]
     draft.arrays[name] = (
         Array(old.dtype, shape, old.stype, old.data),
         Array(dtype, old.shape, old.stype, old.data),
@@ -268,11 +258,11 @@ def _header(shape: tuple[int, ...], kind: str) -> bytes:
 
 def _made(where: int, value: Any, like: Array | None = None) -> Array:
     try:
-        x = np.arange(float(where % 50)) if like is None else like.numpy()
+        x = np.arange(float(where % 50)) if like is None else from_bytes(like.data, like.dtype, like.shape).numpy()
     except Exception:  # an array that was made to lie before
         x = np.arange(3.0)
     if x.dtype.kind not in "fiub":
-        return Array(x)
+        return _sent(x)
     fill = value if isinstance(value, int | float) and abs(value) < 1e300 else math.nan
     with np.errstate(all="ignore"):
         forms: tuple[Callable[[], Any], ...] = (
@@ -288,9 +278,15 @@ def _made(where: int, value: Any, like: Array | None = None) -> Array:
             lambda: np.zeros((0, 5), x.dtype),
         )
         try:
-            return Array(np.ascontiguousarray(forms[where % len(forms)]()))
+            return _sent(forms[where % len(forms)]())
         except Exception:  # a number that the type cannot hold
-            return Array(np.zeros(3, x.dtype))
+            return _sent(np.zeros(3, x.dtype))
+
+
+def _sent(x: Any) -> Array:
+    """Numbers as messages hold them."""
+    made = torch.from_numpy(np.ascontiguousarray(x))
+    return Array(TYPE_NAMES[made.dtype], tuple(made.shape), "bytes", bytes(as_bytes(made)))
 
 
 # what holds them

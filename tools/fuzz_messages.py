@@ -70,21 +70,21 @@ RUNS: dict[str, dict[str, Any]] = {
     "saga, masked": {"method": "fedism+", "secure": True},
 }
 ANSWERS = {  # the fields that a site may send in answer to each kind of message, beside its name
-    "query.describe": {"size", "shape", "dtype", "tests", "structure"},
-    "train": {"receipt", "cut"},
+    "query.describe": {"size", "shape", "dtype", "tests", "agreement"},
+    "train": {"receipt", "cut", "seconds"},
     "train.alone": {"failed", "accuracy"},
     "evaluate": {"scores", "accuracy", "sizes"},
     "evaluate.validation": {"found"},
     "query.finish": set(),
     "query.keys": {"key", "number", "opened", "pinned"},
-    "train.masked": {"receipt", "shares", "hashes"},
+    "train.masked": {"receipt", "shares", "hashes", "seconds"},
     "train.again": {"receipt", "shares", "hashes"},
     "query.unmask": {"seed"},
     "query.recover": {"shares"},
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
 SCORES = {"accuracy", "loss", "n", "undefined", "missing", RATES, *MEASURES}  # of a test set: no sample by itself
-ONCE = {"shares", "hashes"}  # fields that differ whenever they are made
+ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
 MASKED = ("train.masked", "train.again", "query.unmask", "query.recover")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case
 
@@ -449,9 +449,8 @@ def leaks(one: Recorded, said: str, parcel: Parcel) -> Iterator[str]:
 def at_server(case: Case) -> tuple[str, str, list[str]]:
     """The kind of a message whose answer is changed, what the server made of it, and which promises it broke."""
     run, site, number = answers()[case.number % len(answers())]
-    kind, ended = outcome(
-        run, site, number, lambda reply: instead(reply, change(reply.content, case.changes, replies()))
-    )
+    others = replies()  # now, as it takes runs of its own
+    kind, ended = outcome(run, site, number, lambda reply: instead(reply, change(reply.content, case.changes, others)))
     if isinstance(ended, list):
         return kind, "refused", ended
     honest, without = right_end(run), end_without(run, site, number)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise.core import wire
 from equipoise.core.rule import State
+from equipoise.system import text
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
@@ -64,7 +65,7 @@ class Parcel:
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
         raise CodecError(
-            f"The message is of version {version}, and {VERSION} is spoken here: install the same Equipoise everywhere."
+            f"The message is of version {text.name(version)}, and {VERSION} is spoken here: install the same Equipoise everywhere."
         )
 
 

@@ -89,11 +89,8 @@ class FedPAC(Rule):
         mean, count, square = visit.oracle.moments(visit.received, C)
         n = count.sum(-1)
         H = mean * (count / n.unsqueeze(-1)).unsqueeze(-1)
-        return {
-            "H": H,
-            "V": (square - H.square().sum((-2, -1))) / n,
-            **local_prototypes(visit, C, self.weighted),
-        }, visit.state
+        statistics = {"H": H, "V": (square - H.square().sum((-2, -1))) / n}
+        return {**statistics, **local_prototypes(visit, C, self.weighted)}, visit.state
 
     def mixtures(self, H: Tensor, V: Tensor) -> Tensor:
         """Share [M, M] of every classifier in each client's, from ``H`` [M, C, D] and ``V`` [M]."""
