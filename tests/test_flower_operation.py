@@ -16,6 +16,7 @@ from equipoise.federation.records import lines as record_lines
 from equipoise.flower.deploy import checks, superlink
 from equipoise.flower.deploy.certificates import CertificateError, inspect, make_certificates, problems
 from equipoise.flower.deploy.checks import CheckResult
+from equipoise.flower.secagg import sums
 from equipoise.flower.site.store import Store
 from equipoise.system.files import locked
 from run_helpers import equipoise
@@ -241,6 +242,7 @@ def states(tmp_path: Path) -> Path:
         store.keep(3, {"c": torch.ones(100)})
         store.keep_base("token", torch.ones(10))
         store.keep_model({"w": torch.ones(10)})
+        sums.remembered(store.directory / "masks.json")  # with its lock
         for path in store.directory.iterdir():
             os.utime(path, times=(time.time() - 86400 * days,) * 2)
     shutil.copytree(base / "trial-0123abcd", base / "home")
@@ -274,7 +276,8 @@ def test_nothing_is_removed_without_yes(equipoise: Any, states: Path) -> None:
 def test_old_experiments_are_removed_but_their_models_stay(equipoise: Any, states: Path) -> None:
     before = files(states)
     assert equipoise("flower", "clean", states, "--older-than", 150, "--yes").status == 0
-    gone = {f"trial-0123abcd/site-0/{name}.safetensors" for name in ("state-000003", "base")}
+    names = ("state-000003.safetensors", "base.safetensors", "masks.json", "masks.lock")
+    gone = {f"trial-0123abcd/site-0/{name}" for name in names}
     assert files(states) == before - gone
     assert equipoise("flower", "clean", states, "flower-00000001", "--models", "--yes").status == 0
     left = {path for path in before - gone if not path.startswith("flower-00000001")}
