@@ -411,17 +411,14 @@ def killed_link(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
 
 
 def damaged(how: Callable[[Path, random.Random], None]) -> Fault:
-    """A file of a site's state is damaged, and put back a round later if the site does not make it again itself."""
+    """A file of a site's state is damaged, and put back a round later."""
 
     def fault(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
-        *_, path = sorted(
-            c.state(one.site).glob(f"{c.run.name}-*/{one.site}/{draw.choice(('state', 'state', 'base'))}*.safetensors")
-        )
+        *_, path = sorted(c.state(one.site).glob(f"{c.run.name}-*/{one.site}/state*.safetensors"))
         content = path.read_bytes()
         how(path, draw)
         yield ROUND
-        if path.name.startswith("state"):
-            path.write_bytes(content)
+        path.write_bytes(content)
 
     return fault
 
