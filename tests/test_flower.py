@@ -34,6 +34,7 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Roster, SitesError, natural
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.store import Receipt, Store, StoreError
+from equipoise.flower.site.task import Blank
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, RunError, configure
 from equipoise.system import own_code
@@ -326,6 +327,29 @@ def test_a_site_with_samples_of_another_shape_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(SitesError, match=r"south has other samples \(shape \[2, 3\], float64\) than most sites"):
         Machines(tmp_path, other).serve()
+
+
+@pytest.mark.parametrize(("shape", "says"), [
+    ([2**27], r"east has other samples \(shape \[134217728\], float64\) than most sites"),
+    ([2**40], "connected and able to take part: north, south"),
+    ([2**31, 2**31, 2**31], "connected and able to take part: north, south"),
+])  # fmt: skip
+def test_no_sample_is_made_as_large_as_one_site_says(
+    shape: list[int], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def huge(kind: str, site: str, reply: Message) -> Message:
+        if (kind, site) != ("query.describe", "east"):
+            return reply
+        told = Parcel.of(reply.content)
+        return instead(reply, replace(told, fields={**told.fields, "shape": shape}).records())
+
+    made: list[tuple[int, ...]] = []
+    of = Blank.__getitem__
+    monkeypatch.setattr(Blank, "__getitem__", lambda blank, row: made.append(blank.shape) or of(blank, row))
+    machines = Machines(tmp_path, wait=0.01)
+    with pytest.raises(SitesError, match=says):
+        machines.serve(Changed(machines, huge))
+    assert not any(tuple(shape) == one for one in made)
 
 
 # what all agree on

@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -55,6 +55,7 @@ from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.system import text
 from equipoise.system.errors import ExpectedError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
@@ -450,13 +451,22 @@ def at_server(case: Case) -> tuple[str, str, list[str]]:
     """The kind of a message whose answer is changed, what the server made of it, and which promises it broke."""
     run, site, number = answers()[case.number % len(answers())]
     others = replies()  # now, as it takes runs of its own
-    kind, ended = outcome(run, site, number, lambda reply: instead(reply, change(reply.content, case.changes, others)))
+    names = {site}  # without keys a site is who it says it is
+
+    def meddle(reply: Message) -> Message:
+        content = change(reply.content, case.changes, others)
+        with suppress(Exception):
+            names.add(text.name(Parcel.of(content).fields["name"]))
+        return instead(reply, content)
+
+    kind, ended = outcome(run, site, number, meddle)
+    renamed = kind == "query.describe" and len(names) > 1
     if isinstance(ended, list):
         return kind, "refused", ended
     honest, without = right_end(run), end_without(run, site, number)
     broken = []
     if isinstance(ended, str):  # the run stopped, and says why
-        named = site in ended or f"node {1 + NAMES.index(site)} " in ended
+        named = any(name in ended for name in names) or f"node {1 + NAMES.index(site)} " in ended
         spoilt = kind in MASKED and "masks do not fit" in ended
         if not named and not spoilt:
             broken.append(f"the run stops without naming {site}: {ended}")
@@ -464,13 +474,14 @@ def at_server(case: Case) -> tuple[str, str, list[str]]:
             broken.append(f"an error with signs that steer a terminal: {ended!r}")
         return kind, "the run stops", broken
     lost = {q["name"] for record in ended.records for q in record.get("quarantined", [])}
-    if lost - {site}:
-        broken.append(f"others are thrown out: {sorted(lost - {site})}")
+    if lost - names:
+        broken.append(f"others are thrown out: {sorted(lost - names)}")
     if not all(q["reason"].isprintable() for record in ended.records for q in record.get("quarantined", [])):
         broken.append("a reason with signs that steer a terminal")
     if ended.vector in (honest.vector, getattr(without, "vector", None)):
         return kind, "refused" if ended.vector != honest.vector or lost else "no harm", broken
-    if kind not in ("query.describe", "train", "train.alone", "train.masked", "train.again") or lost:
+    trains = kind in ("query.describe", "train", "train.alone", "train.masked", "train.again")
+    if not trains or (lost and not renamed):
         broken.append("the model is neither that of a run with the site nor that of one without it")
     return kind, "taken", broken
 

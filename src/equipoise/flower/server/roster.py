@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,9 @@ AGAIN = 60.0, 600.0  # seconds until a node that failed to describe itself is as
 
 class SitesError(RuntimeError):
     """Sites are missing, or do not fit together."""
+
+
+LARGEST = 2**30  # numbers in a sample: the server makes one of the shape that most sites have
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Known:
             type(fields["size"]) is not int
             or not 1 <= known.size < 2**53
             or min(shape, default=0) < 0
+            or math.prod(shape) > LARGEST
             or not isinstance(getattr(torch, known.dtype, None), torch.dtype)
         ):
             raise ValueError(known.dtype)
@@ -92,7 +97,7 @@ class Roster:
 
         Raises
         ------
-        SitesError : they did not connect in ``wait`` seconds.
+        SitesError : they did not connect in ``wait`` seconds, or have samples of several shapes.
         """
         end = time.monotonic() + wait
         self.known = list(known)
@@ -114,6 +119,7 @@ class Roster:
             time.sleep(self.exchange.poll)
         before = {site.name: site for site in known}
         self.known = [(before | present)[name] for name in [*before] or names or sorted(present, key=natural)]
+        _require_agreed({site.name: {"samples": site.agreement["samples"]} for site in self.known}, {})  # one of that shape is made next
         return self.known
 
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
@@ -182,15 +188,21 @@ class Roster:
         SitesError : naming all that differ, and in what.
         """
         here = {site.name: site.agreement for site in self.known if site.name in self.nodes}
-        self.agreed = agreed(here, server)
-        if wrong := [f"{name} {why}" for name, codes in here.items() if (why := unlike(codes, self.agreed))]:
-            raise SitesError(
-                f"{'; '.join(wrong)}. All must agree: correct the task, or the installation, of those that do not. To see the codes "
-                "of a site: equipoise flower check DIR --node-config FILE."
-            )
+        self.agreed = _require_agreed(here, server)
         for what in self.agreed.keys() & {"features", "classes", "scaling"}:
             if silent := [name for name, codes in here.items() if what not in codes]:
                 log.warning("%s: %s not stated, so not compared there", ", ".join(silent), what)
+
+
+def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """What :func:`equipoise.federation.fingerprint.agreed` gives, if all sites agree."""
+    found = agreed(sites, server)
+    if wrong := [f"{name} {why}" for name, codes in sites.items() if (why := unlike(codes, found))]:
+        raise SitesError(
+            f"{'; '.join(wrong)}. All must agree: correct the task, or the installation, of those that do not. To see the codes "
+            "of a site: equipoise flower check DIR --node-config FILE."
+        )
+    return found
 
 
 def natural(name: str) -> list[Any]:
