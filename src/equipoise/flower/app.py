@@ -227,7 +227,7 @@ def _serve(
     made: Method,
     name: str,
     known: list[Known],
-    unfinished: int,
+    stops: int,
 ) -> History:
     fields = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
@@ -236,7 +236,7 @@ def _serve(
         require(made)
     sites.roster.most = settings.max_samples
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
-    about = {"experiment": name, "sites": [asdict(s) for s in sites.known], "unfinished": unfinished}
+    about = {"experiment": name, "sites": [asdict(s) for s in sites.known], "unfinished": stops}
     write_atomically(directory / "sites.json", sealed_json(about))
     fed = federation(
         task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings, select=settings.select
@@ -247,7 +247,7 @@ def _serve(
         checkpoint.tidy(directory / "checkpoint")
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
-    meta = {**environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": unfinished}
+    meta = {**environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": stops}
     write_atomically(directory / "manifest.json", sealed_json(meta))
 
     def tell(record: Mapping[str, Any]) -> None:

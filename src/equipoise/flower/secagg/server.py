@@ -222,8 +222,7 @@ class Round:
         if not (A > 0 and -1e-6 <= U <= len(ids)):
             raise ClosedError("was left out, because the sum is not one of weights: masks do not fit each other")
         ids, total = self.total(MODEL, ids, n + 1, {"sum": A, "sum_last": U})
-        total, told = total[: self.n_public + 1], total[self.n_public + 1 :]
-        return ids, torch.cat([secure.mean(total)[1], told])
+        return ids, torch.cat([secure.mean(total[: self.n_public + 1])[1], total[self.n_public + 1 :]])
 
     @property
     def n_public(self) -> int:
@@ -242,8 +241,8 @@ class Round:
         found = {name: part.view_as(x).to(x) for (name, x), part in zip(zeros.items(), parts, strict=True)}
         hide = hiding(self.job.private, self.trial.model.n_params)
         told = unpacked(Parcel({"cut": cut}, found), "reports", len(self.job.rules), hide)
-        one = self.job.received.new_ones(())
-        return [of if r.power is None else {r.power.report: one} for r, of in zip(self.job.rules, told, strict=True)]
+        ones = [{} if r.power is None else {r.power.report: self.job.received.new_ones(())} for r in self.job.rules]
+        return [one or of for one, of in zip(ones, told, strict=True)]
 
     @property
     def sizes(self) -> dict[str, int]:

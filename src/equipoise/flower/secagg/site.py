@@ -233,10 +233,8 @@ def _content(
 
 def no_reports(trial: Trial) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Reports of zeros of what is summed besides the updates, and the whole length of those of which private coordinates are cut."""
-    rules = trial.method.rules
-    return packed(
-        "reports", [rule.no_report(trial.setup) for rule in rules], hiding(trial.private, trial.model.n_params)
-    )
+    reports = [rule.no_report(trial.setup) for rule in trial.method.rules]
+    return packed("reports", reports, hiding(trial.private, trial.model.n_params))
 
 
 def weights(

@@ -22,13 +22,11 @@ log = logging.getLogger(__name__)
 
 DESCRIBE = 120.0  # seconds a site may take to describe itself, if the deadline is longer
 AGAIN = 60.0, 600.0  # seconds until a node that failed to describe itself is asked again: at first, and at most
+LARGEST = 2**30  # numbers in a sample: the server makes one of the shape that most sites have
 
 
 class SitesError(RuntimeError):
     """Sites are missing, or do not fit together."""
-
-
-LARGEST = 2**30  # numbers in a sample: the server makes one of the shape that most sites have
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,8 @@ class Roster:
             time.sleep(self.exchange.poll)
         before = {site.name: site for site in known}
         self.known = [(before | present)[name] for name in [*before] or names or sorted(present, key=natural)]
-        _require_agreed({site.name: {"samples": site.agreement["samples"]} for site in self.known}, {})  # one of that shape is made next
+        # one of the shape agreed on is made next
+        _require_agreed({site.name: {"samples": site.agreement["samples"]} for site in self.known}, {})
         return self.known
 
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
