@@ -44,8 +44,9 @@ class Parcel:
 
     def records(self) -> RecordDict:
         """The message as Flower sends it."""
-        tensors = self.tensors.items()
-        arrays = {key: Array(NAMES[x.dtype], tuple(x.shape), "bytes", bytes(as_bytes(x))) for key, x in tensors}
+        arrays = {
+            k: Array(NAMES[x.dtype], tuple(x.shape), "bytes", bytes(as_bytes(x))) for k, x in self.tensors.items()
+        }
         fields = json.dumps({"version": VERSION, **self.fields}, allow_nan=True)
         return RecordDict({"fields": ConfigRecord({"json": fields}), "tensors": ArrayRecord(arrays)})
 
