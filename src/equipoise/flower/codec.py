@@ -44,11 +44,9 @@ class Parcel:
 
     def records(self) -> RecordDict:
         """The message as Flower sends it."""
-        arrays = {
-            k: Array(NAMES[x.dtype], tuple(x.shape), "bytes", bytes(as_bytes(x))) for k, x in self.tensors.items()
-        }
+        data = {k: Array(NAMES[x.dtype], tuple(x.shape), "bytes", bytes(as_bytes(x))) for k, x in self.tensors.items()}
         fields = json.dumps({"version": VERSION, **self.fields}, allow_nan=True)
-        return RecordDict({"fields": ConfigRecord({"json": fields}), "tensors": ArrayRecord(arrays)})
+        return RecordDict({"fields": ConfigRecord({"json": fields}), "tensors": ArrayRecord(data)})
 
     @staticmethod
     def of(records: RecordDict) -> Parcel:
