@@ -470,13 +470,15 @@ def at_server(case: Case) -> tuple[str, str, list[str]]:
         spoilt = kind in MASKED and "masks do not fit" in ended
         if not named and not spoilt:
             broken.append(f"the run stops without naming {site}: {ended}")
-        if not ended.isprintable():
+        if text.visible(ended) != ended:
             broken.append(f"an error with signs that steer a terminal: {ended!r}")
         return kind, "the run stops", broken
     lost = {q["name"] for record in ended.records for q in record.get("quarantined", [])}
     if lost - names:
         broken.append(f"others are thrown out: {sorted(lost - names)}")
-    if not all(q["reason"].isprintable() for record in ended.records for q in record.get("quarantined", [])):
+    if not all(
+        text.visible(q["reason"]) == q["reason"] for record in ended.records for q in record.get("quarantined", [])
+    ):
         broken.append("a reason with signs that steer a terminal")
     if ended.vector in (honest.vector, getattr(without, "vector", None)):
         return kind, "refused" if ended.vector != honest.vector or lost else "no harm", broken
@@ -517,7 +519,7 @@ def outcome(
             return kind(), str(error)
         except Exception as error:
             return kind(), [f"the server ends with {type(error).__name__}: {error}"]
-        if any(not record.getMessage().isprintable() for record in log):
+        if any(text.visible(record.getMessage()) != record.getMessage() for record in log):
             broken.append("a line of the log with signs that steer a terminal")
         if not broken:
             return kind(), End(fed.progress.vector.numpy().tobytes(), history.records)
