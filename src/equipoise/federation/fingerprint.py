@@ -22,6 +22,7 @@ from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
 from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import environment, hashes, own_code
+from equipoise.system.tensor_files import as_bytes
 
 Data = Samples | Stream | Absent
 LOOKS = 8  # samples of a streamed data set that are hashed
@@ -38,7 +39,7 @@ def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
     units = None if neurons is None else [[g.name, list(g.rows), list(g.columns)] for g in neurons.groups]
     return {
         "parameters": {n: list(s) for n, s in zip(model.names, model.shapes, strict=True)},
-        "fixed": hashlib.sha256(b"".join(map(_view, model.fixed()))).hexdigest(),
+        "fixed": hashlib.sha256(b"".join(map(as_bytes, model.fixed()))).hexdigest(),
         "hidden units": units,
     }
 
@@ -130,12 +131,12 @@ def _content(data: Data, *, look: bool = True) -> str:
     total = hashlib.sha256()
     if isinstance(data, Samples):
         total.update(f"{data.x.dtype} {list(data.x.shape)}".encode())
-        total.update(_view(data.x))
-        total.update(_view(data.y))
+        total.update(as_bytes(data.x))
+        total.update(as_bytes(data.y))
     elif isinstance(data.dataset, Mapped):
         total.update(hashes.of_file(data.dataset.path).encode())
         total.update(data.dataset.rows.tobytes())
-        total.update(_view(data.dataset.targets))
+        total.update(as_bytes(data.dataset.targets))
     else:
         total.update(str(data.size).encode())
         as_stored = replace(data, transform=None, dtype=torch.int64)  # which is the type of what is not converted
@@ -147,7 +148,7 @@ def _content(data: Data, *, look: bool = True) -> str:
                     continue
                 if all(map(torch.equal, first, second)):
                     for x in first:
-                        total.update(_view(x))
+                        total.update(as_bytes(x))
     return total.hexdigest()
 
 
@@ -189,9 +190,4 @@ def _validation(oracle: Oracle) -> str:
 
 def digest(x: Tensor) -> str:
     """SHA-256 of the bytes of a tensor, in hexadecimal."""
-    return hashlib.sha256(_view(x)).hexdigest()
-
-
-def _view(x: Tensor) -> Any:
-    """The bytes of a tensor, without a copy of one that is in memory."""
-    return x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data if x.numel() else b""
+    return hashlib.sha256(as_bytes(x)).hexdigest()
