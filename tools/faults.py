@@ -165,7 +165,7 @@ class Campaign:
         self.local = LocalFederation(
             directory / "local", directory / "app", SITES, tls=True, patience=180.0, variables={"PYTHONPATH": path}
         )
-        self.run, self.R, self.count, self.wait, self.least = directory, 0, 0, 240.0, 3
+        self.run, self.R, self.count, self.wait = directory, 0, 0, 240.0
         self.up = dict.fromkeys(SITES, 0.0)  # nodes that should be there, and when they are looked after next
         self.variables: dict[str, dict[str, str]] = {}  # of single sites
 
@@ -177,7 +177,7 @@ class Campaign:
         Those that were made, and how many groups they are.
         """
         self.count += 1
-        self.run, self.R = self.directory / f"run-{self.count}", len(faults) + 2
+        self.run, self.R = self.directory / f"run-{self.count}", 2 * len(faults) + 2
         models: dict[int, torch.Tensor] = {}
         tries: list[list[Try]] = []
         rest, attempts, failed = list(faults), 0, 0
@@ -197,7 +197,7 @@ class Campaign:
                 stop = None
             since, after = time.monotonic(), done(self.run) + 1
             if stop is None:
-                going, after = None, max(1, done(self.run))
+                going, after = None, max(1, done(self.run) + FAULTS[tries[-1][0].fault].alone)
             return bool(stop)
 
         def begin() -> Iterator[bool]:
@@ -219,7 +219,7 @@ class Campaign:
                 return
             if not tries and time.monotonic() > until:
                 raise Stopped
-            if going is None and rest and done(self.run) < self.R and time.monotonic() < until:
+            if going is None and rest and done(self.run) < self.R and whole(self.run) and time.monotonic() < until:
                 for one in tries[-1] if tries else ():
                     one.rounds = one.rounds[0], done(self.run)
                 group = [Try(name, seed) for name, seed in rest.pop(0)]
@@ -236,7 +236,6 @@ class Campaign:
 
         while done(self.run) < self.R and failed < 4:
             attempts += 1
-            self.least = 2 if done(self.run) else 3  # of a run that has begun one site may be away
             said, outcome = self.attempt(self.R, watch)
             if outcome == "stopped" and not tries:
                 return [], 0
@@ -257,7 +256,10 @@ class Campaign:
 
     def attempt(self, R: int, watch: Callable[[], None]) -> tuple[str, str]:
         """Run the command until the run ends or is stopped: what was said, and how it ended."""
-        told = {**SETTINGS, "rounds": R, "min-sites": self.least, "wait": self.wait, "run-dir": str(self.run)}
+        told = {**SETTINGS, "rounds": R, "min-sites": len(SITES), "wait": self.wait, "run-dir": str(self.run)}
+        limit = time.monotonic() + 60
+        while self.server_apps() and time.monotonic() < limit:  # one that was stopped holds its run until it has ended
+            time.sleep(0.2)
         try:
             outcome = self.local.run(told, limit=LIMIT, watch=watch)
         except Stopped:
@@ -305,12 +307,17 @@ class Campaign:
 
     def end_app(self) -> None:
         """SIGKILL of the ServerApp's process, once it is there: one that began later would hold the run."""
-        link, limit = self.local._processes._running["superlink"], time.monotonic() + 120
+        limit = time.monotonic() + 120
         while time.monotonic() < limit:
-            if found := [each for each in descendants(link.pid) if b"flwr-serverapp" in commandline(each[0])]:
+            if found := self.server_apps():
                 end(found)
                 return
             time.sleep(0.2)
+
+    def server_apps(self) -> list[tuple[int, str]]:
+        """The processes of the ServerApp."""
+        link = self.local._processes._running["superlink"]
+        return [each for each in descendants(link.pid) if b"flwr-serverapp" in commandline(each[0])]
 
 
 def commandline(pid: int) -> bytes:
@@ -323,6 +330,11 @@ def done(run: Path) -> int:
     """How many rounds are complete."""
     path = run / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def whole(run: Path) -> bool:
+    """Whether all sites took part in the last complete round: only then the next fault is not the last one's."""
+    return not json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]).get("quarantined")
 
 
 def note(run: Path, models: dict[int, torch.Tensor]) -> None:
@@ -367,24 +379,21 @@ def judge(run: Path, R: int, tries: Sequence[Sequence[Try]], models: dict[int, t
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] if done(run) else []
     lost = [{q["name"]: q["reason"] for q in row.get("quarantined", [])} for row in rows]
     right = simulated([set(of) for of in lost])
-    late: set[str] = set()  # sites whose node was started again just before: they may miss the first round
     for group in tries:
         first, last = group[0].rounds[0], max(group[0].rounds[1], group[0].rounds[0] + 1)
         hit = {one.site: one for one in group if one.site}
         known = [t for t in range(first + 1, last + 1) if t in models and t in right]
-        others = [
-            f"{name} {why}"
-            for t, of in enumerate(lost[first:last])
-            for name, why in of.items()
-            if name not in hit and not (t == 0 and name in late and re.search(AWAY, why))
-        ]
+        others = [f"{name} {why}" for of in lost[first:last] for name, why in of.items() if name not in hit]
         for one in group:
             mine = [of[one.site] for of in lost[first:last] if one.site in of]
-            words = FAULTS[one.fault].words + (f"|{AWAY}" if one.site in late else "")
             one.said += [f"{one.site} {why}" for why in dict.fromkeys(mine)] + [f"besides: {why}" for why in others]
-            one.contained = len(rows) == R and not others and one.refused and all(re.search(words, why) for why in mine)
+            one.contained = (
+                len(rows) == R
+                and not others
+                and one.refused
+                and all(re.search(FAULTS[one.fault].words, why) for why in mine)
+            )
             one.equal = bool(known) and all(torch.equal(models[t], right[t]) for t in known)
-        late = {one.site for one in group if FAULTS[one.fault].words == AWAY}
 
 
 # faults
@@ -446,7 +455,10 @@ def full_disk(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
 
 
 def expired(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
-    """The server's certificate has expired: a node that starts refuses it; once it is renewed, the run is gone on with."""
+    """The server's certificate has expired: a node that starts refuses it; once it is renewed, the run is gone on with.
+
+    A node that was connected gives up as well, but its process goes on: all are started again, as the runbook says.
+    """
     place = c.local.certificates
     good, patience = (place / "server.pem").read_bytes(), c.local._processes.patience
     c.local.kill("superlink")
@@ -471,8 +483,8 @@ def expired(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
     finally:
         (place / "server.pem").write_bytes(good)
         c.local._processes.patience = patience
-    c.kill(one.site)
-    c.kill("superlink")
+    for name in (*SITES, "superlink"):
+        c.kill(name)
     c.local.start_server()
 
 
@@ -504,7 +516,7 @@ def other_data(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
     c.end_app()
     yield STOP
     (c.state(one.site) / "fault").write_text("other data")
-    c.wait, c.least = 10.0, 3
+    c.wait = 60.0  # in which the others connect
     said, outcome = c.attempt(c.R, lambda: None)
     c.wait = 240.0
     one.refused = outcome == "failed" and "has other data than when the run began" in said
