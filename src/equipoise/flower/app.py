@@ -84,7 +84,7 @@ def make_client_app(
     def site(asked: Parcel, context: Context) -> Site:
         fields, name = asked.fields.pop("experiment"), _name(context)
         device = str(context.node_config.get("device", "cpu"))
-        key = json.dumps([name, fields, device], sort_keys=True)
+        key = json.dumps([name, fields, dict(context.node_config)], sort_keys=True)
         if key not in opened:
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
@@ -111,7 +111,7 @@ def make_client_app(
                 asked = Parcel.of(message.content)
                 about["experiment"] = asked.fields["experiment"]["name"]
                 about |= {"round": asked.fields.get("t")} if kind.startswith("train") else {}
-                reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
+                reply = masked_site.answer(site(asked, context), kind, asked)
                 reply.fields["name"] = name
             except (SiteError, StoreError, CodecError, BudgetError) as error:
                 log.error("%s, %s: %s", name, kind, error)
