@@ -266,9 +266,8 @@ def open_site(
 
 def _allow(site: Site, rounds: int = 1) -> None:
     """Raise SiteError if so many rounds take more gradient steps than ``max-steps`` in the site's node config allows."""
-    s, most = site.trial.settings, site.node_config.get("max-steps", MOST_STEPS)
-    check_number("max-steps in the node-config", most, 1)
-    steps = float(rounds) * (s.steps or s.epochs * -(-int(site.trial.setup.sizes[0]) // s.batch_size))
+    check_number("max-steps in the node-config", most := site.node_config.get("max-steps", MOST_STEPS), 1)
+    steps = float(rounds) * site.trial.settings.steps_of(int(site.trial.setup.sizes[0]))
     if steps > most:
         raise SiteError(
             f"refuses: one message asks for {steps:,.0f} gradient steps; max-steps in its node-config is {most:,}"
@@ -281,14 +280,8 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     trial = site.trial
     data = loaded(trial.data[0])
     x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
-    fields = {
-        "size": data.size,
-        "shape": list(x.shape[1:]),
-        "dtype": str(x.dtype).removeprefix("torch."),
-        "tests": list(site.tests.sets),
-        "agreement": site.task.agreement(trial, x.shape[1:]),
-    }
-    return Parcel(fields)
+    about = {"size": data.size, "shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, x.shape[1:])})
 
 
 def _train(site: Site, asked: Parcel) -> Parcel:
