@@ -1,10 +1,13 @@
 """One thread for every test, so that times and the order of sums are the same everywhere."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+
+from run_helpers import UNDRAWN, without_figures
 
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: (
@@ -15,5 +18,17 @@ settings.register_profile("all", deadline=None, max_examples=40)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`make test` draws fewer examples than `make test-all`."""
-    settings.load_profile("fast" if config.getoption("markexpr") == "not slow" else "all")
+    """`make test` draws fewer examples than `make test-all`, and fewer figures."""
+    fast = config.getoption("markexpr") == "not slow"
+    settings.load_profile("fast" if fast else "all")
+    if fast:
+        os.environ[UNDRAWN] = "1"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def figures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave the figures of reports empty where tests are not about them (`drawn`), as they take most of a report's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if UNDRAWN in os.environ and not request.node.get_closest_marker("drawn"):
+            without_figures(patch)
+        yield

@@ -552,6 +552,28 @@ def test_a_site_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> N
     assert [record["ids"] for record in history.records] == 3 * [[0, 1]]
 
 
+@pytest.mark.parametrize(("spare", "asked"), [(0, {}), (-1, {}), (0, {"steps": 7}), (-1, {"steps": 7})])
+def test_a_site_takes_no_more_steps_than_it_allows(spare: int, asked: dict[str, int], tmp_path: Path) -> None:
+    """So many in one round, whatever the server asks: epochs of as many batches as its samples are, or steps."""
+    machines = Machines(tmp_path, rounds=1, **asked)
+    steps = asked.get("steps", 2 * -(-UNEQUAL[1] // 8))
+    machines.nodes[1]["max-steps"] = steps + spare
+    (record,) = machines.serve().records
+    why = f"refuses: one message asks for {steps} gradient steps; max-steps in its node-config is {steps - 1}"
+    assert record.get("quarantined", []) == ([{"client": 2, "name": "south", "reason": why}] if spare else [])
+
+
+def test_steps_of_all_rounds_alone_are_asked_for_at_once(tmp_path: Path) -> None:
+    fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, server_validation=None)
+    s = fed.trial.settings
+    most = max(UNEQUAL) // s.batch_size * s.epochs * 3 + s.epochs * 3
+    for context in grid_of(fed).contexts.values():
+        context.node_config["max-steps"] = most
+    fed.standalone(3)
+    with pytest.raises(SitesError, match=r"reaches alone is not known: .*refuses: .*max-steps"):
+        fed.standalone(10**15)
+
+
 def test_a_late_site_is_left_out(tmp_path: Path) -> None:
     machines = Machines(tmp_path, deadline=0.05)
 

@@ -627,10 +627,10 @@ def test_one_that_refuses_its_seed_does_not_end_the_wait_for_the_others(
     patience(fed).poll = 0.001
     unmask = masked_site.KINDS["query.unmask"]
 
-    def refusing(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
+    def refusing(site: Site, asked: Parcel) -> Parcel:
         if site.trial.names == ("client-2",):
             raise MaskError("It does not want to.")
-        return unmask(site, asked, node)
+        return unmask(site, asked)
 
     monkeypatch.setitem(masked_site.KINDS, "query.unmask", refusing)
     wire.cut = lambda kind, site, n: "down" if (kind, site, n) == ("query.unmask", "client-3", 0) else ""
@@ -656,8 +656,8 @@ def test_a_site_whose_shares_are_wrong_is_named(
                 patch.setattr(masked, "create_shares", lambda seed, least, n: right(bytes(32), least, n))
             return make(memory, asked, site, *more, **other)
 
-    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
-        found = unmask(site, asked, node)
+    def lying(site: Site, asked: Parcel) -> Parcel:
+        found = unmask(site, asked)
         return replace(found, fields={"seed": "00" * 32}) if site.trial.names == (liar,) else found
 
     make = masked.masked_vector
@@ -678,8 +678,8 @@ def test_a_wrong_seed_is_put_together_from_shares(monkeypatch: pytest.MonkeyPatc
     simulated, fed = both("fedavg", participation=1.0)
     unmask = masked_site.KINDS["query.unmask"]
 
-    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
-        found = unmask(site, asked, node)
+    def lying(site: Site, asked: Parcel) -> Parcel:
+        found = unmask(site, asked)
         return replace(found, fields={"seed": "00" * 32}) if site.trial.names == ("client-2",) else found
 
     monkeypatch.setitem(masked_site.KINDS, "query.unmask", lying)
@@ -896,8 +896,8 @@ def test_a_sum_that_is_no_number_ends_the_round_and_not_the_server(monkeypatch: 
     fed = both("saga", participation=1.0)[1]
     right = masked_site.KINDS["train.masked"]
 
-    def train(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
-        found = right(site, asked, node)
+    def train(site: Site, asked: Parcel) -> Parcel:
+        found = right(site, asked)
         noise = torch.full_like(found.tensors["masked"], -1)
         return replace(found, tensors={"masked": noise}) if site.trial.names == ("client-3",) else found
 
@@ -1073,8 +1073,8 @@ def test_a_summand_that_is_none(wrong: dict[str, Tensor], reason: str, monkeypat
     fed = both("fedavg", participation=1.0)[1]
     right = masked_site.KINDS["train.masked"]
 
-    def train(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
-        found = right(site, asked, node)
+    def train(site: Site, asked: Parcel) -> Parcel:
+        found = right(site, asked)
         return replace(found, tensors=wrong) if site.trial.names == ("client-3",) else found
 
     monkeypatch.setitem(masked_site.KINDS, "train.masked", train)
@@ -1103,8 +1103,8 @@ def test_a_site_that_says_what_cannot_be_keeps_nobody_from_a_sum(wrong: dict[str
     simulated, fed = both("fedavg", participation=1.0)
     right = masked_site.KINDS["query.keys"]
 
-    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
-        found = right(site, asked, node)
+    def lying(site: Site, asked: Parcel) -> Parcel:
+        found = right(site, asked)
         return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
 
     with pytest.MonkeyPatch.context() as patch:
@@ -1121,8 +1121,8 @@ def test_a_false_claim_of_what_was_unmasked_keeps_nobody_from_a_sum(others: list
     fed = both("fedavg", participation=1.0)[1]
     right = masked_site.KINDS["query.keys"]
 
-    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
-        found = right(site, asked, node)
+    def lying(site: Site, asked: Parcel) -> Parcel:
+        found = right(site, asked)
         wrong = {"opened": {"model": [0, others, "00"]}}
         return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
 
@@ -1138,8 +1138,8 @@ def test_a_false_claim_of_others_keys_keeps_nobody_from_a_sum(whom: list[str], t
     fed = both("fedavg", participation=1.0)[1]
     right, stranger = masked_site.KINDS["query.keys"], key_at(tmp_path / "stranger")
 
-    def lying(site: Site, asked: Parcel, node: Mapping[str, Any]) -> Parcel:
-        found = right(site, asked, node)
+    def lying(site: Site, asked: Parcel) -> Parcel:
+        found = right(site, asked)
         wrong = {"pinned": dict.fromkeys(whom, stranger)}
         return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
 

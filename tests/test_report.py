@@ -32,6 +32,8 @@ from equipoise.report import (
 )
 from equipoise.report.formatting import lines
 
+pytestmark = pytest.mark.drawn
+
 GROUPS = {"mnist": 0.93, "usps": 0.88, "svhn": 0.72}
 
 

@@ -33,6 +33,8 @@ from equipoise.runs.configuration import RunConfig, called
 from test_collaborative_report import made as collaborator
 from test_report import Page, compared, made_up, several
 
+pytestmark = pytest.mark.drawn
+
 
 # the correction
 def test_holm_by_hand() -> None:

@@ -21,6 +21,8 @@ from equipoise.metrics.performance import Value
 from equipoise.report import booktabs, comparison, figures, latex, markdown, render, rich_table, statistics, write
 from test_report import several
 
+pytestmark = pytest.mark.drawn
+
 SOURCE = Path(equipoise.__file__).parent
 
 

@@ -35,6 +35,8 @@ from equipoise.report.statistics import Comparison
 from equipoise.system import memory, text
 from equipoise.system.terminal import Terminal
 
+pytestmark = pytest.mark.drawn
+
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe"
 SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe"
 

@@ -24,6 +24,8 @@ from run_helpers import TINY, config, executed
 from run_helpers import cache as cache
 from run_helpers import equipoise as equipoise
 
+pytestmark = pytest.mark.drawn
+
 Y = [torch.tensor(y) for y in ([0, 0, 2], [1, 1, 1, 2], [2])]
 TESTS = {"a": (torch.randn(5, 3), torch.tensor([0, 1, 2, 2, 2])), "b": (torch.randn(2, 3), torch.tensor([0, 0]))}
 

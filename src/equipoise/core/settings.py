@@ -146,6 +146,10 @@ class Settings:
         """The settings of this class alone, without those of a subclass."""
         return Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
 
+    def steps_of(self, size: int) -> int:
+        """The gradient steps of a client with ``size`` samples in one round."""
+        return -(-size // self.batch_size) * self.epochs if self.steps is None else self.steps
+
     @property
     def decisive(self) -> dict[str, Any]:
         """The settings that must not change when a run is resumed."""

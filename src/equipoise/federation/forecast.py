@@ -361,18 +361,12 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
         max(0.0, peak - _total(counted)),
         "Python, PyTorch, training and evaluation, as measured in a round",
     )
-    steps = [
-        -(-d.size // trial.settings.batch_size) * trial.settings.epochs
-        if trial.settings.steps is None
-        else trial.settings.steps
-        for d in trial.data
-    ]
     where = _there(Path(tempfile.gettempdir()) if directory is None else directory)
     return Forecast(
         rounds=rounds,
         clients=N,
         cohort=M,
-        steps=statistics.mean(steps),
+        steps=statistics.mean(trial.settings.steps_of(d.size) for d in trial.data),
         engine=fed.engine_choice.engine,
         why=fed.engine_choice.why,
         workers=1 if fed.engine_choice.engine == "sequential" else min(M, fed.workers),

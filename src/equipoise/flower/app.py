@@ -82,22 +82,14 @@ def make_client_app(
     app.__dict__.update(task=task, method=given)  # for check_site
 
     def site(asked: Parcel, context: Context) -> Site:
-        fields, name = asked.fields.pop("experiment"), _name(context)
-        device = str(context.node_config.get("device", "cpu"))
-        key = json.dumps([name, fields, device], sort_keys=True)
+        fields, name, node = asked.fields.pop("experiment"), _name(context), context.node_config
+        key = json.dumps([name, fields, dict(node)], sort_keys=True)
         if key not in opened:
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
-            torch.set_num_threads(int(context.node_config.get("threads", 0)) or torch.get_num_threads())
-            opened[key] = open_site(
-                name,
-                task(context.node_config, context.run_config),
-                {**fields, "device": device},
-                store,
-                given,
-                simulated=simulated,
-                node_config=context.node_config,
-            )
+            torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
+            found, told = task(node, context.run_config), {**fields, "device": str(node.get("device", "cpu"))}
+            opened[key] = open_site(name, found, told, store, given, simulated=simulated, node_config=node)
             if len(opened) > keep:
                 opened.popitem(last=False)
         return opened[key]
@@ -111,7 +103,7 @@ def make_client_app(
                 asked = Parcel.of(message.content)
                 about["experiment"] = asked.fields["experiment"]["name"]
                 about |= {"round": asked.fields.get("t")} if kind.startswith("train") else {}
-                reply = masked_site.answer(site(asked, context), kind, asked, context.node_config)
+                reply = masked_site.answer(site(asked, context), kind, asked)
                 reply.fields["name"] = name
             except (SiteError, StoreError, CodecError, BudgetError) as error:
                 log.error("%s, %s: %s", name, kind, error)

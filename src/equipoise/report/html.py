@@ -250,11 +250,14 @@ def _beyond(found: Comparison) -> str:
 def svg(name: str, figure: Figure) -> str:
     """A figure as an SVG element with the font and the ink of the page, and with unique ids."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     file = io.StringIO()
+    for transparent in (figure, *figure.axes):
+        transparent.patch.set_visible(False)
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts draw the text
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})  # savefig would draw twice
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", file.getvalue(), flags=re.DOTALL)
     opening, drawn = re.search(r"<svg([^>]*)>(.*)", svg, flags=re.DOTALL).groups()  # type: ignore[union-attr]
     box = re.search(r'viewBox="[^"]*"', opening).group()  # type: ignore[union-attr]

@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 LIMIT = 2.0**20  # of weighted updates
 
 
-def answer(site: Site, kind: str, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """What the site answers to a message, one of :data:`KINDS` or any other.
 
-    ``node_config`` may have ``peers``, a file ``{site: public key}`` that did not come from the server; ``least-sites``,
+    The site's ``node_config`` may have ``peers``, a file ``{site: public key}`` that did not come from the server; ``least-sites``,
     how many sites a sum must have for this one to take part (2); ``most-weight``, how much of the sum its update may be (0.95); and
     ``secure``, true where nothing but masked vectors may be sent.
 
@@ -41,16 +41,16 @@ def answer(site: Site, kind: str, asked: Parcel, node_config: Mapping[str, Any])
     SiteError : the site refuses, in words that may leave it. Whatever :meth:`Site.answer` raises.
     """
     if kind not in KINDS:
-        if node_config.get("secure") and (kind.startswith("train") or kind == "evaluate.validation"):
+        if site.node_config.get("secure") and (kind.startswith("train") or kind == "evaluate.validation"):
             raise SiteError("refuses: it takes part in masked sums only (secure=true in its node-config)")
         return site.answer(kind, asked)
     try:
-        return KINDS[kind](site, asked, node_config)
+        return KINDS[kind](site, asked)
     except MaskError as error:
         raise SiteError(f"refuses: {str(error).removesuffix('.')}") from None
 
 
-def _introduce(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+def _introduce(site: Site, asked: Parcel) -> Parcel:
     memory = masked.remembered(_path(site))
     key = masked.public(memory.key)
     if not memory.pinned:
@@ -58,7 +58,7 @@ def _introduce(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Par
     return Parcel({"key": key, "number": memory.number, "opened": dict(memory.opened), "pinned": dict(memory.pinned)})
 
 
-def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+def _train(site: Site, asked: Parcel) -> Parcel:
     """Train, store the update at the site, and send it masked."""
     public = site._public(site._received(asked)[0])
     model = digest(public)
@@ -75,7 +75,7 @@ def _train(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
             name = site.trial.names[0]
             raise MaskError(f"{name} has unmasked round {this.round}, and has not its update any more.") from None
         kept, back = _trained(site, asked, public)
-    return _masked(site, asked, node_config, kept, back)
+    return _masked(site, asked, kept, back)
 
 
 def _trained(site: Site, asked: Parcel, public: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -89,9 +89,9 @@ def _trained(site: Site, asked: Parcel, public: Tensor) -> tuple[dict[str, Tenso
     return kept, back
 
 
-def _again(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+def _again(site: Site, asked: Parcel) -> Parcel:
     """Send another masked vector of the update that is here."""
-    return _masked(site, asked, node_config, *_kept(site, asked))
+    return _masked(site, asked, *_kept(site, asked))
 
 
 def _kept(site: Site, asked: Parcel) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -124,20 +124,20 @@ def setting(experiment: Mapping[str, Any], rounds: int, messages: Mapping[str, T
     return masked.sha256(json.dumps([dict(experiment), rounds, told], sort_keys=True).encode())
 
 
-def _unmask(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+def _unmask(site: Site, asked: Parcel) -> Parcel:
     name = site.trial.names[0]
     seed = masked.change(_path(site), lambda memory: masked.own_seed(memory, _sum(asked), name))
     return Parcel({"seed": seed.hex()})
 
 
-def _recover(site: Site, asked: Parcel, node_config: Mapping[str, Any]) -> Parcel:
+def _recover(site: Site, asked: Parcel) -> Parcel:
     """Help to unmask a sum of which sites have vanished."""
     name, hidden = site.trial.names[0], asked.fields["shares"]
     found = masked.change(_path(site), lambda memory: masked.shares_of(memory, _sum(asked), name, hidden))
     return Parcel({"shares": {other: share.hex() for other, share in found.items()}})
 
 
-KINDS: dict[str, Callable[[Site, Parcel, Mapping[str, Any]], Parcel]] = {
+KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
     "query.keys": _introduce,
     "train.masked": _train,
     "train.again": _again,
@@ -146,16 +146,14 @@ KINDS: dict[str, Callable[[Site, Parcel, Mapping[str, Any]], Parcel]] = {
 }
 
 
-def _masked(
-    site: Site, asked: Parcel, node_config: Mapping[str, Any], kept: Mapping[str, Tensor], back: Mapping[str, Any]
-) -> Parcel:
-    this, name = _sum(asked), site.trial.names[0]
+def _masked(site: Site, asked: Parcel, kept: Mapping[str, Tensor], back: Mapping[str, Any]) -> Parcel:
+    this, name, own = _sum(asked), site.trial.names[0], site.node_config
     if type(this.round) is not int or type(this.number) is not int or this.limit != LIMIT:
         raise MaskError("The number, the round or the range of a sum is not one.")
     if this.round != asked.fields["t"] or type(asked.fields["t"]) is not int:
         raise MaskError(f"A sum of round {this.round} was asked for with the update of round {asked.fields['t']}.")
     keys, before = asked.fields["keys"], asked.fields["receipt"][0]  # the last round in which this site counted
-    peers = masked.read_peers(Path(str(node_config["peers"])).expanduser()) if "peers" in node_config else None
+    peers = masked.read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
 
     def made(memory: Memory) -> tuple[Memory, Masked]:
         masked.once(memory, this, name)
@@ -168,13 +166,13 @@ def _masked(
         counted = opened.round if opened and opened.round < this.round else before
         last = max(before, counted)  # of the sums it counted in
         w, values = _content(site, this, kept, memory, last, asked.fields["rounds"])
-        if w > (most := float(node_config.get("most-weight", 0.95))):
+        if w > (most := float(own.get("most-weight", 0.95))):
             raise MaskError(  # without the number, which would show it
                 f"The update of {name} would be more than {most:.0%} of the sum, which would show it (most-weight in its node-config)."
             )
         old = {t: u for t, u in memory.weights.items() if last <= int(t) < this.round}
         memory = replace(memory, weights={**old, str(this.round): w} if this.phase == MODEL else memory.weights)
-        least = int(node_config.get("least-sites", 2))
+        least = int(own.get("least-sites", 2))
         return masked.masked_vector(memory, this, name, values, least)
 
     def told(memory: Memory) -> tuple[Memory, Masked | Exception]:

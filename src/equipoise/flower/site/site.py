@@ -35,9 +35,11 @@ from equipoise.methods.dp import DP
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.privacy.accounting import spend
 from equipoise.system import own_code
+from equipoise.system.ranges import check_number
 
 log = logging.getLogger(__name__)
 
+MOST_STEPS = 10_000_000  # of one message, unless the site's node config says otherwise
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
 
 
@@ -262,20 +264,24 @@ def open_site(
     return Site(trial, task, tests, store, held, simulated, described, own, noise)
 
 
+def _allow(site: Site, rounds: int = 1) -> None:
+    """Raise SiteError if so many rounds take more gradient steps than ``max-steps`` in the site's node config allows."""
+    check_number("max-steps in the node-config", most := site.node_config.get("max-steps", MOST_STEPS), 1)
+    steps = float(rounds) * site.trial.settings.steps_of(int(site.trial.setup.sizes[0]))
+    if steps > most:
+        raise SiteError(
+            f"refuses: one message asks for {steps:,.0f} gradient steps; max-steps in its node-config is {most:,}"
+        )
+
+
 # answers
 def _describe(site: Site, asked: Parcel) -> Parcel:
     """What the server must know before the first round: number, shape and type of the samples, test sets, agreement."""
     trial = site.trial
     data = loaded(trial.data[0])
     x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
-    fields = {
-        "size": data.size,
-        "shape": list(x.shape[1:]),
-        "dtype": str(x.dtype).removeprefix("torch."),
-        "tests": list(site.tests.sets),
-        "agreement": site.task.agreement(trial, x.shape[1:]),
-    }
-    return Parcel(fields)
+    about = {"size": data.size, "shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, x.shape[1:])})
 
 
 def _train(site: Site, asked: Parcel) -> Parcel:
@@ -289,6 +295,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         received = received.where(held, 0)
     messages = unpacked(asked, "messages", len(trial.method.rules), site._hide)
     job = site._job(fields["t"], fields["rounds"], fields["client"], received, states, messages, units, held)
+    _allow(site)
     spend(site.node_config, site.noise)
     began = time.monotonic()
     answer = _visited(site, job)
@@ -317,6 +324,7 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
         raise SiteError("does not send a model that nothing protects")
     if asked.fields["model"] and site.trial.private is not None and site.trial.private.any():
         raise SiteError("does not send a whole model, of which a part must not leave it")
+    _allow(site, asked.fields["rounds"])
     method = Method.of("standalone")
     trial = replace(site.trial, method=method, private=method.private(site.trial.model), neurons=None)
     alone = replace(site, trial=trial)
