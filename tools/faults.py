@@ -1,6 +1,6 @@
 """Break a federation of real processes on this machine, again and again, and look what comes of it.
 
-    python tools/faults.py                        # all faults, about half an hour
+    python tools/faults.py                        # all faults, about fifty minutes
     python tools/faults.py --write                # and keep the table in docs/security.md
     python tools/faults.py --only lost --seed 3   # the faults whose name contains a word, with one seed
 
@@ -639,7 +639,7 @@ def main() -> None:
         "--only", default="", help=f"faults whose name contains one of these texts, with commas: {', '.join(FAULTS)}"
     )
     parser.add_argument("--seed", type=int, help="only the try of this seed, of each")
-    parser.add_argument("--minutes", type=float, default=60.0, help="after which no other fault is made (60)")
+    parser.add_argument("--minutes", type=float, default=90.0, help="after which no other fault is made (90)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--write", action="store_true", help="keep the table in docs/security.md")
     given = parser.parse_args()
