@@ -185,7 +185,7 @@ def test_sites_keep_their_data() -> None:
 
 
 def test_the_command_line_adds_both(equipoise: Callable[..., Any], tmp_path: Path) -> None:
-    given = ("--bounds", *TINY, "--rounds", 2, "--name", "b", "--runs", tmp_path, "--no-report", "--json")
+    given = ("--bounds", *TINY, "--rounds", 2, "--name", "b", "--runs", tmp_path, "--no-report", "--json", "--jobs", 1)
     done = equipoise("compare", "fedavg", "standalone", *given)
     assert done.status == 0, done.err
     assert [method["bound"] for method in json.loads(done.out)["methods"]] == ["", "lower", "upper"]

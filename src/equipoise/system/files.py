@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 PART = ".part"  # ends the name of a file that is being written
+MOMENT = 0.3  # seconds for which a lock may be held by who only looks whether it is
 
 
 def cache_directory() -> Path:
@@ -91,7 +92,7 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
 
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=-1 if wait else 0, poll_interval=0.1)
+        lock.acquire(timeout=-1 if wait else MOMENT, poll_interval=0.1)
     except Timeout:
         raise BlockingIOError(_holder(path)) from None
     except OSError as error:
