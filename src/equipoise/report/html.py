@@ -253,11 +253,12 @@ def svg(name: str, figure: Figure) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     file = io.StringIO()
-    for transparent in (figure, *figure.axes):
-        transparent.patch.set_visible(False)
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_visible(False)  # the page's own ground shows
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts draw the text
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})  # savefig would draw twice
+        # savefig would draw twice
+        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})  # type: ignore[no-untyped-call]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", file.getvalue(), flags=re.DOTALL)
     opening, drawn = re.search(r"<svg([^>]*)>(.*)", svg, flags=re.DOTALL).groups()  # type: ignore[union-attr]
     box = re.search(r'viewBox="[^"]*"', opening).group()  # type: ignore[union-attr]
