@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -79,11 +80,12 @@ def _each(lr: RateLike, parts: Parts) -> list[Any]:
         return [lr] * len(parts)
     if len(parts) == len(lr.rates):
         return list(lr.rates)
-    return [_vector(lr).to(parts[0])]
+    return [_vector(lr, parts[0].dtype, parts[0].device)]
 
 
-def _vector(lr: LayerRates) -> Tensor:
-    return torch.tensor(lr.rates, dtype=torch.float64).repeat_interleave(torch.tensor(lr.sizes))
+@lru_cache(4)
+def _vector(lr: LayerRates, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(lr.rates, dtype=torch.float64).repeat_interleave(torch.tensor(lr.sizes)).to(device, dtype)
 
 
 def checked(solver: Any) -> Solver:

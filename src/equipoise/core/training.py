@@ -13,6 +13,8 @@ from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator, Objective
 from equipoise.core.rule import Gradient, Out
 from equipoise.core.solver import Solver
+from equipoise.data.samples import Samples
+from equipoise.system.replay import in_turn
 
 Terms = Callable[[Out], Tensor]  # what is minimised on a batch: [...]
 Corrections = Callable[[Tensor], Tensor | float]
@@ -67,25 +69,27 @@ class Training:
         A step that is padding for a client does not change its values. Returns the mean cross-entropy [...] over the samples
         in the order in which they were trained on, each with the model of its step.
         """
-        seen: list[Tensor] = []
-        steps: list[int] = []
         parts = evaluator.cut(theta) if self.plain else (theta,)
         slots = solver.init(parts)
-        index = schedule.index
+        moving = (theta, buffers, *(s for name in slots for s in slots[name]))
         fixed = None if self.only is None else theta.clone()
-        counts = schedule.counts.reshape(-1, index.shape[-2])  # samples in each batch: [m or 1, K]
-        fewest, most = counts.amin(0).tolist(), counts.amax(0).tolist()
-        for k, width in enumerate(most):
+        counts = schedule.counts.reshape(-1, schedule.index.shape[-2])  # samples in each batch: [m or 1, K]
+        widths = zip(counts.amax(0).tolist(), counts.amin(0).tolist(), strict=True)
+        kinds = [(most, fewest < most, not fewest) for most, fewest in widths]
+        losses = theta.new_zeros(len(kinds), len(counts))
+
+        def step(k: int | Tensor, kind: tuple[int, bool, bool]) -> None:
+            width, padded, ended = kind  # some clients have fewer samples in this batch, some none
             if not width:
-                continue
-            rows, ok, live = index[..., k, :width], None, None  # padding comes last
-            if fewest[k] < width:
+                return
+            rows, ok, live = _entry(schedule.index, k, -2)[..., :width], None, None  # padding comes last
+            if padded:
                 ok = rows >= 0
-                rows, live = rows.clamp(min=0), None if fewest[k] else ok.any(-1, keepdim=True)
-            shift = None if schedule.shift is None else schedule.shift[..., k, :width, :]
-            moving = (theta, buffers, *(s for name in slots for s in slots[name]))
+                rows, live = rows.clamp(min=0), ok.any(-1, keepdim=True) if ended else None
+            shift = None if schedule.shift is None else _entry(schedule.shift, k, -3)[..., :width, :]
             before = () if live is None else tuple(value.clone() for value in moving)
             x, y = source.batch(rows, shift)
+            seen: list[Tensor] = []
             objective = self._objective(evaluator, x, y, ok, theta.shape[-1], seen)
             if self.plain:
                 solver.step(parts, evaluator.gradients(theta, buffers, x, objective), slots)
@@ -101,11 +105,13 @@ class Training:
             if live is not None:
                 for value, old in zip(moving, before, strict=True):
                     value.copy_(torch.where(live, value, old))
-            steps.append(k)
-            del seen[len(steps) :]  # a rule may evaluate a gradient more than once in a step
-        taken = counts[:, steps].T.to(theta)  # [K, m or 1]
-        losses = torch.stack(seen).reshape(taken.shape) if seen else taken
-        return ((losses * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
+            losses[k] = seen[0]  # a rule may evaluate a gradient more than once in a step
+
+        # streamed samples come from elsewhere in every step, and random numbers from a generator that a client begins anew
+        in_turn(step, kinds, theta.device, replay=isinstance(source, Samples) and not evaluator.model.random)
+        there = [k for k, (width, *_) in enumerate(kinds) if width]
+        taken = counts[:, there].T.to(theta)  # [K, m or 1]
+        return ((losses[there] * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
 
     def _objective(
         self, evaluator: Evaluator, x: Tensor, y: Tensor, ok: Tensor | None, n_params: int, seen: list[Tensor]
@@ -140,3 +146,8 @@ class Training:
             return gradient.clone() if self.only is None else gradient * self.only
 
         return self.wrap(grad, theta)
+
+
+def _entry(x: Tensor, k: int | Tensor, dim: int) -> Tensor:
+    """The entry ``k`` of a dimension; where a device holds the number, without waiting for it."""
+    return x.select(dim, k) if isinstance(k, int) else x.index_select(dim, k).squeeze(dim)
