@@ -563,6 +563,19 @@ def test_a_site_takes_no_more_steps_than_it_allows(spare: int, asked: dict[str, 
     assert record.get("quarantined", []) == ([{"client": 2, "name": "south", "reason": why}] if spare else [])
 
 
+@pytest.mark.parametrize("most", ["many", 0, True])
+def test_a_limit_on_steps_that_is_none_lets_no_step_be_taken(
+    most: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The site's own log says why; a server learns nothing of its node config."""
+    machines = Machines(tmp_path, rounds=1)
+    machines.nodes[1]["max-steps"] = most
+    (record,) = machines.serve().records
+    (left_out,) = record["quarantined"]
+    assert left_out == {"client": 2, "name": "south", "reason": "failed with ValueError; its own log says more"}
+    assert f"max-steps in the node-config must be >= 1; found {most!r}" in caplog.text
+
+
 def test_steps_of_all_rounds_alone_are_asked_for_at_once(tmp_path: Path) -> None:
     fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, server_validation=None)
     s = fed.trial.settings
