@@ -8,10 +8,12 @@ streams; so its results can be checked there.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import torch
 from round import SOLVER
@@ -23,6 +25,7 @@ import equipoise as eq
 from equipoise.core import draws
 from equipoise.core.model import Model
 from equipoise.federation.round import one_round
+from equipoise.system.replay import SWITCH
 
 WARM = 3  # steps before a capture: libraries set themselves up, and choose kernels
 
@@ -209,7 +212,7 @@ def plain(task: Task, design: Design) -> Round:
 
 # this library
 def engine(name: str, chunk: int | None = None) -> Callable[[Task, Design], Round]:
-    """A whole FedAvg round of the library by one of its engines, one client or stack at a time."""
+    """A whole FedAvg round of the library by one of its engines, one client or stack at a time, with or without its graphs."""
 
     def make(task: Task, design: Design) -> Round:
         federation = eq.Federation(
@@ -228,7 +231,8 @@ def engine(name: str, chunk: int | None = None) -> Callable[[Task, Design], Roun
 
         def run(most: int | None) -> Tensor:
             asked = trial if most is None else replace(trial, settings=replace(trial.settings, steps=most))
-            return one_round(asked, federation.progress, 1)[0].vector
+            with patch.dict(os.environ, {} if design.graph else {SWITCH: "0"}):
+                return one_round(asked, federation.progress, 1)[0].vector
 
         return run
 
@@ -512,7 +516,11 @@ def threads(task: Task, design: Design) -> Round:
 
 
 BASELINE = Design("plain loop", plain, graph=False)
-LIBRARY = tuple(Design(f"equipoise {name}", engine(name), graph=False) for name in ("sequential", "stacked"))
+LIBRARY = tuple(
+    Design(f"equipoise {name}" + ("" if graph else " without graphs"), engine(name), graph=graph)
+    for name in ("sequential", "stacked")
+    for graph in (True, False)
+)
 CONVOLUTIONS = (
     BASELINE,
     Design("plain loop", plain, "fp32", graph=False),
@@ -537,7 +545,7 @@ CONVOLUTIONS = (
 MANY = (
     BASELINE,
     *LIBRARY,
-    Design("equipoise stacked, chunk 1,000", engine("stacked", 1000), graph=False),
+    Design("equipoise stacked, chunk 1,000", engine("stacked", 1000)),
     Design("graph", branches),
     Design("graph of 20 branches", branches, beside=20),
     Design("graphs on 10 streams", streams, beside=10),
