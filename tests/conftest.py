@@ -25,6 +25,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[UNDRAWN] = "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that train for minutes come first: the last of them would leave all workers but one idle."""
+    items.sort(key=lambda item: item.path.name != "test_results.py")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def figures(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave the figures of reports empty where tests are not about them (`drawn`), as they take most of a report's time."""

@@ -67,7 +67,8 @@ class Graph(TorchDispatchMode):
         for x in tree_leaves((args, kwargs)):  # not all that is written is marked so: BatchNorm's statistics
             self._remember(x)
         known = {_place(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
-        kept = tree_map_only(Tensor, lambda x: x if _place(x) in self.own else Outside(x), (args, kwargs))
+        # detached, as a network's tensors are pointed elsewhere later
+        kept = tree_map_only(Tensor, lambda x: x.detach() if _place(x) in self.own else Outside(x), (args, kwargs))
         out = func(*args, **kwargs)
         new = [x.detach() for x in tree_leaves(out) if isinstance(x, Tensor) and _place(x) not in known]
         self.own |= {_place(x) for x in new}
