@@ -251,6 +251,7 @@ def trial(name: str, job: str, rounds: int, threads: int, *extra: str) -> Trial:
     found.engine = " ".join(re.findall(r"^ENGINE (.+)$", text, re.M))
     if len(found.seconds) < 2 or (whole and "DONE" not in text):
         said = (text.strip().splitlines() or [f"it ended with code {process.returncode}"])[-1][:200]
+        said = "its processes wrote into each other's lines" if said == "DONE" else said
         found.error = f"it took more than {LIMIT} s" if late else said
     return found
 
@@ -332,10 +333,10 @@ def costs(results: Results, names: Sequence[str]) -> list[tuple[str, ...]]:
 def failures(results: Results) -> list[str]:
     """What could not be measured, and why."""
     return [
-        f"{SYSTEMS[n].label} on {job}: {t.error}"
+        f"{SYSTEMS[n].label} on {job}, turn {k}: {t.error}"
         for job, trials in results.items()
         for n in trials
-        for t in trials[n]
+        for k, t in enumerate(trials[n], 1)
         if t.error
     ]
 
