@@ -105,7 +105,8 @@ class Training:
             if live is not None:
                 for value, old in zip(moving, before, strict=True):
                     value.copy_(torch.where(live, value, old))
-            losses[k] = seen[0]  # a rule may evaluate a gradient more than once in a step
+            if seen:  # a rule may evaluate a gradient more than once in a step, or never
+                losses[k] = seen[0]
 
         # streamed samples come from elsewhere in every step, and random numbers from a generator that a client begins anew
         in_turn(step, kinds, theta.device, replay=isinstance(source, Samples) and not evaluator.model.random)
