@@ -59,9 +59,10 @@ def in_turn(step: Callable[[Any, Kind], None], kinds: Sequence[Kind], device: to
     left, sent, replays = Counter(kinds), set[Kind](), dict[Kind, Call]()
     with recorder.aside():
         for kind in kinds:
+            call = replays.get(kind, partial(send, kind))
             if kind in sent and kind not in replays and left[kind] >= WORTH:
-                replays[kind] = recorder.capture(partial(send, kind))
-            replays.get(kind, partial(send, kind))()
+                call = replays[kind] = recorder.capture(call)
+            call()
             sent.add(kind)
             left[kind] -= 1
 
@@ -98,9 +99,8 @@ class _CudaGraphs:
             return call
         graph = torch.cuda.CUDAGraph()
         try:
-            graph.capture_begin(
-                self.pool, "thread_local"
-            )  # torch.cuda.graph would wait for the GPU, and free its memory
+            # not by torch.cuda.graph, which waits for the GPU and frees its memory
+            graph.capture_begin(self.pool, "thread_local")
             try:
                 call()
             finally:
