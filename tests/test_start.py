@@ -1,4 +1,4 @@
-"""Help, lists and completion start at once because they load no PyTorch; and what a shell is offered."""
+"""Help, lists, completion and reports start at once because they load no PyTorch; and what a shell is offered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS
 from equipoise.runs.experiment import experiment_names
 from equipoise.scenarios import SCENARIOS
-from run_helpers import equipoise  # noqa: F401 (a fixture)
+from run_helpers import cache, config, equipoise, executed  # noqa: F401 (fixtures)
 
 HEAVY = ("torch", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "flwr", "pydantic")
 
@@ -87,6 +87,21 @@ print([name for name in {HEAVY} if name in sys.modules])
     done = python(code)
     assert done.stderr == ""
     assert done.stdout.splitlines()[-5:] == ["fedprox", "fedproc", "fedproto", "fedpac", "[]"]
+
+
+def test_a_report_is_made_without_pytorch(tmp_path: Path) -> None:
+    run = executed(tmp_path / "run", config(rounds=1))
+    code = f"""
+import sys
+from equipoise.cli.main import main
+sys.argv = ["equipoise", "report", {str(run)!r}, "--output", {str(tmp_path / "report.html")!r}]
+try:
+    main()
+finally:
+    print([name for name in ("torch", "pandas", "sklearn") if name in sys.modules])
+"""
+    assert python(code).stdout.splitlines()[-1] == "[]"
+    assert "<svg" in (tmp_path / "report.html").read_text()
 
 
 def test_the_shipped_catalogue_is_that_of_the_code() -> None:

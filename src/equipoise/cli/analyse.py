@@ -259,7 +259,7 @@ def states(
 
 def _runs(directories: list[Path]) -> list[Path]:
     """The runs that were given, with those of comparisons one by one."""
-    from equipoise.runs.comparison import members
+    from equipoise.federation.history import members
 
     return [run for path in directories for run in members(path)] or directories
 

@@ -20,11 +20,10 @@ def report(
     json_: Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
-    from equipoise.federation.history import History
+    from equipoise.federation.history import History, members
     from equipoise.report.html import write
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
-    from equipoise.runs.comparison import members
 
     histories = [History.from_run(run) for path in directories for run in members(path)]
     if not histories:

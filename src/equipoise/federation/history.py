@@ -27,12 +27,15 @@ from equipoise.federation.stopping import BEST, selected, value
 from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
+from equipoise.system.errors import ExpectedError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import CHANGED, open_json, open_text
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
     import pandas as pd
+
+ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
 
 Parsed = TypeVar("Parsed")
 Table = NDArray[np.float64]
@@ -314,6 +317,14 @@ class History:
         cells = [[number(a) for a in record["clients"]["accuracy"]] for record in records]
         return [record["round"] for record in records], np.array(cells).reshape(len(cells), -1 if cells else 0)
 
+    def weight_table(self) -> tuple[list[int], Table]:
+        """Rounds with the weights of the clients, and these: [R], and [R, N], NaN where a client did not take part."""
+        records = [record for record in self.records if "weights" in record]
+        table = np.full((len(records), _clients(self)), math.nan)
+        for row, record in zip(table, records, strict=True):
+            row[record["ids"]] = [number(weight) for weight in record["weights"]]
+        return [record["round"] for record in records], table
+
     def frame(self) -> "pd.DataFrame":
         """The global model on every group: one row per round and group, columns `round, group, accuracy, loss`.
 
@@ -466,12 +477,9 @@ def _validation_frame(history: History) -> "pd.DataFrame":
 def _weights_frame(history: History) -> "pd.DataFrame":
     import pandas as pd
 
-    records = [record for record in history.records if "weights" in record]
-    table = np.full((len(records), _clients(history)), math.nan)
-    for row, record in zip(table, records, strict=True):
-        row[record["ids"]] = [number(weight) for weight in record["weights"]]
-    index = pd.Index([record["round"] for record in records], name="round", dtype="int64")
-    return pd.DataFrame(table, index=index, columns=pd.RangeIndex(_clients(history), name="client"))
+    rounds, table = history.weight_table()
+    index = pd.Index(rounds, name="round", dtype="int64")
+    return pd.DataFrame(table, index=index, columns=pd.RangeIndex(table.shape[1], name="client"))
 
 
 def _clients(history: History) -> int:
@@ -498,6 +506,21 @@ def _check_contribution(contribution: Any, evaluated: set[int]) -> None:
             f"there must be one contribution per client of the federation: expected {evaluated.pop()}, "
             f"found {len(found)}."
         )
+
+
+def members(base: Path) -> list[Path]:
+    """Runs inside a directory: those of its comparison in the order they were named, else by name."""
+    if any((base / name).exists() for name in ("config.toml", "manifest.json")):  # a run from Python has no config
+        return [base]
+    if (base / ORDER).exists():
+        try:
+            order = open_json((base / ORDER).read_bytes().decode(errors="replace"))
+            return [base / name for name in (order["runs"] if isinstance(order, dict) else order)]
+        except (ValueError, TypeError, KeyError):
+            raise ExpectedError(
+                f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
+            ) from None
+    return sorted(path.parent for path in base.glob("*/config.toml"))
 
 
 def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:

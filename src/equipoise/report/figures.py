@@ -312,8 +312,8 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
     groups = list(dict.fromkeys(group for run in firsts.values() for group in run.client_groups))
     figure, panels = drawing.panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
-        frame = 100 * run.weights()
-        rounds, table = frame.index.to_numpy(), frame.to_numpy()  # [R, N]
+        rounds, table = map(np.array, run.weight_table())  # [R], [R, N]
+        table *= 100
         of_client = np.array(run.client_groups)
         for i, group in enumerate(groups):
             members = table[:, of_client == group]

@@ -15,37 +15,21 @@ from pathlib import Path
 from typing import IO
 
 from equipoise.core.settings import simulated
-from equipoise.federation.history import History
+from equipoise.federation.history import ORDER, History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
-from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.seals import sealed_json
 from equipoise.system.threads import cores
 
 log = logging.getLogger(__name__)
 
-ORDER = "comparison.json"  # the runs of a comparison, the reference first
 POLL = 0.2  # seconds between looks at the running processes
 
 
 def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:
     """One run directory per configuration, inside ``base``."""
     return [base / f"{runs.slug(c.label)}-seed{c.seed}" for c in configs]
-
-
-def members(base: Path) -> list[Path]:
-    """Runs inside a directory: those of its comparison in the order they were named, else by name."""
-    if any((base / name).exists() for name in ("config.toml", "manifest.json")):  # a run from Python has no config
-        return [base]
-    if (base / ORDER).exists():
-        try:
-            order = open_json((base / ORDER).read_bytes().decode(errors="replace"))
-            return [base / name for name in (order["runs"] if isinstance(order, dict) else order)]
-        except (ValueError, TypeError, KeyError):
-            raise RunError(
-                f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
-            ) from None
-    return sorted(path.parent for path in base.glob("*/config.toml"))
 
 
 def fitting(configs: Sequence[RunConfig]) -> int:

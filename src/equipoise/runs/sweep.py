@@ -18,11 +18,11 @@ from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.directory import MANIFEST, write_manifest
 from equipoise.federation.federation import Federation, Stop
 from equipoise.federation.fingerprint import digest
+from equipoise.federation.history import ORDER
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.comparison import ORDER
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
 from equipoise.system.files import locked, write_atomically

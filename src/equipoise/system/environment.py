@@ -1,4 +1,7 @@
-"""What a run was made with: versions, the state of the source, and the machine that computed it."""
+"""What a run was made with: versions, the state of the source, and the machine that computed it.
+
+PyTorch is loaded only where it is asked, since reports read what runs have written and need none.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors", "flwr")
 DECISIVE = (  # packages with the code that results depend on
@@ -78,6 +82,8 @@ def release(machine: Mapping[str, Any]) -> str:
 
 def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
     """What computes on ``device``: its name, its instructions, the libraries of matrix products, and the number of threads."""
+    import torch
+
     where = torch.device(device)
     name = where.type
     if where.type == "cpu":
@@ -113,6 +119,8 @@ def portable() -> dict[str, str]:
     ------
     ValueError : this processor, or the libraries of this PyTorch, lack them.
     """
+    import torch
+
     capability = torch.backends.cpu.get_cpu_capability()
     masked = "ATEN_CPU_CAPABILITY" in os.environ  # then torch does not report what the processor has
     if not (masked or capability in ("AVX2", "AVX512")) or not torch.backends.mkl.is_available():
@@ -136,6 +144,8 @@ def _processor() -> str:
 
 def _linear_algebra() -> str:
     """The library of matrix products that torch was built with."""
+    import torch
+
     built = torch.__config__.show()
     if mkl := re.search(r"Math Kernel Library Version (\d[\d.]*)", built):
         return f"MKL {mkl[1]}"
