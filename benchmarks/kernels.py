@@ -182,6 +182,11 @@ KERNELS = (
     Kernel("fphl", 2 * (ENTRY + COUNT + BIT)),
     Kernel("fedheal", 2 * (ENTRY + COUNT + BIT), 5, fedheal_by_name),
     Kernel("fedsac", ENTRY + COUNT),
+    Kernel("median", ENTRY, 3),
+    Kernel("krum", 2 * ENTRY, 3),
+    Kernel("geometric-median", 2 * ENTRY, 3),
+    Kernel("centred-clipping", 2 * ENTRY, 3),
+    Kernel("clipping", 2 * ENTRY, 3),
 )
 
 
@@ -337,7 +342,7 @@ Made by `{command}`; do not edit.
 **ms**: median of `aggregate` and the step on 20 clients' updates of a ResNet-10 (4.9 million float32 parameters, 38 tensors,
 392 MB), in {alternations} alternations with {threads} threads. **floor**: what moving the bytes alone takes, at the best
 bandwidth seen in the same alternations (the best of a copy, which reads and writes, a sum, a maximum and a scalar product):
-the step is written; the updates are read once for the mean and FedSAC, twice for all others, whose weights depend on all
+the step is written; the updates are read once for the mean, the median and FedSAC, twice for all others, whose weights depend on all
 of the updates; FPHL and FedHEAL also read and write a byte of counts and write and read a bit of mask for each update,
 FedSAC reads a byte of mask. **range**: of single alternations. **by name**: the same as one would write it with dictionaries
 of tensors by name, once, as a multiple of the same floor. **peak, in matrices**: the most a process of its own holds during

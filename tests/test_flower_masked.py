@@ -7,6 +7,7 @@ import math
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -1241,9 +1242,11 @@ def test_a_rule_whose_reports_have_no_known_form_is_refused() -> None:
         in_process(network(), clients(), Counts(), SOLVER, secure=True)
 
 
-def test_what_clients_reach_alone_is_not_asked() -> None:
+def test_what_clients_reach_alone_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ValueError, match="what each site reaches alone is not found out"):
         in_process(network(), clients(), "fedavg", SOLVER, secure=True, collaborative=True, tests={"a": samples(9, 1)})
+    assert list(tmp_path.iterdir()) == []  # the sites' states, of a federation that was not made
 
 
 def test_the_keys_are_shown_once_to_be_compared(caplog: pytest.LogCaptureFixture) -> None:

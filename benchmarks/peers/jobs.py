@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -155,6 +156,12 @@ def arguments() -> argparse.Namespace:
     return found
 
 
+def tell(line: str) -> None:
+    """A line for the runner, in one piece: other processes of the same system write to the same pipe."""
+    sys.stdout.flush()
+    os.write(1, f"{line}\n".encode())
+
+
 class Clock:
     """Prints the seconds of every round, and the processor's, for the runner; the first mark begins the first round.
 
@@ -170,13 +177,13 @@ class Clock:
         """End of a round, or the beginning of the first."""
         now, spent = time.perf_counter(), time.process_time()
         if self.last is not None:
-            print(f"{self.word} {now - self.last} {spent - self.spent}", flush=True)
+            tell(f"{self.word} {now - self.last} {spent - self.spent}")
         self.last, self.spent = time.perf_counter(), time.process_time()
 
 
 def finish(options: argparse.Namespace, parameters: Iterable[Tensor]) -> None:
     """Tell the runner the peak of the memory, and keep the parameters if it asked for them."""
-    print(f"PEAK {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}", flush=True)
+    tell(f"PEAK {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}")
     if options.save and FIRST:
         np.save(options.save, torch.cat([p.detach().double().flatten() for p in parameters]).numpy())
-    print("DONE", flush=True)
+    tell("DONE")

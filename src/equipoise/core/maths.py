@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -16,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.core.compiled import LANES, as_rows, loops
+from equipoise.core.compiled import LANES, Array, as_rows, loops
 from equipoise.system import threads
 
 BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones cost overhead
 ON_DEVICE = 1 << 25  # the same on a GPU, where every block costs the start of some ten kernels
 RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
+FEW, LONG = 32, 4096  # at most so many rows, of at least so many columns, are sorted by exchanges
 SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
 Result = TypeVar("Result")
 
@@ -373,10 +375,37 @@ def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:
 
 
 def ascending(x: Tensor) -> Tensor:
-    """The entries of ``x`` [n], or of each column of ``x`` [M, n], from the least to the largest."""
+    """The entries of ``x`` [n], or of each column of ``x`` [M, n], from the least to the largest; none may be NaN."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is four to fifteen times as fast
-        return torch.from_numpy(np.sort(x.detach().numpy(), 0))
+        y = x.detach().numpy()
+        return torch.from_numpy(
+            _exchanged(y) if y.ndim == 2 and len(y) <= FEW and y.shape[1] >= LONG else np.sort(y, 0)
+        )
     return x.detach().sort(0).values
+
+
+def _exchanged(x: Array) -> Array:
+    """The columns of ``x`` [M, n] sorted by exchanges of whole rows, where few rows make that two to eight times as fast."""
+    rows, spare = list(x.copy()), np.empty_like(x[0])
+    for i, j in exchanges(len(rows)):
+        least = np.minimum(rows[i], rows[j], out=spare)
+        np.maximum(rows[i], rows[j], out=rows[j])
+        rows[i], spare = least, rows[i]
+    return np.stack(rows)
+
+
+@cache
+def exchanges(n: int) -> list[tuple[int, int]]:
+    """Pairs i < j of n places that, put in order one after the other, sort them all (Knuth, TAOCP 3, 5.2.2, Algorithm M)."""
+    top, pairs = 1 << max(n - 1, 1).bit_length() - 1, []
+    p = top
+    while p > 0:
+        q, r, d = top, 0, p
+        while d > 0:
+            pairs += [(i, i + d) for i in range(n - d) if i & p == r]
+            d, q, r = q - p, q // 2, p
+        p //= 2
+    return pairs
 
 
 def in_memory(table: Tensor) -> bool:

@@ -13,6 +13,7 @@ import tomllib
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -362,23 +363,25 @@ def in_process(
     for k, (name, data) in enumerate(zip(known, given, strict=True)):
         mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
         tasks[name] = replace(server, train=data, test=mine or None, server_validation=None)
-    folder = Path(states) if states is not None else Path(tempfile.mkdtemp(prefix="equipoise-sites-"))
-    nodes = [{"site": name, "state-dir": str(folder), "device": settings.device} for name in known]
-    client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
-    fields = description(made, optimiser, settings, divided(measures)[0], "run")
-    sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
-    sites.roster.gather(len(known), known, 0.0)
-    fed = federation(
-        server,
-        sites,
-        made,
-        optimiser,
-        settings=settings,
-        collaborative=collaborative,
-        contribution=contribution,
-        workers=workers,
-        secure=secure,
-    )
-    if states is None:
-        weakref.finalize(fed, shutil.rmtree, folder, ignore_errors=True)
+    with ExitStack() as cleaning:
+        if states is None:
+            states = tempfile.mkdtemp(prefix="equipoise-sites-")
+            cleaning.callback(shutil.rmtree, states, ignore_errors=True)
+        nodes = [{"site": name, "state-dir": str(states), "device": settings.device} for name in known]
+        client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
+        fields = description(made, optimiser, settings, divided(measures)[0], "run")
+        sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
+        sites.roster.gather(len(known), known, 0.0)
+        fed = federation(
+            server,
+            sites,
+            made,
+            optimiser,
+            settings=settings,
+            collaborative=collaborative,
+            contribution=contribution,
+            workers=workers,
+            secure=secure,
+        )
+        weakref.finalize(fed, cleaning.pop_all().close)
     return fed
