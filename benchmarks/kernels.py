@@ -174,7 +174,7 @@ def fedheal_by_name(clients: list[dict[str, Tensor]], tau: float = 0.3, beta: fl
 KERNELS = (
     Kernel("fedavg", ENTRY, 1.5, mean_by_name),
     Kernel("principal", 2 * ENTRY, 5, gram_by_name),
-    Kernel("principal(scope=tensor)", 2 * ENTRY),
+    Kernel("principal(scope=model)", 2 * ENTRY),
     Kernel("fedgh", 2 * ENTRY, 5),
     Kernel("fedfv", 2 * ENTRY, 5),
     Kernel("fedhgd", 2 * ENTRY),
