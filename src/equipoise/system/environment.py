@@ -67,12 +67,18 @@ def source() -> str:
     return total.hexdigest()[:16]
 
 
+@cache
+def installed() -> str:
+    """The version of Equipoise, or that it was never installed, as where it runs from a source tree."""
+    try:
+        return version("equipoise")
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def code() -> dict[str, str]:
     """The version of Equipoise, and its :func:`source`."""
-    try:
-        return {"equipoise": version("equipoise"), "source": source()}
-    except PackageNotFoundError:  # running from a source tree that was never installed
-        return {"equipoise": "not installed", "source": source()}
+    return {"equipoise": installed(), "source": source()}
 
 
 def release(machine: Mapping[str, Any]) -> str:
