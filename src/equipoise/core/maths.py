@@ -331,10 +331,8 @@ def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
 
     def some(parts: list[slice]) -> Tensor:
         total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-        held = total.new_empty(parts[0].stop - parts[0].start, len(rows))  # transposed: a third faster
-        for _, u, _ in _masked(rows, mask, parts):
-            v = held[: u.shape[1]].copy_(u.T)
-            total.addmm_(v.T, v)
+        for _, u in _doubled(rows, mask, parts):
+            total.addmm_(u, u.T)
         return total
 
     return _total(over_columns(some, rows))
