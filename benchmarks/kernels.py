@@ -33,6 +33,7 @@ from equipoise.core.model import Model
 from equipoise.core.rule import Cohort, Setup, State
 from equipoise.federation.method import Method, parse
 from equipoise.networks import build
+from equipoise.system.memory import keep
 
 CLIENTS, EARLIER = 20, 3  # rounds before the one that is timed
 SIZES = torch.arange(1, CLIENTS + 1, dtype=torch.float64)
@@ -210,6 +211,7 @@ def by_name(server: Server) -> list[dict[str, Tensor]]:
 
 def measure(kernel: Kernel, alternations: int) -> Result:
     """Let a rule and the bandwidth take turns."""
+    keep()  # as every federation does
     sizes = layout()
     server = Server(parse(kernel.name), sizes, updates(sum(sizes)))
     held, states = server.submodels(), server.states()
