@@ -44,6 +44,7 @@ class Graph(TorchDispatchMode):
     """
 
     made = 0
+    given_up = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +60,10 @@ class Graph(TorchDispatchMode):
         for memory, value in self.before.values():
             memory.copy_(value)
         Graph.made += 1
+
+    def reset(self) -> None:
+        self.sent.clear()
+        Graph.given_up += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in WAITS:
@@ -94,6 +99,20 @@ def _place(x: Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
 
+class Generator:
+    """The GPU's generator of random numbers, which a graph that was never finished leaves waiting."""
+
+    def __init__(self) -> None:
+        self.waits = True
+
+    def clone_state(self) -> Generator:
+        return Generator()
+
+    def graphsafe_set_state(self, other: Generator) -> None:
+        assert other is not self
+        self.waits = False
+
+
 class Stream:
     """``torch.cuda.Stream``: who waited for whom."""
 
@@ -124,9 +143,12 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> replay._CudaGraphs:
         "graph_pool_handle": lambda: (0, 1),
         "stream": stream,
         "current_stream": lambda device: Stream.now,
+        "current_device": lambda: 0,
+        "default_generators": (Generator(),),
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(Graph, "made", 0)
+    monkeypatch.setattr(Graph, "given_up", 0)
     made = replay._CudaGraphs(CPU)
     monkeypatch.setattr(replay, "graphs", lambda device: made)
     return made
@@ -195,6 +217,8 @@ def test_what_no_graph_can_hold_is_sent_and_said_once(graphs, monkeypatch, caplo
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == 1
     assert said[0].endswith("no CUDA graph can be made: operation not permitted when stream is capturing")
+    assert Graph.given_up == 1
+    assert not torch.cuda.default_generators[0].waits
     monkeypatch.setattr(replay, "graphs", lambda device: None)
     assert identical(found, trained("fedavg", net=net))
 
@@ -205,7 +229,7 @@ def test_another_error_while_a_graph_is_made_is_the_clients(graphs):
 
     with pytest.raises(ValueError, match="no such sample"):
         graphs.capture(broken)
-    assert not graphs.refused
+    assert graphs.refused is None
     total = torch.zeros(1)
     graphs.capture(lambda: total.add_(1))()
     assert total == 1

@@ -80,7 +80,7 @@ class _CudaGraphs:
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
         self.last: torch.cuda.CUDAGraph | None = None  # the memory is given up with the last graph
-        self.refused = False
+        self.refused: torch.cuda.CUDAGraph | None = None
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -95,7 +95,7 @@ class _CudaGraphs:
 
     def capture(self, call: Call) -> Call:
         """A graph of ``call``; after the first that cannot be made, because it waits for a value, no more are tried."""
-        if self.refused:
+        if self.refused is not None:
             return call
         graph = torch.cuda.CUDAGraph()
         try:
@@ -106,7 +106,10 @@ class _CudaGraphs:
             finally:
                 graph.capture_end()
         except RuntimeError as error:
-            self.refused = True
+            self.refused = graph  # PyTorch's allocator goes on pointing at it
+            graph.reset()
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())  # of older ones, the generator waits for it to end
             log.warning("Every step is sent, as no CUDA graph can be made: %s", str(error).partition("\n")[0])
             return call
         self.last = graph
