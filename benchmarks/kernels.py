@@ -232,6 +232,8 @@ def measure(kernel: Kernel, alternations: int) -> Result:
     most = MOST + server.bytes(states, server.round(states, held)[0]) / server.updates.nbytes
     if held is not None:
         most += held.nbytes / server.updates.nbytes
+    if any("updates" in rule.owns for rule in server.method.rules):
+        most += 1  # shorter updates beside those that came
     ratios = [a / floor for a in ours]
     ratio = statistics.median(ours) / floor
     return Result(
@@ -350,7 +352,7 @@ FedSAC reads a byte of mask. **range**: of single alternations. **by name**: the
 of tensors by name, once, as a multiple of the same floor. **peak, in matrices**: the most a process of its own holds during
 the round (`VmHWM`, reset before it), less what it held before the matrix was built, over the size of the matrix; so 1 is
 the matrix alone. **at most**: 1.2, and what the rule remembers before and after the round (FPHL's counts, a byte each;
-FedHGD's history, a vector), or FedSAC's submodels. The C library is told to give back freed memory at once
+FedHGD's history, a vector), FedSAC's submodels, or the matrix of the updates that clipping has shortened. The C library is told to give back freed memory at once
 (`MALLOC_MMAP_THRESHOLD_=65536`). FedFV runs under full participation and remembers the matrix itself; the updates it
 remembers from the round before, a second matrix in a run, are not counted.
 """
