@@ -18,7 +18,6 @@ from equipoise.federation.history import ORDER, members
 from equipoise.federation.records import DamagedLineError, last_hash, line, lines, parse
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError
-from equipoise.system.errors import ExpectedError
 from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
 from helpers import federation, samples
 from run_helpers import assert_same_run, cache, equipoise, executed, started
@@ -172,7 +171,7 @@ def test_a_damaged_order_of_a_comparison(run: Path) -> None:
     path.write_text(sealed_json({"runs": ["run"]}))
     assert members(run.parent) == [run]
     flip(path)
-    with pytest.raises(ExpectedError, match=r"comparison.json is damaged. Delete it"):
+    with pytest.raises(RunError, match=r"comparison.json is damaged. Delete it"):
         members(run.parent)
     path.write_text('["run"]')  # of an earlier version
     assert members(run.parent) == [run]

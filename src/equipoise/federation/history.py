@@ -27,7 +27,7 @@ from equipoise.federation.stopping import BEST, selected, value
 from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import CHANGED, open_json, open_text
 from equipoise.system.suggestions import unknown
@@ -517,7 +517,7 @@ def members(base: Path) -> list[Path]:
             order = open_json((base / ORDER).read_bytes().decode(errors="replace"))
             return [base / name for name in (order["runs"] if isinstance(order, dict) else order)]
         except (ValueError, TypeError, KeyError):
-            raise ExpectedError(
+            raise RunError(
                 f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
             ) from None
     return sorted(path.parent for path in base.glob("*/config.toml"))

@@ -19,7 +19,7 @@ from equipoise.federation.stopping import NONE
 from equipoise.metrics.own import divided
 from equipoise.scenarios.own import several
 from equipoise.system import own_code
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import number, text
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
@@ -54,10 +54,6 @@ class RunConfig(Settings, RunSettings):
         """Every setting by name, what the run is about first."""
         about = dict.fromkeys(("method", *RunConfig.__annotations__))
         return about | asdict(self)
-
-
-class RunError(ExpectedError):
-    """A run directory that cannot be used."""
 
 
 def configure(

@@ -3,3 +3,7 @@
 
 class ExpectedError(RuntimeError):
     """What ends a run although the program is right, such as a missed quorum, a damaged checkpoint: its text is one sentence for the user."""
+
+
+class RunError(ExpectedError):
+    """A run directory that cannot be used."""
