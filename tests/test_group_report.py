@@ -237,7 +237,7 @@ def test_table_of_gaps() -> None:
 def test_table_names_the_class_and_says_who_has_none() -> None:
     absent = {"right": [3, 0], "true": [4, 0], "chosen": [3, 1]}
     record = {"accuracy": 0.75, "loss": 1.0, "rates": absent}
-    one = run("fedavg", 0, [2, 2], data={"classes": ["well", "sick"]})
+    one = run("fedavg", 0, [2, 2], data={"classes": ["well", "sick"]}, positive="sick")
     history = History([{"round": 0, "groups": {**one.records[0]["groups"], "c": record}}], one.meta)
     found = table.group_fairness([history])
     assert found is not None

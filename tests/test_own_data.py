@@ -810,7 +810,7 @@ def test_run_on_a_table(tmp_path: Path, equipoise: Any, monkeypatch: pytest.Monk
     done = equipoise("run", "-m", "fedheal", "--data", "t.csv", "--set", "group=sex", *SHORT)
     assert (done.status, done.err) == (0, "")
     assert "Group fairness on own" in done.out
-    assert "The positive class is well." in done.out
+    assert "The positive class is well: an assumption" in done.out
     _, summary = run_of(tmp_path)
     assert set(summary["group_fairness"]["groups"]) == {"f", "m"}
 

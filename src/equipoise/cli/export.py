@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equipoise.cli.console import out
 from equipoise.cli.options import Run
+
+if TYPE_CHECKING:
+    from equipoise.federation.federation import Federation
 
 
 def export(
@@ -42,9 +46,17 @@ def export(
         path = folder / f"{'global' if number is None else runs.slug(names[number])}.safetensors"
         state = fed.network(client=number, compact=compact).state_dict()
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, save({name: tensor.contiguous().clone() for name, tensor in state.items()}))
+        write_atomically(path, save({name: tensor.contiguous().clone() for name, tensor in state.items()}, _about(fed)))
         size = sum(t.numel() for t in state.values())
         out.print(f"{path}: {size:,} numbers", soft_wrap=True, highlight=False)
+
+
+def _about(fed: Federation) -> dict[str, str]:
+    """What the file says of itself: what made the model, and what its outputs mean."""
+    about = {"method": str(fed.method), "classes": json.dumps(list(fed.classes), ensure_ascii=False)}
+    if fed.positive is not None:
+        about |= {"positive": fed.positive.name, "positive is": fed.positive.why}
+    return about
 
 
 def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:

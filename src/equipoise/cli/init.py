@@ -48,6 +48,7 @@ OPTIONS = {  # of the scenario `own`
     "split": "column with train, test or validation",
     "image": "column of image files",
     "leave_out": "columns that are no features",
+    "positive": "the class that true-positive rates are about, by its name",
     "download": "whether a data set of the Hub may be downloaded",
 }
 WORDS = {
@@ -55,6 +56,7 @@ WORDS = {
     "tests": "clients",
     "measures": ["balanced"],
     "leave_out": ["id"],
+    "positive": "yes",
 }  # examples of these options
 IF_ABSENT = {"clients": "as the data have them", "tests": "groups if there are any, else clients if few"}
 

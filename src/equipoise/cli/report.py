@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from equipoise.cli.console import out, print_json
-from equipoise.cli.options import Details, Figures, Json, Labels, Runs, new_labels, relabelled
+from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled
 
 
 def report(
     directories: Runs,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     label: Labels = None,
+    positive: Annotated[str | None, typer.Option(help=help_of("positive"))] = None,
     figures: Figures = False,
     details: Details = False,
     json_: Json = False,
@@ -29,6 +31,8 @@ def report(
     if not histories:
         raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
     called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
+    if positive is not None:
+        histories = [replace(history, meta={**history.meta, "positive": positive}) for history in histories]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
     written = write(compared, output, figures=figures)
     if json_:

@@ -231,6 +231,13 @@ class RunSettings:
         "the scenario's",
         example="f1, mine.py:cost",
     )
+    positive: str | None = setting(
+        text(None),
+        "the class that true-positive rates, equal opportunity and missed cases are about, by its name, against all others",
+        "by the names of two classes (1, yes, true, positive, case), else the second of two",
+        example="disease",
+        free=True,
+    )
     select: str = setting(
         choice("last", "best-validation"),
         "which model is exported: last, or best-validation, that of the round with the best accuracy on what clients hold out",

@@ -42,8 +42,9 @@ from equipoise.federation.round import one_round
 from equipoise.federation.stopping import BEST, NONE, EarlyStopping, selected
 from equipoise.federation.trial import Progression, begin
 from equipoise.federation.validation import HeldOut
-from equipoise.metrics.classification import chosen
+from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.failure import diverged
+from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import Measure, divided, failures
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
@@ -93,6 +94,9 @@ class Federation:
     workers : clients visited at a time, each on one core; the result does not depend on it. Default: as many as
         ``torch.get_num_threads()``.
     population : who reaches the clients, where that is not this process (:class:`Population`); ``engine`` asks them then.
+    classes : names of the classes, in the order of their numbers. Default: the numbers.
+    positive : the name of the class that true-positive rates, equal opportunity and missed cases are about, against all others. By
+        default that of two which names tell (1, yes, true, positive, case), else the second of two, which is then said.
     select : the model that ``network``, ``predict``, ``evaluate`` and ``state_dict`` use: that of the ``"last"`` round, or
         ``"best-validation"``, that of the round with the best accuracy on what clients hold out (of equal ones that with the
         lower loss, then the earlier).
@@ -125,6 +129,8 @@ class Federation:
         neurons: Groups | None = None,
         workers: int | None = None,
         population: Population | None = None,
+        classes: Sequence[str] | None = None,
+        positive: str | int | None = None,
         select: str = "last",
         **changes: Unpack[Keywords],
     ) -> None:
@@ -154,6 +160,8 @@ class Federation:
         )
         self.model, self.transform, self._dtype = known.model, transform, known.dtype
         known.check(self.method)
+        self.classes = _classes(classes, known.n_classes)
+        self.positive = positive_class(positive, self.classes)
         self.held: HeldOut | None = None
         if population is None and settings.validation:  # sites hold out their own
             known, held = known.divided(settings.validation, settings.seed)
@@ -232,7 +240,9 @@ class Federation:
     def header(self) -> list[str]:
         """What a reader of the results must know about how they were made."""
         held = [] if self.held is None else self.held.header(self.names, self.trial.settings.validation)
-        return [*provenance.header(self.trial, self.engine_choice), *held]
+        rated = self.positive is not None and RATES in self.tests.measures
+        about = [self.positive.sentence] if self.positive is not None and rated else []
+        return [*provenance.header(self.trial, self.engine_choice), *held, *about]
 
     @property
     def personal(self) -> bool:
@@ -285,6 +295,8 @@ class Federation:
         never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
         if never:
             log.warning("The last round is %d, and joins lets %s begin later, so never.", total - 1, some(never))
+        if self.positive is not None and self.positive.why == "assumed" and RATES in self.tests.measures:
+            log.warning("%s", self.positive.sentence)
         for why in [rule.doubt(self.trial.setup) for rule in self.method.rules if not self.progress.t]:
             if why:
                 log.warning("%s: %s", self.method, why)
@@ -408,6 +420,8 @@ class Federation:
             "client_names": list(self.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
+            "classes": list(self.classes),
+            "positive": None if self.positive is None or self.positive.why != "given" else self.positive.name,
             "client_tests": self.tests.of_clients is not None,
             "bound": self.method.bound,
             "personal": self.personal or bool(self.method.overriding("reward")),
@@ -569,3 +583,15 @@ class Federation:
         if self.population is not None:
             self.population.saved(checkpoint.kept(path / files.CHECKPOINT))
         return int(meta["rounds"]) - self.progress.t
+
+
+def _classes(given: Sequence[str] | None, n: int) -> tuple[str, ...]:
+    """Names of the n classes; their numbers if they have none."""
+    if given is None:
+        return tuple(map(str, range(n)))
+    names = named("classes", given, "classes, in the order of their numbers") or ()
+    if len(names) != n or len(set(names)) != n:
+        raise ValueError(
+            f"classes must have {n} different names, as the network has so many outputs; found {', '.join(names) or 'none'}."
+        )
+    return names

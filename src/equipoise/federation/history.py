@@ -27,6 +27,7 @@ from equipoise.federation.stopping import BEST, selected, value
 from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
+from equipoise.metrics.groups import Positive, positive_class
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import CHANGED, open_json, open_text
@@ -57,6 +58,8 @@ _META = (
     "client_names",
     "client_groups",
     "measures",
+    "classes",
+    "positive",
     "client_tests",
     "personal",
     "bound",
@@ -121,7 +124,8 @@ class History:
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
         `"rounds"` (how many were planned), `"select"` (which round's model is exported, `"last"` or `"best-validation"`),
         `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
-        recorded), `"client_tests"` (whether clients have test sets of their own), `"personal"` (whether they predict with
+        recorded), `"classes"` (their names), `"positive"` (the name of the class that rates are about, where it was said),
+        `"client_tests"` (whether clients have test sets of their own), `"personal"` (whether they predict with
         models of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
@@ -233,6 +237,27 @@ class History:
         table = self.client_table()[1]
         one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
         return table.size > 0 and table.shape[1] > 1 and not (one_group and bool((table == table[:, :1]).all()))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; empty where they are not known."""
+        data = self.meta.get("data")
+        known = self.meta.get("classes") or (data.get("classes") if isinstance(data, Mapping) else ())
+        return tuple(str(name) for name in known or ())
+
+    @property
+    def positive(self) -> Positive | None:
+        """The class that true-positive rates are about; None where every class is compared with all others.
+
+        Raises
+        ------
+        ValueError : the class that was given is none of this run's.
+        """
+        tested = [
+            of[RATES] for r in self.records for of in r.get("groups", {}).values() if isinstance(of.get(RATES), dict)
+        ]
+        names = self.classes or tuple(map(str, range(len(tested[0]["true"])))) if tested else self.classes
+        return positive_class(self.meta.get("positive") or None, names)
 
     def failure(self, last: int = 5) -> str:
         """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
@@ -387,13 +412,13 @@ class History:
         """
         return summary.summary(self, last, measure)
 
-    def group_fairness(self, last: int = 5, positive: int | None = None) -> dict[str, Any] | None:
+    def group_fairness(self, last: int = 5, positive: int | str | None = None) -> dict[str, Any] | None:
         """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
 
         Parameters
         ----------
         last : how many of the last evaluated rounds to average, at least 1.
-        positive : the class that counts as positive; by default the second of two, and every one of more.
+        positive : the class that counts as positive, its name or its number; by default `History.positive`.
 
         Returns
         -------
@@ -403,7 +428,13 @@ class History:
         ------
         ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
         """
-        return summary.group_fairness(self.records, last, positive)
+        about = (
+            replace(self, meta={**self.meta, "positive": positive}).positive
+            if isinstance(positive, str)
+            else self.positive
+        )
+        number = positive if isinstance(positive, int) else None if about is None else about.number
+        return summary.group_fairness(self.records, last, number)
 
     def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
         """Write the report of this run, one self-contained HTML file; return its path.

@@ -85,7 +85,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
         "stopped_round": history.records[-1]["round"] if history.stopped else None,
         "stopped": history.stopped or None,
         "collaboration": _collaboration(history, last) if measure == "accuracy" else None,
-        "group_fairness": group_fairness(history.records, last)
+        "group_fairness": history.group_fairness(last)
         if measure == "accuracy" and RATES in (history.meta.get("measures") or (RATES,))
         else None,
     }

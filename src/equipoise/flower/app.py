@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -232,7 +233,15 @@ def _serve(
     about = {"experiment": name, "sites": [asdict(s) for s in sites.known], "unfinished": stops}
     write_atomically(directory / "sites.json", sealed_json(about))
     fed = federation(
-        task, sites, made, settings.solver, secure=settings.secure, settings=settings.settings, select=settings.select
+        task,
+        sites,
+        made,
+        settings.solver,
+        secure=settings.secure,
+        settings=settings.settings,
+        select=settings.select,
+        classes=task.classes,
+        positive=settings.positive,
     )
     rest = settings.rounds
     if settings.from_round or checkpoint.exists(directory / "checkpoint"):
@@ -283,7 +292,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
-    free = vars(Settings()).keys() - Settings().decisive.keys()
+    free = {f.name for f in dataclass_fields(AppSettings) if f.metadata.get("free")}
     other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(
@@ -338,6 +347,8 @@ def in_process(
     contribution: Sequence[float] | None = None,
     workers: int | None = None,
     secure: bool = False,
+    classes: Sequence[str] | None = None,
+    positive: str | int | None = None,
     **changes: Unpack[Keywords],
 ) -> Federation:
     """A federation whose clients answer Flower's messages in this process: the code that sites run, without a network.
@@ -382,6 +393,8 @@ def in_process(
             contribution=contribution,
             workers=workers,
             secure=secure,
+            classes=classes,
+            positive=positive,
         )
         weakref.finalize(fed, cleaning.pop_all().close)
     return fed

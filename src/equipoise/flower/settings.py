@@ -10,7 +10,7 @@ from typing import Any
 from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings, simulated
 from equipoise.system import own_code
 from equipoise.system.logs import FORMS
-from equipoise.system.ranges import choice, misfit, number, text
+from equipoise.system.ranges import Range, choice, misfit, number, text
 
 OF_SITES = ("engine", "chunk", "device", "track", "measures")  # settings of which each site has its own, or none
 ON_SERVER = (
@@ -87,7 +87,7 @@ class AppSettings(Settings, RunSettings):
         known: dict[str, Any] = {}
         for key, f in own.items():
             if key in config:
-                known[f.name] = None if f.default is None and config[key] == 0 else config[key]
+                known[f.name] = None if f.default is None and config[key] == _off(f) else config[key]
                 if fault := misfit(f, known[f.name]):
                     raise ValueError(f"The run's configuration cannot be used: {key} {fault}.")
         return AppSettings(**known)
@@ -109,9 +109,10 @@ class AppSettings(Settings, RunSettings):
         return {**decisive, "scenario": "sites", "engine": "flower"}
 
 
-def _off(f: Field[Any]) -> float:
+def _off(f: Field[Any]) -> float | str:
     """The value that represents None, of the type of the setting."""
-    return 0 if f.metadata["allowed"].whole else 0.0
+    allowed = f.metadata["allowed"]
+    return (0 if allowed.whole else 0.0) if isinstance(allowed, Range) else ""
 
 
 def _key(name: str) -> str:

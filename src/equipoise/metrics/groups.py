@@ -5,16 +5,87 @@ nothing is known, and need all predictions in one place, where sites send counts
 """
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from numbers import Real
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from equipoise.metrics.performance import UNDEFINED, Value, gap, worst
 from equipoise.system.ranges import check_whole
+from equipoise.system.suggestions import unknown
 
 Counts = Mapping[str, Sequence[int]]  # see `class_counts`
+
+NEGATIVE: Final = frozenset(
+    ["0", "no", "n", "false", "f", "negative", "neg", "control", "controls", "absent", "-1", "-"]
+)
+POSITIVE: Final = frozenset(["1", "yes", "y", "true", "t", "positive", "pos", "case", "cases", "present", "+1", "+"])
+
+
+class Positive(NamedTuple):
+    """The class that true-positive rates are about.
+
+    `number` is that of its labels, `name` what it is called; `why` says how it is known: "given" by the user, by the "names"
+    of the two classes (0 and 1, no and yes, control and case), or "assumed": the second of two, which names do not tell.
+    `other` is the name of the other of two classes; empty where there are more.
+    """
+
+    number: int
+    name: str
+    why: Literal["given", "names", "assumed"]
+    other: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Which class is positive, and where that is assumed how to say it."""
+        if self.why != "assumed":
+            rest = "" if self.other else ", against all others"
+            return f"The positive class is {self.name}{rest}."
+        return (
+            f"The positive class is {self.name}: an assumption, as neither {self.other} nor {self.name} says which it is, and it "
+            f"comes second. Choose the other with --positive {shlex.quote(self.other)}, in Python positive={self.other!r}."
+        )
+
+
+def positive_class(given: object, classes: Sequence[str]) -> Positive | None:
+    """Which class is positive; None of more than two classes where none is given: then each is compared with all others.
+
+    Parameters
+    ----------
+    given : the name of a class, as text or as the number that this is; None: not given.
+    classes : the names of the classes, in the order of their numbers.
+
+    Raises
+    ------
+    ValueError : there is no such class.
+    """
+    if given is not None:
+        exact = [k for k, name in enumerate(classes) if name == str(given)]
+        named = exact or [k for k, name in enumerate(classes) if _same(given, name)]
+        if len(named) != 1:
+            raise ValueError(f"positive: {unknown('class', given, classes)}")
+        k = named[0]
+        return Positive(k, classes[k], "given", classes[1 - k] if len(classes) == 2 else "")
+    if len(classes) != 2:
+        return None
+    words = [name.strip().casefold() for name in classes]
+    for k in (1, 0):
+        if words[k] in POSITIVE and words[1 - k] in NEGATIVE:
+            return Positive(k, classes[k], "names", classes[1 - k])
+    return Positive(1, classes[1], "assumed", classes[0])
+
+
+def _same(given: object, name: str) -> bool:
+    """Whether a value that was read from text, 1000.0 of 1e3 or True of true, is that of a class."""
+    if isinstance(given, bool):
+        return str(given).casefold() == name.strip().casefold()
+    try:
+        return isinstance(given, Real) and float(name) == float(given)
+    except ValueError:
+        return False
 
 
 class Groups(NamedTuple):

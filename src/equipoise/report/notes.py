@@ -179,7 +179,8 @@ def of_parity(
 ) -> Iterator[str]:
     """Remarks on group fairness; ``found`` has by label and seed what `History.group_fairness` returned, where not None."""
     every = [of for seeds in found.values() for of in seeds.values()]
-    named = next((names for run in runs[next(iter(found))].values() if (names := _class_names(run))), [])
+    rated = [run for label in found for run in runs[label].values()]
+    named = next((names for run in rated if (names := run.classes)), ())
 
     def name(c: int) -> str:
         return named[c] if c < len(named) else str(c)
@@ -187,7 +188,7 @@ def of_parity(
     if max(len(of["classes"]) for of in every) > 1:
         yield "Every class is compared with all others, and the largest difference counts."
     else:
-        yield f"The positive class is {name(every[0]['classes'][0])}."
+        yield from dict.fromkeys(positive.sentence for run in rated if (positive := run.positive) is not None)
     absent: dict[str, set[int]] = {}
     for group, what, c in (one for of in every for one in of["undefined"]):
         if what == "tpr":
@@ -197,12 +198,6 @@ def of_parity(
         yield f"{group} has no test sample of {which}, so it has no true positive rate there and is left out."
     if without := [label for label in runs if label not in found]:
         yield f"{listed(without)} recorded no rates."
-
-
-def _class_names(run: History) -> list[str]:
-    """Names of the classes; empty if unknown."""
-    data = run.meta.get("data")
-    return [str(name) for name in data.get("classes") or ()] if isinstance(data, dict) else []
 
 
 def of_areas(histories: Sequence[History]) -> Iterator[str]:

@@ -67,6 +67,8 @@ def compare(
             raise ValueError(f"The method {configs[k].label} is given twice. Name each once.")
     if simulated(configs[0]):
         runs.check(configs[0])
+    if why := runs.assumed(configs[0]):
+        log.warning("%s", why)
     begins = {c.label: c for c, path in zip(configs, paths, strict=True) if not runs.finished(path)}
     for label, config in begins.items():
         for why in runs.doubts(config):

@@ -16,6 +16,7 @@ from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse, read_value
 from equipoise.federation.stopping import NONE
+from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
 from equipoise.scenarios.own import several
 from equipoise.system import own_code
@@ -115,6 +116,14 @@ def configure(
     named: dict[str, Any] = {"method": str(rules), "label": label, "scenario": scenario}
     references = (own_code.split(chosen.get(name, ""))[0] for name in ("network", "data", "optimizer"))
     named["own_code"] = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
+    if (positive := chosen.get("positive", data.positive)) is not None:
+        if data.positive is not None and positive != data.positive:
+            raise ValueError(
+                f"The positive class is given twice: {positive} and, for the data, {data.positive}. Leave one out."
+            )
+        if data.n_classes > 1:
+            positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
+        chosen["positive"] = positive
     config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
         net = networks.build(

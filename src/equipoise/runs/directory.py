@@ -32,6 +32,8 @@ from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.federation.records import Record
 from equipoise.federation.stopping import EarlyStopping
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.groups import positive_class
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError
 from equipoise.scenarios import Scenario
@@ -42,6 +44,7 @@ from equipoise.system.files import PART, cache_directory, locked, sweep, write_a
 from equipoise.system.seals import open_text, sealed_json, sealed_text
 from equipoise.system.threads import cores
 
+SHOWN = ("track", "keep_checkpoints", "positive")  # settings that no training depends on: a run goes on with others
 MEASURED = ("standalone_test", "standalone_val")
 OWN = (
     "method",
@@ -56,8 +59,9 @@ OWN = (
     "select",
     "patience",
     "stop_on",
+    "positive",
 )  # settings that do not matter alone
-MANIFEST = ("client_names", "client_groups", "measures", "client_tests", "personal", "bound", "contribution", "units", "machines", "hostile")  # fmt: skip
+MANIFEST = ("client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution", "units", "machines", "hostile")  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 
@@ -73,11 +77,13 @@ def start(config: RunConfig, directory: Path) -> None:
     if path.exists():
         again = made(RunConfig, tomllib.loads(_text(config)))  # as it reads back: lists for tuples
         before = load(directory)
-        now = replace(before, track=again.track, keep_checkpoints=again.keep_checkpoints)
+        now = replace(before, **{name: getattr(again, name) for name in SHOWN})
         if replace(now, label=again.label) == again:
             unchanged.check(config, directory)
             if before != now:
                 write_atomically(path, _text(now))
+                if finished(directory):
+                    _summarise(directory)
             return
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
@@ -156,6 +162,15 @@ def doubts(config: RunConfig) -> list[str]:
     return [why for rule in rules if (why := rule.doubt(setup))]
 
 
+def assumed(config: RunConfig) -> str:
+    """What is assumed about the positive class of a run that measures rates; empty where nothing is."""
+    data = scenarios.describe(config.scenario, config.data, **config.scenario_options)
+    measures = (*data.measures, *several(config.measures or ()))
+    classes = data.classes or tuple(map(str, range(data.n_classes)))
+    positive = positive_class(config.positive, classes) if RATES in measures else None
+    return positive.sentence if positive is not None and positive.why == "assumed" else ""
+
+
 def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
     data = scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
     return data, networks.build(config.network, data.shape, data.n_classes, seed=config.seed, **config.network_options)
@@ -189,6 +204,8 @@ def federation(
         "server_validation": data.server_validation,
         "collaborative": data.collaborative,
         "workers": workers or cores(),
+        "classes": data.classes or None,
+        "positive": config.positive,
     }
     settings = config.settings
     if config.engine == FLOWER and directory is not None:
@@ -346,8 +363,13 @@ def _execute(
         )
     history = History.from_run(directory)
     if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it
-        write_atomically(directory / "summary.json", sealed_json(history.summary()))
+        _summarise(directory)
     return history
+
+
+def _summarise(directory: Path) -> None:
+    """Write the numbers that summarise a run."""
+    write_atomically(directory / "summary.json", sealed_json(History.from_run(directory).summary()))
 
 
 def _holdings(config: RunConfig, fed: Federation, data: Scenario) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.own.columns import Columns, UserData, listed, ordered, single
 from equipoise.data.own.reading import read_user_data
 from equipoise.metrics.classification import RATES, chosen
+from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
 from equipoise.system import own_code
@@ -56,6 +57,7 @@ def scenario(
     split: str | None = None,
     image: str | None = None,
     leave_out: str | Sequence[str] = (),
+    positive: str | int | None = None,
     download: bool = False,
 ) -> Described:
     """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
@@ -79,6 +81,8 @@ def scenario(
         any case where there is a column group.
     label, client, group, split, image : what columns are called where they have other names.
     leave_out : columns that are no features.
+    positive : the class that true-positive rates are about. By default that of two which names tell (1, yes, true, positive, case),
+        else the second of two, which is then said; of more classes each.
     download : whether a data set of the Hub may be downloaded.
 
     Raises
@@ -97,6 +101,7 @@ def scenario(
     else:
         sample = own.inputs.shape[1:]
     images = callable(own.inputs) or own.inputs.dtype == np.uint8
+    chosen_class = None if positive is None else _positive(own, positive)
     known = Description(
         name="own",
         summary=SUMMARY,
@@ -107,6 +112,8 @@ def scenario(
         protocol=PROTOCOL,
         measures=chosen([*several(measures), *([RATES] if own.group is not None else [])]),
         has_server_validation=bool(parts.validation),
+        classes=own.classes,
+        positive=chosen_class,
     )
 
     def build(seed: int) -> Scenario:
@@ -135,6 +142,7 @@ def scenario(
                 "layout": own.layout,
                 "read": dict(own.about),
                 "classes": list(own.classes),
+                **({} if chosen_class is None else {"positive": chosen_class}),
                 "sha256": _digest(own),
                 **standard,
                 "notes": [*own.notes, *parts.notes],
@@ -169,6 +177,16 @@ def _check(clients: object, test: float, server_validation: float, tests: object
     if tests is not None:
         check_option("own: tests", tests, TESTS)
     check_whole("own: size", size, SMALLEST, meaning=" pixels")
+
+
+def _positive(own: UserData, positive: str | int) -> str:
+    """The name of the class that counts as positive."""
+    try:
+        found = positive_class(positive, own.classes)
+    except ValueError as error:
+        raise DataError(f"{own.source}: {error}") from None
+    assert found is not None
+    return found.name
 
 
 def several(words: str | Sequence[str]) -> tuple[str, ...]:

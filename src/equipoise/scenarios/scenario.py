@@ -64,6 +64,8 @@ class Description:
     measures : what is recorded of the global model on every test group, names of ``metrics.MEASURES``.
     has_server_validation : whether the server holds samples that no client trains on, for methods that judge models by them.
     collaborative : whether what a client gets is to be compared with what it would reach alone.
+    classes : names of the classes, in the order of their numbers; empty where they have none.
+    positive : the name of the class that true-positive rates are about; ``None`` if it was not said.
     """
 
     name: str
@@ -77,6 +79,8 @@ class Description:
     measures: tuple[str, ...] = ("accuracy",)
     has_server_validation: bool = False
     collaborative: bool = False
+    classes: tuple[str, ...] = ()
+    positive: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
