@@ -1,11 +1,14 @@
 """Partitions by class: complete, disjoint, the same for the same seed, and honest where no partition exists."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise import scenarios
 from equipoise.scenarios import partition
 
 LABELS = np.random.default_rng(0).integers(0, 4, 120)
@@ -172,13 +175,16 @@ def test_quality_sample_by_sample():
         ({"alpha": float("inf")}, "found inf"),
         ({"alpha": float("nan")}, "found nan"),
         ({"seed": -1}, "seed must be a whole number .*found -1"),
-        ({"min_size": 31}, r"min_size must be in 0\.\.30, as 4 clients share 120 samples; found 31"),
-        ({"min_size": -1}, "found -1"),
+        (
+            {"min_size": 31},
+            "4 clients that share 120 samples have at most 30 each: expected 31 or more",
+        ),
+        ({"min_size": -1}, "min_size must be a whole number >= 0; found -1"),
         ({"redraws": 0}, "redraws must be a whole number >= 1; found 0"),
         (
             {"alpha": 0.01, "min_size": 30, "redraws": 50},
-            "in none of 50 draws did each of the 4 clients get min_size=30 samples; at best the smallest had "
-            r"\d+\. Raise alpha, here 0\.01, lower min_size, or take fewer clients or more data",
+            r"120 samples were never divided among 4 clients at alpha=0\.01 so that each has 30 or more: in 50 draws \d of them or "
+            r"more had fewer\. There is one with (alpha=\d+, or with )?clients=3, or with min_size=\d+\.$",
         ),
     ],
 )
@@ -247,7 +253,9 @@ def test_every_client_has_its_share_of_one_domain(sizes, clients, share, seed, c
 def test_clients_of_a_domain_share_all_of_it_and_no_more():
     labels = [np.zeros(8), np.zeros(40)]
     assert indices(partition.domain_samples(labels, [0, 0, 0, 0], 0.25, 5)) == list(range(8))
-    with pytest.raises(ValueError, match=r"client 5 takes 2 of the 0 samples that are left of domain 0.*fewer clients"):
+    with pytest.raises(
+        ValueError, match=r"client 5 takes 2 of the 0 samples that are left of domain 0.*with share=0.2\."
+    ):
         partition.domain_samples(labels, [0] * 5, 0.25, 5)
     assert partition.domain_samples(labels, [1], 0.5, 5) != partition.domain_samples(labels, [1], 0.5, 6)
 
@@ -281,10 +289,75 @@ def test_every_tenth_splits_ten_into_eight_and_two():
         ({"seed": -1}, "seed must be .*found -1"),
         ({"domains": [0, 2]}, r"domains a number in 0\.\.1 per client; found .* domains \[0, 2\]"),
         ({"labels": [[[0, 1]]], "domains": [0]}, r"found labels \[\[1, 2\]\]"),
-        ({"share": 0.01}, "takes 0 of the 20 samples .* expected 1 to 20. Change share"),
+        (
+            {"share": 0.01},
+            r"takes 0 of the 20 samples .* expected 1 to 20, with share=0.01. There is one with share=0.05\.",
+        ),
     ],
 )
 def test_errors_of_domain_samples(given, message):
     usual = {"labels": [np.arange(20) % 3, np.arange(30) % 3], "domains": [0, 1], "share": 0.2, "seed": 0}
     with pytest.raises(ValueError, match=message):
         partition.domain_samples(**(usual | given))
+
+
+REFUSED = [  # what cannot be met by a scenario, small and large, of few clients and of many
+    ("own", {"clients": 1000, "alpha": 0.1}),
+    ("own", {"clients": 100, "alpha": 0.01}),
+    ("digits-label-skew", {"clients": 50, "alpha": 0.05}),
+    ("digits-quality", {"clients": 60, "corrupted": 10, "alpha": 0.02}),
+    ("digits-dir", {"clients": 20, "samples": 12, "alpha": 0.1}),
+    ("digits-pow", {"samples": 20}),
+    ("digits-pow", {"samples": 20, "recipe": "exact", "clients": 30}),
+    ("digits-cla", {"samples": 5}),
+    ("digits", {"clients": 4000}),
+]
+
+
+@pytest.mark.parametrize(("scenario", "options"), REFUSED)
+def test_advice_names_options_of_the_scenario_and_works_as_printed(scenario, options, tmp_path):
+    if scenario == "own":
+        path, rng = tmp_path / "table.npz", np.random.default_rng(0)
+        np.savez(path, x=rng.normal(size=(2000, 4)).astype(np.float32), y=rng.integers(0, 10, 2000))
+        options = {"data": str(path), **options}
+    with pytest.raises(ValueError, match=rf"^{scenario}: .* There is one with ") as refused:
+        scenarios.load(scenario, **options)
+    advised = re.findall(r"with (\w+)=([\d.]*\d)", str(refused.value).split("There is one ")[1])
+    assert advised
+    for name, value in advised:
+        assert name in scenarios.SCENARIOS[scenario].options
+        number = float(value) if name == "alpha" else int(value)
+        assert scenarios.load(scenario, **options | {name: number}).clients
+
+
+def test_what_is_out_of_reach_is_seen_in_a_few_draws(monkeypatch):
+    """The case of 1,000 clients with an alpha of 0.1: 20 draws instead of 1,000."""
+    draws, cut = [], partition._cut
+    monkeypatch.setattr(partition, "_cut", lambda *given: draws.append(1) or cut(*given))
+    with pytest.raises(partition.UnmetError, match=r"in 20 draws .* of them or more had fewer"):
+        partition.dirichlet(np.arange(2000) % 10, 1000, 0.1, 0, min_size=1)
+    assert len(draws) < 10 * 1000
+
+
+@pytest.mark.parametrize("who", ["domain_samples", "class_ramp", "class_ramp again", "mixtures", "power", "retina"])
+def test_advice_to_who_calls_a_partition_works(who):
+    labels = np.arange(60) % 3
+    calls = {
+        "domain_samples": lambda share=0.6: partition.domain_samples([labels], [0, 0], share, 0),
+        "class_ramp": lambda m=30, clients=4, replacement=False: partition.class_ramp(
+            labels, clients, m, 0, replacement=replacement
+        ),
+        "class_ramp again": lambda m=5, clients=60, replacement=True: partition.class_ramp(
+            labels, clients, m, 0, replacement=replacement
+        ),
+        "mixtures": lambda clients=50, alpha=0.5: partition.mixtures(labels, clients, alpha, 0),
+        "power": lambda n=30, clients=20, min_size=2: partition.power_sizes(n, clients, min_size=min_size),
+        "retina": lambda clients=20, alpha=0.05, min_size=2: partition.retina(
+            labels, clients, alpha, min_size=min_size
+        ),
+    }
+    with pytest.raises(partition.UnmetError) as refused:
+        calls[who]()
+    assert refused.value.changes
+    for name, value in refused.value.changes.items():
+        assert calls[who](**{name: float(value) if isinstance(value, str) else value})

@@ -506,7 +506,9 @@ def test_many_clients_train_in_turns():
     assert configure("fedavg", "digits-label-skew", scenario_options={"clients": 50}).participation == 0.1
     assert configure("fedavg", "digits-label-skew").participation == 1
     assert min(len(y) for _, y in many.clients) >= 10
-    with pytest.raises(ValueError, match=r"each of the 50 clients get min_size=10.*Raise alpha"):
+    with pytest.raises(
+        ValueError, match=r"^digits-label-skew: 1700 samples .* 50 clients at alpha=0.05 so that each has 10 or more"
+    ):
         load("digits-label-skew", clients=50, alpha=0.05)
     with pytest.raises(ValueError, match="found 0"):
         load("digits-label-skew", clients=0)

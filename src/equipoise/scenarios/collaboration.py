@@ -7,7 +7,10 @@ mixed, without random crops.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
 
 import torch
 from numpy.random import Generator
@@ -15,6 +18,7 @@ from torch import Tensor
 
 from equipoise.scenarios import digits, partition
 from equipoise.scenarios.scenario import Described, Protocol, Scenario
+from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
@@ -78,12 +82,27 @@ class Division:
                 f"{self.name}: clients and samples must be >= 1; found clients={self.clients} and samples={self.samples}."
             )
         n = self.samples * self.clients
-        if self.scene == "pow":
-            partition.power_sizes(n, self.clients, recipe=self.recipe, min_size=LEAST)
-        elif self.scene == "cla":
-            partition.class_ramp_counts(self.clients, CLASSES, self.samples)
-        else:
-            partition.check("mixtures" if self.recipe == "mixtures" else "dirichlet", n, self.clients, self.alpha)
+        with self.options():
+            if self.scene == "pow":
+                partition.power_sizes(n, self.clients, recipe=self.recipe, min_size=LEAST)
+            elif self.scene == "cla":
+                partition.class_ramp_counts(self.clients, CLASSES, self.samples)
+            else:
+                least = 1 if self.recipe == "mixtures" else LEAST
+                check_whole(
+                    f"{self.name}: samples", self.samples, least, meaning=" on average, the least that a client has"
+                )
+                partition.check(self.name, n, self.clients, self.alpha)
+
+    def options(self) -> AbstractContextManager[None]:
+        """Have errors of the partition name the options: with other ``clients`` there are other samples, but not of CLA."""
+        known: dict[str, Any] = {"n": lambda n: f"samples={ceil(n / self.clients)}"}
+        if self.scene == "cla":
+            known |= {"m": "samples", "replacement": lambda _: "recipe=released"}
+            known |= {"clients": "clients"} if self.recipe == "released" else {}
+        if self.scene == "dir":
+            known |= {"alpha": "alpha"}
+        return partition.options_of(self.name, **known)
 
     def parts(self, y: Tensor, pool: int, rng: Generator) -> tuple[list[int], list[list[int]]]:
         """Positions of the server's samples and of each client's.
@@ -99,9 +118,10 @@ class Division:
         ValueError if the samples leave no partition.
         """
         for_holdout, for_parts = rng.integers(0, 2**32, 2).tolist()
-        held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=self.holdout == "stratified")
-        order = torch.from_numpy(rng.permutation(rest)[:pool])  # samples may come sorted, which must not decide
-        return held, [order[part].tolist() for part in self._parts(y[order], for_parts)]
+        with self.options():
+            held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=self.holdout == "stratified")
+            order = torch.from_numpy(rng.permutation(rest)[:pool])  # samples may come sorted, which must not decide
+            return held, [order[part].tolist() for part in self._parts(y[order], for_parts)]
 
     def _parts(self, y: Tensor, seed: int) -> list[list[int]]:
         if self.scene == "pow":
@@ -226,4 +246,7 @@ def _images(name: str, pool: int, test: Sequence[int]) -> list[int]:
         )
     written = [min(total * share // sum(MIX), left) for share in MIX[:2]]
     printed = (total - sum(written)) * MIX[2] // sum(MIX[2:])
-    return [*written, printed, total - sum(written) - printed]
+    sizes = [*written, printed, total - sum(written) - printed]
+    if min(sizes) < 1:
+        raise ValueError(f"{name}: {pool} images are too few for {len(MIX)} domains. Raise samples.")
+    return sizes

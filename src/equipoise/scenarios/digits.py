@@ -82,7 +82,8 @@ def by_domain(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clien
 
     def divide(seed: int) -> list[list[int]]:
         domain_of = np.repeat(np.arange(len(DOMAINS)), train).tolist()
-        return partition.by_domain(domain_of, clients // len(DOMAINS), seed)
+        with partition.options_of("digits", clients_per_domain=lambda each: f"clients={each * len(DOMAINS)}"):
+            return partition.by_domain(domain_of, clients // len(DOMAINS), seed)
 
     return _scenario("digits", SUMMARY, PROTOCOL, train, test, groups, divide)
 
@@ -99,7 +100,7 @@ def iid(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clients: in
     ------
     ValueError as in ``by_domain``; if ``clients`` is out of range.
     """
-    partition.check("iid", sum(train), clients)
+    partition.check("digits-iid", sum(train), clients)
     return _scenario(
         "digits-iid",
         SUMMARY_IID,

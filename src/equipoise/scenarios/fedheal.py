@@ -74,7 +74,8 @@ def digits(
 
     def build(seed: int) -> Scenario:
         train, test = ({domain: read(domain, split) for domain in chosen} for split in ("train", "test"))
-        parts = _drawn({domain: labels(one.data) for domain, one in train.items()}, groups, share, seed)
+        with partition.options_of("fedheal-digits", share="share"):
+            parts = _drawn({domain: labels(one.data) for domain, one in train.items()}, groups, share, seed)
         files = {f"{domain}/train": one for domain, one in train.items()}
         files |= {f"{domain}/test": one for domain, one in test.items()}
         clients = (_rgb(take(train[d].data, part)) for d, part in zip(groups, parts, strict=True))
@@ -113,7 +114,8 @@ def office(
         images = {domain: papers.read("office-caltech10", data, domain) for domain in OFFICE}
         split = {domain: partition.every_tenth(len(one)) for domain, one in images.items()}
         train = {domain: labels(one.data)[split[domain][0]] for domain, one in images.items()}
-        drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
+        with partition.options_of("fedheal-office", share="share"):
+            drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
         # Positions are those among all images of the domain.
         parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]
         clients = (take(images[d].data, part) for d, part in zip(groups, parts, strict=True))

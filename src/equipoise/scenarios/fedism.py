@@ -156,7 +156,7 @@ def _quality(
     strength = SEVERITY[corruption] if severity is None else severity
     check_severity(CORRUPTIONS[corruption], strength)
     if clients > 0:  # how many there can be depends on the files
-        partition.check("quality", clients, clients, alpha, corrupted)
+        partition.check(name, clients, clients, alpha, corrupted)
     groups = qualities(clients, corrupted)
     clean = clients - corrupted
     about = {"corrupted": corrupted, "alpha": alpha, "corruption": corruption, "severity": strength, "recipe": recipe}
@@ -167,7 +167,8 @@ def _quality(
         else:
             rng = np.random.default_rng(seed)
             order, for_parts = rng.permutation(len(train)), int(rng.integers(2**32))
-        drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
+        with partition.options_of(name, clients="clients", alpha="alpha"):
+            drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clean:] for row in part]
         worse = corrupt(train.data, bad, corruption, strength, NOISE["train"], f"{name} train")

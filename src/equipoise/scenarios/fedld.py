@@ -6,6 +6,7 @@ Zeng et al., "Tackling Data Heterogeneity in Federated Learning via Loss Decompo
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +82,16 @@ def retina(
         )
     number, evenness = 5 if clients is None else clients, 0.5 if alpha is None else alpha
     if drawn and number > 0:  # how many there can be depends on the files
-        partition.check("retina", number, number, evenness)
+        partition.check("fedld-retina", number, number, evenness)
 
     def divide(train: Contents, seed: int) -> _Parts:
         if not drawn:
             return _published("fedld-retina", train, f"split_{split or 1}/"), {"split": split or 1}
-        least = LEAST if len(train) >= LEAST * number else max(1, len(train) // (2 * number))
-        parts = partition.retina(
-            labels(train.data), number, evenness, RELEASED_SEED + seed, min_size=least, redraws=REDRAWS
-        )
+        y, draw = labels(train.data), RELEASED_SEED + seed
+        with partition.options_of("fedld-retina", clients="clients", alpha="alpha"):
+            parts = partition.retina(y, number, evenness, draw, min_size=partial(_least, len(y)), redraws=REDRAWS)
         named = dict(zip(numbered(["client"] * number), parts, strict=True))
-        return named, {"alpha": evenness, "cap": True, "min_size": least}
+        return named, {"alpha": evenness, "cap": True, "min_size": _least(len(y), number)}
 
     return _scenario(
         "fedld-retina", "retina", data, divide, {"positive_from": positive_from},
@@ -123,6 +123,11 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
         transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=COVID_PROTOCOL,
     )  # fmt: skip
+
+
+def _least(images: int, clients: int) -> int:
+    """Images that each client of a drawn partition has at least."""
+    return LEAST if images >= LEAST * clients else max(1, images // (2 * clients))
 
 
 def _published(name: str, train: Contents, prefix: str) -> dict[str, list[int]]:

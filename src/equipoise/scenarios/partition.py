@@ -1,6 +1,8 @@
 """Ways to divide samples among clients. Every function is pure and returns one list of sample indices per client."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,61 @@ from equipoise.system.suggestions import unknown
 
 Indices = NDArray[np.int64]
 Shares = NDArray[np.float64]
+Owned = tuple[Indices, Indices]  # samples in the order in which they were dealt [n], and whose each is [n]
+Draw = Callable[[int, float, Any], Owned]  # for so many clients, at an alpha, by a generator
+Least = int | Callable[[int], int]  # samples that every client must have, or the function of their number that says so
 
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
 EXPONENT = 1.65911332899  # of POW, as released by CFFL
 RECIPES = ("released", "exact")  # of the sizes of POW
+PILOT, HOPELESS = 20, 15  # where each of the first draws leaves so many clients short, none of thousands will do
+TRIES = 100  # draws in which a change that is advised must succeed, a tenth of those it will have
+ROUND = [float(f"{digit}e{k}") for k in range(-3, 6) for digit in (1, 1.5, 2, 3, 5, 7)]  # numbers that are advised
+
+
+class UnmetError(ValueError):
+    """No partition is as asked for.
+
+    Parameters
+    ----------
+    who : name of the partition.
+    fault : why, in words that name no parameter but those that every scenario has too.
+    changes : for each parameter that could change, a value with which there is a partition; None where ``fault`` says it all.
+    """
+
+    def __init__(self, who: str, fault: str, changes: Mapping[str, Any] | None) -> None:
+        self.fault, self.changes = fault, changes
+        written = None if changes is None else [f"{name}={value}" for name, value in changes.items()]
+        super().__init__(f"{who}: {fault}{_advice(written)}")
+
+
+def _advice(written: Sequence[str] | None) -> str:
+    if written is None:
+        return ""
+    return f" There is one with {', or with '.join(written)}." if written else " Give more samples."
+
+
+@contextmanager
+def options_of(scenario: str, **options: str | Callable[[Any], str]) -> Iterator[None]:
+    """Have an error of a partition name the scenario, and advise only what it has.
+
+    Parameters
+    ----------
+    scenario : its name.
+    options : for each parameter of the partition that it has, the name of its option, or a function of the value that writes
+        both: ``n=lambda n: f"samples={n // clients}"``.
+
+    Raises
+    ------
+    ValueError : in place of :class:`UnmetError`.
+    """
+    try:
+        yield
+    except UnmetError as error:
+        changes = (error.changes or {}).items()
+        known = [(options[name], value) for name, value in changes if name in options]
+        written = [f"{option}={value}" if isinstance(option, str) else option(value) for option, value in known]
+        raise ValueError(f"{scenario}: {error.fault}{_advice(None if error.changes is None else written)}") from None
 
 
 def iid(n: int, clients: int, seed: int) -> list[list[int]]:
@@ -59,9 +112,11 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
     of = np.asarray(domains, dtype=np.int64)
     numbers, sizes = np.unique(of, return_counts=True)
     if clients_per_domain < 1 or not sizes.size or clients_per_domain > sizes.min():
-        raise ValueError(
-            "by_domain: each client needs at least one sample: "
-            f"expected 1 to {min(sizes, default=0)} clients per domain, found {clients_per_domain}."
+        most = int(min(sizes, default=0))
+        raise UnmetError(
+            "by_domain",
+            f"each client needs at least one sample: expected 1 to {most} clients per domain, found {clients_per_domain}.",
+            {"clients_per_domain": most} if most else {},
         )
     rng = np.random.default_rng(seed)
     return [
@@ -115,6 +170,32 @@ def domain_samples(
         )
     check_number("domain_samples: share", share, 0, 1, above=True)
     check_whole("domain_samples: seed", seed, 0, 2**32 - 1)
+
+    def parts(share: float) -> list[list[int]]:
+        return _domain_parts(of, domains, share, seed, cover, overlap, names)
+
+    try:
+        return parts(share)
+    except UnmetError as error:
+        near = sorted((x for x in ROUND if x <= 1), key=lambda x: abs(np.log(x / share)))
+        raise UnmetError("domain_samples", error.fault, _first("share", near, parts)) from None
+
+
+def _domain_parts(
+    of: Sequence[NDArray[Any]],
+    domains: Sequence[int],
+    share: float,
+    seed: int,
+    cover: bool,
+    overlap: bool,
+    names: Sequence[str] | None,
+) -> list[list[int]]:
+    """The parts of ``domain_samples``.
+
+    Raises
+    ------
+    UnmetError : a domain does not suffice.
+    """
     rng = RandomState(seed)
     left = [np.arange(len(y)) for y in of]
     parts: list[list[int]] = []
@@ -122,10 +203,11 @@ def domain_samples(
         y, size, order = of[d], int(share * len(of[d])), rng.permutation(left[d])
         least = len(np.unique(y)) if cover else 1
         if not least <= size <= len(order):
-            raise ValueError(
-                f"domain_samples: client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of "
-                f"domain {d if names is None else names[d]}: expected {least} to {len(order)}. Change share, here {share}, or "
-                "take fewer clients."
+            raise UnmetError(
+                "domain_samples",
+                f"client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of domain "
+                f"{d if names is None else names[d]}: expected {least} to {len(order)}, with share={share}.",
+                {},
             )
         part = order[:size]
         if cover:
@@ -150,7 +232,7 @@ def dirichlet(
     seed: int,
     *,
     cap: bool = False,
-    min_size: int = 10,
+    min_size: Least = 10,
     redraws: int = 1000,
 ) -> list[list[int]]:
     """Give every client a random share of each class: the lower ``alpha``, the more the clients' labels differ.
@@ -165,8 +247,9 @@ def dirichlet(
     alpha : >= 0.01; 0.1 leaves most clients few classes, 100 makes them nearly alike.
     seed : >= 0; the same seed gives the same parts.
     cap : whether a client that has n / clients samples gets none of the classes that follow, unless all have as many.
-    min_size : >= 0, samples every client must have at least; all is drawn again until they do.
-    redraws : >= 1, draws after which to give up.
+    min_size : >= 0, samples every client must have at least, or the function of the number of clients that says so; all is drawn
+        again until they do.
+    redraws : >= 1, draws after which to give up; where the first ones are far from it, so does the function before.
 
     Returns
     -------
@@ -174,15 +257,18 @@ def dirichlet(
 
     Raises
     ------
-    ValueError if a parameter is out of range, or no draw gives every client ``min_size`` samples.
+    ValueError if a parameter is out of range. UnmetError if no draw gives every client ``min_size`` samples.
     """
     classes = _classes("dirichlet", labels, clients, alpha, seed, min_size, redraws)
-    rng = np.random.default_rng(seed)
-    return _drawn("dirichlet", lambda: classwise(classes, clients, alpha, cap, rng)[0], alpha, min_size, redraws)
+
+    def draw(clients: int, alpha: float, rng: Any) -> Owned:
+        return _classwise(classes, clients, alpha, cap, rng)[0]
+
+    return _drawn("dirichlet", draw, np.random.default_rng, seed, clients, alpha, min_size, redraws)[0]
 
 
 def retina(
-    labels: ArrayLike, clients: int, alpha: float, seed: int = 2022, *, min_size: int = 10, redraws: int = 1000
+    labels: ArrayLike, clients: int, alpha: float, seed: int = 2022, *, min_size: Least = 10, redraws: int = 1000
 ) -> list[list[int]]:
     """Capped ``dirichlet`` from NumPy's older generator, each part shuffled: the splits of the Retina data of SSL-FL.
 
@@ -203,8 +289,11 @@ def retina(
     ValueError as in ``dirichlet``.
     """
     classes = _classes("retina", labels, clients, alpha, seed, min_size, redraws, 2**32)
-    rng = RandomState(seed)
-    parts = _drawn("retina", lambda: classwise(classes, clients, alpha, True, rng)[0], alpha, min_size, redraws)
+
+    def draw(clients: int, alpha: float, rng: Any) -> Owned:
+        return _classwise(classes, clients, alpha, True, rng)[0]
+
+    parts, rng = _drawn("retina", draw, RandomState, seed, clients, alpha, min_size, redraws)
     for part in parts:
         rng.shuffle(part)
     return parts
@@ -217,7 +306,7 @@ def quality(
     alpha: float,
     seed: int,
     *,
-    min_size: int = 1,
+    min_size: Least = 1,
     redraws: int = 1000,
 ) -> list[list[int]]:
     """Divide each class between clean and corrupted clients in proportion to their numbers, then unevenly among each.
@@ -234,8 +323,7 @@ def quality(
     corrupted : in 0..clients; the last so many clients are the corrupted ones.
     alpha : >= 0.01, how evenly a class is spread.
     seed : in 0..2**32 - 1, of NumPy's older generator.
-    min_size : >= 0, samples every client must have at least; all is drawn again until they do. Released: 0.
-    redraws : >= 1, draws after which to give up.
+    min_size, redraws : as in ``dirichlet``. Released: a ``min_size`` of 0.
 
     Returns
     -------
@@ -247,10 +335,9 @@ def quality(
     """
     classes = _classes("quality", labels, clients, alpha, seed, min_size, redraws, 2**32)
     check("quality", sum(map(len, classes)), clients, alpha, corrupted)
-    rng = RandomState(seed)
-    clean = clients - corrupted
 
-    def attempt() -> list[list[int]]:
+    def draw(clients: int, alpha: float, rng: Any) -> Owned:
+        clean = clients - corrupted
         owner = np.empty(sum(map(len, classes)), np.int64)
         for members in classes:
             split = int(np.round(clean / clients * len(members)))  # halves go to the even number
@@ -259,9 +346,9 @@ def quality(
             for pool, p, first in zip(np.split(members, [split]), shares, (0, clean), strict=True):
                 if p is not None:
                     owner[pool] = first + rng.choice(len(p), len(pool), p=p)
-        return [np.flatnonzero(owner == k).tolist() for k in range(clients)]
+        return np.arange(len(owner)), owner
 
-    return _drawn("quality", attempt, alpha, min_size, redraws)
+    return _drawn("quality", draw, RandomState, seed, clients, alpha, min_size, redraws, max(corrupted, 1))[0]
 
 
 def power_ramp(clients: int, exponent: float = EXPONENT) -> Shares:
@@ -309,16 +396,27 @@ def power_sizes(
         raise ValueError(unknown("recipe of power_sizes:", recipe, RECIPES))
     check_number("power_sizes: exponent", exponent, 0, above=True, below=True)
     check_whole("power_sizes: min_size", min_size, 1)
-    if recipe == "exact":
-        sizes = _largest_remainder(power_ramp(clients, exponent) * n, n)
-    else:
-        ends = np.minimum(np.cumsum(power_nominal(n, clients, exponent)), n)  # a slice ends where the list does
-        sizes = np.diff(ends, prepend=0).tolist()
+    sizes = _power_sizes(n, clients, recipe, exponent)
     if min(sizes) < min_size:
-        raise ValueError(
-            f"power_sizes: of {clients} clients that share {n} samples one would have {min(sizes)}: expected at least "
-            f"{min_size}. Give more samples, 85 per client for 10 in the smallest, or take fewer clients."
-        )
+
+        def enough(n: int, clients: int) -> None:
+            if min(_power_sizes(n, clients, recipe, exponent)) < min_size:
+                raise UnmetError("power_sizes", "", None)
+
+        more = (clients * k for k in range(n // clients + 1, 400 * min_size))
+        fewer = (int(k) for k in reversed(ROUND) if 1 <= k < clients)
+        changes = _first("n", more, lambda n: enough(n, clients)) | _first("clients", fewer, lambda k: enough(n, k))
+        fault = f"of {clients} clients that share {n} samples one would have {min(sizes)}: expected {min_size} or more."
+        raise UnmetError("power_sizes", fault, changes)
+    return sizes
+
+
+def _power_sizes(n: int, clients: int, recipe: str, exponent: float) -> list[int]:
+    """The sizes of ``power_sizes``, whatever the smallest."""
+    if recipe == "exact":
+        return _largest_remainder(power_ramp(clients, exponent) * n, n)
+    ends = np.minimum(np.cumsum(power_nominal(n, clients, exponent)), n)  # a slice ends where the list does
+    sizes: list[int] = np.diff(ends, prepend=0).tolist()
     return sizes
 
 
@@ -375,7 +473,10 @@ def class_ramp_counts(clients: int, classes: int, m: int) -> list[list[int]]:
         raise ValueError(
             f"class_ramp: expected at least one client and one class, found {clients} clients and {classes} classes."
         )
-    check_whole("class_ramp: m", m, classes, meaning=", one sample of each of the classes")
+    check_whole("class_ramp: m", m, 1)
+    if m < classes:
+        fault = f"a client needs a sample of each of the {classes} classes: expected {classes} or more, found {m}."
+        raise UnmetError("class_ramp", fault, {"m": classes})
     owned = np.linspace(1, classes, clients).astype(np.int64).tolist()
     return [[m // c] * (c - 1) + [m // c + m % c] + [0] * (classes - c) for c in owned]
 
@@ -404,7 +505,30 @@ def class_ramp(labels: ArrayLike, clients: int, m: int, seed: int, *, replacemen
     ValueError if a parameter is out of range, or a class has too few samples.
     """
     pools = _by_class("class_ramp", labels, clients)
-    rng = _generator("class_ramp", seed)
+    class_ramp_counts(clients, len(pools), m)
+
+    def parts(clients: int, m: int, replacement: bool) -> list[list[int]]:
+        return _ramp_parts([*pools], clients, m, _generator("class_ramp", seed), replacement)
+
+    try:
+        return parts(clients, m, replacement)
+    except UnmetError as error:
+        fewer, smaller = (
+            [int(k) for k in reversed(ROUND) if least <= k < most] for least, most in ((1, clients), (len(pools), m))
+        )
+        changes = _first("m", smaller, lambda m: parts(clients, m, replacement))
+        changes |= _first("clients", fewer, lambda k: parts(k, m, replacement))
+        changes |= {} if replacement else _first("replacement", [True], lambda drawn: parts(clients, m, drawn))
+        raise UnmetError("class_ramp", error.fault, changes) from None
+
+
+def _ramp_parts(pools: list[Indices], clients: int, m: int, rng: Generator, replacement: bool) -> list[list[int]]:
+    """The parts of ``class_ramp``, from the samples of each class.
+
+    Raises
+    ------
+    UnmetError : a class has too few samples.
+    """
     parts: list[list[int]] = []
     for j, counts in enumerate(class_ramp_counts(clients, len(pools), m)):
         last = int(np.count_nonzero(counts)) - 1
@@ -414,11 +538,11 @@ def class_ramp(labels: ArrayLike, clients: int, m: int, seed: int, *, replacemen
             needed = rest if replacement else count
             # With replacement one sample is enough to draw from, before the remainder is taken away.
             if len(pools[c]) < max(needed, 1):
-                raise ValueError(
-                    f"class_ramp: client {j + 1} needs {max(needed, 1)} different samples of class {c} (in ascending "
-                    f"order), which has {len(pools[c])} left. Lower m, here {m}, take fewer clients, give more data"
-                    f"{'' if replacement else ', or draw with replacement=True'}."
+                fault = (
+                    f"client {j + 1} needs {max(needed, 1)} different samples of class {c} (in ascending order), which has "
+                    f"{len(pools[c])} left."
                 )
+                raise UnmetError("class_ramp", fault, {})
             if replacement:
                 part += rng.choice(pools[c], count - rest).tolist() + pools[c][:rest].tolist()
                 pools[c] = pools[c][rest:]
@@ -461,26 +585,24 @@ def mixtures(
 
     Raises
     ------
-    ValueError if a parameter is out of range, or a client is left without samples.
+    ValueError if a parameter is out of range. UnmetError if a client is left without samples.
     """
     classes = _classes("mixtures", labels, clients, alpha, seed, 1, 1)
     check_whole("mixtures: patience", patience, 1)
     check_number("mixtures: tolerance", tolerance, 0, above=True, below=True)
-    rng = np.random.default_rng(seed)
     prior = np.array([len(members) for members in classes]) / sum(map(len, classes))
-    q = _balanced(prior, clients, alpha, tolerance, patience, rng)
-    parts: list[list[int]] = [[] for _ in range(clients)]
-    for members, share in zip(classes, q.T, strict=True):
-        # A class that no mixture has (one in a very low alpha) is dealt evenly.
-        share = share / share.sum() if share.sum() > 0 else np.full(clients, 1 / clients)
-        cuts = (share.cumsum() * len(members)).astype(np.int64)[:-1]
-        for part, piece in zip(parts, np.split(rng.permutation(members), cuts), strict=True):
-            part.extend(piece.tolist())
-    if not all(parts):
-        raise ValueError(
-            f"mixtures: {sum(not part for part in parts)} of {clients} clients would have no sample. Raise alpha, here "
-            f"{alpha}, or take fewer clients or more data."
-        )
+
+    def draw(clients: int, alpha: float, rng: Any) -> Owned:
+        order, owner = list[Indices](), list[Indices]()
+        q = _balanced(prior, clients, alpha, tolerance, patience, rng)
+        for members, share in zip(classes, q.T, strict=True):
+            # A class that no mixture has (one in a very low alpha) is dealt evenly.
+            share = share / share.sum() if share.sum() > 0 else np.full(clients, 1 / clients)
+            order.append(rng.permutation(members))
+            owner.append(_cut(share, len(members)))
+        return np.concatenate(order), np.concatenate(owner)
+
+    parts, rng = _drawn("mixtures", draw, np.random.default_rng, seed, clients, alpha, lambda _: 1, 1)
     for part in parts:
         rng.shuffle(part)
     return parts
@@ -511,10 +633,9 @@ def holdout(
     n = sum(map(len, pools))
     size = int(np.rint(fraction * n))
     if not 0 < size < n:
-        raise ValueError(
-            f"holdout: {fraction} of {n} samples, rounded, is {size}: expected 1 to {n - 1}. Change fraction, or give "
-            "more samples."
-        )
+        least = ceil(0.51 / min(fraction, 1 - fraction))  # of which a half and more is one
+        fault = f"{fraction} of {n} samples, rounded, is {size}: expected 1 to {n - 1}."
+        raise UnmetError("holdout", fault, {"n": least} | ({"fraction": 0.5} if n > 1 else {}))
     rng = _generator("holdout", seed)
     if stratified:
         counts = _largest_remainder(np.array([len(pool) * size / n for pool in pools]), size)
@@ -572,25 +693,29 @@ def _generator(who: str, seed: int) -> Generator:
     return np.random.default_rng(seed)
 
 
-def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0) -> None:
+def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0, min_size: Least = 1) -> None:
     """Require of a partition what can be said before the labels are known.
 
     Parameters
     ----------
     who : name of the partition, for errors.
     n : number of samples.
-    clients, alpha, corrupted : as in ``quality``.
+    clients, alpha, corrupted, min_size : as in ``quality``.
 
     Raises
     ------
-    ValueError if a parameter is out of its range.
+    ValueError if a parameter is out of its range. UnmetError if the samples do not suffice.
     """
     if not 1 <= clients <= n:
-        raise ValueError(
-            f"{who}: each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
-        )
+        fault = f"each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
+        raise UnmetError(who, fault, None)
     check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
     check_whole(f"{who}: corrupted", corrupted, 0, clients, ", the number of clients")
+    least = _least(min_size, clients)
+    check_whole(f"{who}: min_size", least, 0)
+    if least * clients > n:
+        fault = f"{clients} clients that share {n} samples have at most {n // clients} each: expected {least} or more."
+        raise UnmetError(who, fault, None)
 
 
 def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
@@ -617,21 +742,44 @@ def classwise(
     -------
     The parts, and the shares [classes, clients] they were cut by.
     """
+    (order, owner), shares = _classwise(classes, clients, alpha, cap, rng)
+    return _parts(order, owner, clients), shares
+
+
+def _classwise(
+    classes: Sequence[Indices], clients: int, alpha: float, cap: bool, rng: Generator | RandomState
+) -> tuple[Owned, Shares]:
+    """The same as one list of samples with their owners."""
     n = sum(map(len, classes))
-    parts: list[list[int]] = [[] for _ in range(clients)]
+    held = np.zeros(clients, np.int64)
+    order, owner = list[Indices](), list[Indices]()
     shares = np.empty((len(classes), clients))
     for row, members in zip(shares, classes, strict=True):
         shuffled = members.copy()
         rng.shuffle(shuffled)
         row[:] = _shares(clients, alpha, rng)
         if cap:
-            open_ = row * np.array([len(part) < n / clients for part in parts])
+            open_ = row * (held < n / clients)
             if open_.sum() > 0:
                 row[:] = open_ / open_.sum()
-        cuts = (row.cumsum() * len(members)).astype(np.int64)[:-1]
-        for part, piece in zip(parts, np.split(shuffled, cuts), strict=True):
-            part.extend(piece.tolist())
-    return parts, shares
+        mine = _cut(row, len(members))
+        held += np.bincount(mine, minlength=clients)
+        order.append(shuffled)
+        owner.append(mine)
+    return (np.concatenate(order), np.concatenate(owner)), shares
+
+
+def _cut(share: Shares, n: int) -> Indices:
+    """Whose each of n samples in a row is [n], cut at ``floor(cumsum(share) * n)``."""
+    ends = (share.cumsum() * n).astype(np.int64)
+    ends[-1] = n
+    return np.repeat(np.arange(len(share)), np.diff(ends, prepend=0))
+
+
+def _parts(order: Indices, owner: Indices, clients: int) -> list[list[int]]:
+    """The samples of each client, in the order in which they were dealt."""
+    ends = np.bincount(owner, minlength=clients).cumsum()[:-1]
+    return [part.tolist() for part in np.split(order[np.argsort(owner, kind="stable")], ends)]
 
 
 def _shares(k: int, alpha: float, rng: Generator | RandomState) -> Shares:
@@ -643,19 +791,64 @@ def _shares(k: int, alpha: float, rng: Generator | RandomState) -> Shares:
 
 
 def _drawn(
-    who: str, attempt: Callable[[], list[list[int]]], alpha: float, min_size: int, redraws: int
-) -> list[list[int]]:
-    best = 0
-    for _ in range(redraws):
-        parts = attempt()
-        smallest = min(map(len, parts))
-        if smallest >= min_size:
-            return parts
-        best = max(best, smallest)
-    raise ValueError(
-        f"{who}: in none of {redraws} draws did each of the {len(parts)} clients get min_size={min_size} samples; at "
-        f"best the smallest had {best}. Raise alpha, here {alpha}, lower min_size, or take fewer clients or more data."
-    )
+    who: str,
+    draw: Draw,
+    generator: Callable[[int], Any],
+    seed: int,
+    clients: int,
+    alpha: float,
+    min_size: Least,
+    redraws: int,
+    fewest: int = 1,
+) -> tuple[list[list[int]], Any]:
+    """Draw until every client has enough: the parts, and the generator after them.
+
+    Raises
+    ------
+    UnmetError : they never have; with what else would do, of at least ``fewest`` clients.
+    """
+
+    def tried(clients: int, alpha: float, redraws: int) -> tuple[list[list[int]], Any]:
+        rng, best, fewest_short, needed = generator(seed), 0, clients, _least(min_size, clients)
+        for k in range(redraws):
+            order, owner = draw(clients, alpha, rng)
+            sizes = np.bincount(owner, minlength=clients)
+            short, best = int((sizes < needed).sum()), max(best, int(sizes.min()))
+            if not short:
+                return _parts(order, owner, clients), rng
+            fewest_short = min(fewest_short, short)
+            if k + 1 == PILOT and fewest_short >= HOPELESS:
+                break
+        fault = (
+            f"{len(owner)} samples were never divided among {clients} clients at alpha={alpha} so that each has {needed} or more: in "
+            f"{k + 1} draw{'s' * (k > 0)} {fewest_short} of them or more had fewer."
+        )
+        raise UnmetError(who, fault, {} if callable(min_size) or not needed else {"min_size": best})
+
+    try:
+        return tried(clients, alpha, redraws)
+    except UnmetError as error:
+        few = min(TRIES, redraws)
+        higher = (f"{a:g}" for a in ROUND if alpha < a <= 1000)
+        changes = _first("alpha", higher, lambda a: tried(clients, float(a), few))
+        fewer = (int(k) for k in reversed(ROUND) if fewest <= k < clients)
+        changes |= _first("clients", fewer, lambda k: tried(k, alpha, few))
+        raise UnmetError(who, error.fault, changes | dict(error.changes or {})) from None
+
+
+def _least(min_size: Least, clients: int) -> int:
+    return min_size(clients) if callable(min_size) else min_size
+
+
+def _first(name: str, values: Iterable[Any], attempt: Callable[[Any], object]) -> dict[str, Any]:
+    """The first of some values with which there is a partition, under its name; nothing if there is none."""
+    for value in values:
+        try:
+            attempt(value)
+        except UnmetError:
+            continue
+        return {name: value}
+    return {}
 
 
 def _classes(
@@ -664,18 +857,14 @@ def _classes(
     clients: int,
     alpha: float,
     seed: int,
-    min_size: int,
+    min_size: Least,
     redraws: int,
     seeds: float = np.inf,
 ) -> list[Indices]:
     """Check what the class-wise partitions have in common, and return the samples of each class."""
     classes = _by_class(who, labels, clients)
     n = sum(map(len, classes))
-    check(who, n, clients, alpha)
+    check(who, n, clients, alpha, min_size=min_size)
     check_whole(f"{who}: seed", seed, 0, seeds - 1)
     check_whole(f"{who}: redraws", redraws, 1)
-    if not 0 <= min_size * clients <= n:
-        raise ValueError(
-            f"{who}: min_size must be in 0..{n // clients}, as {clients} clients share {n} samples; found {min_size}."
-        )
     return classes

@@ -67,10 +67,12 @@ def scenario(
         "digits-quality", SUMMARY, train, test,
         network_options=NETWORK, protocol=PROTOCOL, measures=("accuracy", "balanced", "auc", "auc_ovr"),
     )  # fmt: skip
-    partition.check("quality", sum(train), clients, alpha, corrupted=corrupted)
+    partition.check("digits-quality", sum(train), clients, alpha, corrupted=corrupted)
     corrupt = CORRUPT[corruption]
     check_severity(corrupt, severity)
-    least = max(1, sum(train) // (4 * clients))
+
+    def least(clients: int) -> int:
+        return max(1, sum(train) // (4 * clients))
 
     def build(seed: int) -> Scenario:
         data = digits.recall(seed, train, test)
@@ -79,7 +81,8 @@ def scenario(
         rng = digits.stream(seed, len(digits.DOMAINS) + 1)
         for_parts, for_train, for_test = rng.integers(0, 2**32, 3).tolist()
         order = torch.from_numpy(rng.permutation(len(y)))
-        drawn = partition.quality(y[order], clients, corrupted, alpha, for_parts, min_size=least)
+        with partition.options_of("digits-quality", clients="clients", alpha="alpha"):
+            drawn = partition.quality(y[order], clients, corrupted, alpha, for_parts, min_size=least)
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clients - corrupted :] for row in part]
         x[bad] = corrupt(x[bad], severity, for_train)
@@ -91,7 +94,7 @@ def scenario(
             "corruption": corruption,
             "severity": severity,
             "alpha": alpha,
-            "min_size": least,
+            "min_size": least(clients),
         }
         return digits.divided(
             known, seed, train, test, made | {"test/y": labels}, parts,
