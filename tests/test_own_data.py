@@ -35,7 +35,9 @@ __all__ = ["cache", "equipoise"]
 # what a user may have
 def picture(path: Path, value: int, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, value if mode == "L" else (value, value, value)).save(path)
+    shown = Image.new(mode, size, value if mode == "L" else (value, value, value))
+    shown.paste((value + 30) if mode == "L" else (value + 30,) * 3, (0, 0, size[0], size[1] // 2))
+    shown.save(path)
     return path
 
 
@@ -525,7 +527,8 @@ class Table:
 
         def content(picture: Any) -> dict[str, Any]:
             file = io.BytesIO()
-            (picture if isinstance(picture, Image.Image) else Image.new("L", (1, 1))).save(file, "PNG")
+            if isinstance(picture, Image.Image):
+                picture.save(file, "PNG")
             return {"bytes": file.getvalue(), "path": None}
 
         return Table(self.features, {key: list(map(content, self.columns[key]))})
@@ -559,7 +562,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, found: Any, here: bool = True) -> list[
 
 def hub_images(n: int, label: int | None = None) -> Table:
     kinds = [k % 2 if label is None else label for k in range(n)]
-    images = [Image.new("L", (9, 9), 200 if kind else 20) for kind in kinds]
+    images = [
+        Image.linear_gradient("L").resize((9, 9)).point([v // 4 + 150 * kind for v in range(256)]) for kind in kinds
+    ]
     features = {"picture": Picture(), "label": SimpleNamespace(names=["cat", "dog"]), "site": SimpleNamespace()}
     return Table(features, {"picture": images, "label": kinds, "site": [f"site-{k % 3}" for k in range(n)]})
 
@@ -584,7 +589,10 @@ def test_hub_images_of_other_formats_are_not_opened(monkeypatch: pytest.MonkeyPa
     files = Table(table.features, {"picture": [{"bytes": b"%!PS-Adobe-3.0 EPSF-3.0", "path": None}] * 24})
     monkeypatch.setattr(Table, "cast_column", lambda *_: files)
     hub(monkeypatch, table)
-    with pytest.raises(DataError, match="sample 0: the image in picture cannot be decoded"):
+    with pytest.raises(
+        DataError,
+        match=r"some/cats: 24 of 24 images cannot be decoded: sample 0 of picture \(it is no image.*; and 14 more\.",
+    ):
         scenarios.load("own", 0, "hub:some/cats", client="site", size=8)
 
 
@@ -636,7 +644,7 @@ def test_hub_data_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = hub_images(4)
     broken.columns["picture"][2] = None
     hub(monkeypatch, broken)
-    with pytest.raises(DataError, match="sample 2: the image in picture cannot be decoded"):
+    with pytest.raises(DataError, match=r"some/cats, sample 2 of picture: this image cannot be decoded"):
         scenarios.load("own", 0, "hub:some/cats", client="site", size=8)
 
 

@@ -49,6 +49,7 @@ OPTIONS = {  # of the scenario `own`
     "image": "column of image files",
     "leave_out": "columns that are no features",
     "positive": "the class that true-positive rates are about, by its name",
+    "range": "grey levels of image files that become black and white",
     "download": "whether a data set of the Hub may be downloaded",
 }
 WORDS = {
@@ -57,8 +58,13 @@ WORDS = {
     "measures": ["balanced"],
     "leave_out": ["id"],
     "positive": "yes",
+    "range": [0, 4095],
 }  # examples of these options
-IF_ABSENT = {"clients": "as the data have them", "tests": "groups if there are any, else clients if few"}
+IF_ABSENT = {
+    "clients": "as the data have them",
+    "tests": "groups if there are any, else clients if few",
+    "range": "bytes as they are; of deeper images the least and the largest of all",
+}
 
 
 def init(
@@ -88,6 +94,8 @@ def init(
     found = None if data is None else _data(data, options)
     if found is not None and found[0].client is None:
         options.setdefault("clients", len(found[1].train))
+    if found is not None and "range" in found[0].about:  # the same then where images are added, and on other machines
+        options.setdefault("range", found[0].about["range"])
     lines = [] if found is None else _facts(*found)
     write_atomically(output, _text(_beside(data, output), options, lines))
     if json_:
@@ -120,13 +128,14 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
     """The user's data, and their division with seed 0."""
     from equipoise.data.own.columns import Columns
     from equipoise.data.own.reading import read_user_data
-    from equipoise.scenarios.own import divided, several, test_sets
+    from equipoise.scenarios.own import divided, edges, several, test_sets
 
     columns = {name: options[name] for name in ("label", "client", "group", "split", "image") if name in options}
     own = read_user_data(
         data,
         Columns(**columns, leave_out=several(options.get("leave_out", ()))),
         download=options.get("download", False),
+        between=edges(options.get("range")),
     )
     given = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
     if own.client is None:
@@ -165,6 +174,7 @@ def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> di
         "layout": own.layout,
         "samples": len(own),
         "classes": counts(own.label),
+        **({"range": own.about["range"]} if "range" in own.about else {}),
         "groups": None if own.group is None else counts(own.group),
         "clients": {
             name: {"train": len(rows), "test": len(parts.test.get(name, []))} for name, rows in parts.train.items()

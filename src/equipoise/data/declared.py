@@ -18,7 +18,7 @@ from equipoise.data.contents import DataError
 from equipoise.system import memory
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of images; others, such as EPS, start programs
 PIXELS = 100_000_000  # of an image, at most
@@ -66,7 +66,7 @@ def _limit() -> int:
 
 
 @contextmanager
-def opened(source: Path | IO[bytes]) -> Iterator[Image]:
+def opened(source: Path | IO[bytes]) -> Iterator[ImageFile]:
     """An image file of a known format and of a size that is decoded; nothing of its pixels is read yet.
 
     Raises

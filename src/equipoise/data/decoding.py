@@ -28,6 +28,7 @@ from equipoise.system.threads import cores
 log = logging.getLogger(__name__)
 
 VERSION = 1  # of what a file becomes; another one makes every kept file anew
+BLOCK = 1 << 20  # numbers that are converted at a time
 PATIENCE = 2.0  # seconds without a progress bar
 
 Load = Callable[[Path], NDArray[Any]]  # pixels [H, W] or [H, W, C] on the scale 0..255
@@ -64,6 +65,17 @@ def array(path: Path) -> NDArray[Any]:
     pixels: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory yet
     check_pixels(*pixels.shape)
     return np.array(pixels)
+
+
+def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+    """Bytes: 0 up to ``low``, 255 from ``high`` on, linear and rounded between."""
+    made = np.empty(numbers.shape, np.uint8)
+    rows = max(1, BLOCK // max(1, math.prod(numbers.shape[1:])))
+    for begin in range(0, len(numbers), rows):  # a large image is not copied whole in double precision
+        part = numbers[begin : begin + rows].astype(np.float64)
+        share = (part - (low + high) / 2) / (high - low) + 0.5
+        made[begin : begin + rows] = np.rint(share.clip(0, 1) * 255)
+    return made
 
 
 def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -> NDArray[np.uint8]:
@@ -192,15 +204,25 @@ def kept(
 
 
 def _recipe(files: Sequence[Path], size: tuple[int, int], load: Load, fit: Fit) -> str:
-    """What the kept file depends on, as 32 hexadecimal digits; where the images' folder is does not matter."""
+    """What the kept file depends on, as 32 hexadecimal digits."""
+    return dated(files, json.dumps([VERSION, size, f"{load.__module__}.{load.__qualname__}", fit]))
+
+
+def dated(files: Sequence[Path], about: str = "") -> str:
+    """What changes with the names, sizes and times of files, as 32 hexadecimal digits; where their folder is does not matter.
+
+    Raises
+    ------
+    DataError : a file is missing.
+    """
     top = os.path.commonpath([path.absolute().parent for path in files])
-    total = hashlib.sha256(json.dumps([VERSION, size, f"{load.__module__}.{load.__qualname__}", fit]).encode())
+    total = hashlib.sha256(about.encode())
     for path in files:
         try:
-            about = path.stat()
+            found = path.stat()
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}). Is the data set complete?") from None
-        total.update(json.dumps([os.path.relpath(path.absolute(), top), about.st_size, about.st_mtime_ns]).encode())
+        total.update(json.dumps([os.path.relpath(path.absolute(), top), found.st_size, found.st_mtime_ns]).encode())
     return total.hexdigest()[:32]
 
 

@@ -40,6 +40,8 @@ class Images:
     ratio : width over height of the window, drawn evenly between the logarithms of two numbers > 0.
     size : >= 1, height and width of the result; None leaves those of the image. Where no window is drawn, the shorter side
         is made so long, and the longer one cut on both ends.
+    levels : the grey levels of the files that 0 and 255 stand for, where these are others. It changes nothing here, and
+        must be the same wherever a model is trained or used.
 
     Differs: torchvision's RandomResizedCrop draws a window up to ten times until it lies in the image. Here it is drawn
     once, and cut to the image, which also gives a meaning to an area above 1. Its RandomRotation and RandomAffine take the
@@ -62,6 +64,7 @@ class Images:
     area: tuple[float, float] | None = None
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     size: int | None = number(None, 1, whole=True)
+    levels: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:

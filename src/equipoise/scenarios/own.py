@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +20,12 @@ from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.own.columns import Columns, UserData, listed, ordered, single
 from equipoise.data.own.reading import read_user_data
+from equipoise.data.pictures import Pictures, Range, doubtful, faint
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
-from equipoise.system import own_code
+from equipoise.system import hashes, own_code
 from equipoise.system.ranges import check_number, check_option, check_whole
 
 VERSION: Final = 1  # raise it whenever the same files give other parts
@@ -58,6 +60,7 @@ def scenario(
     image: str | None = None,
     leave_out: str | Sequence[str] = (),
     positive: str | int | None = None,
+    range: str | Sequence[float] | None = None,
     download: bool = False,
 ) -> Described:
     """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
@@ -83,6 +86,8 @@ def scenario(
     leave_out : columns that are no features.
     positive : the class that true-positive rates are about. By default that of two which names tell (1, yes, true, positive, case),
         else the second of two, which is then said; of more classes each.
+    range : two numbers, the grey levels of image files that become black and white. By default 0 and 255 of images with 8 bits, and
+        of others the least and the largest of all images.
     download : whether a data set of the Hub may be downloaded.
 
     Raises
@@ -91,22 +96,21 @@ def scenario(
     """
     _check(clients, test, server_validation, tests, size)
     columns = Columns(label, client, group, split, image, several(leave_out))
-    own = first = _read(str(data), columns, download)
+    between = edges(range)
+    own = first = _read(str(data), columns, download, between)
     seeded = own_code.is_reference(str(data)) and "seed" in own_code.takes(str(data))
     share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
-    if callable(own.inputs):
-        sample: tuple[int, ...] = (3, size, size)
-    else:
-        sample = own.inputs.shape[1:]
-    images = callable(own.inputs) or own.inputs.dtype == np.uint8
+    pictures = own.inputs if isinstance(own.inputs, Pictures) else None
+    sample = own.inputs.shape[1:] if not isinstance(own.inputs, Pictures) else (3, size, size)
+    images = isinstance(own.inputs, Pictures) or own.inputs.dtype == np.uint8
     chosen_class = None if positive is None else _positive(own, positive)
     known = Description(
         name="own",
         summary=SUMMARY,
         sample=sample,
-        transform=TRANSFORM if images else None,
+        transform=replace(TRANSFORM, levels=pictures.range if pictures else None) if images else None,
         n_classes=len(own.classes),
         network="cnn" if images and min(sample[1:]) >= SMALLEST else "mlp",
         protocol=PROTOCOL,
@@ -117,13 +121,13 @@ def scenario(
     )
 
     def build(seed: int) -> Scenario:
-        own = _read(str(data), columns, download, seed) if seeded else first
+        own = _read(str(data), columns, download, between, seed) if seeded else first
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
         parts = divided(own, seed, **share)
         sets, of_clients = test_sets(own, parts, tests)
         beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
-        samples, standard = _samples(own, size, parts.training)
+        samples, standard, doubts = _samples(own, size, parts.training)
         return Scenario(
             **vars(known),
             clients=tuple(take(samples, rows) for rows in parts.train.values()),
@@ -137,7 +141,13 @@ def scenario(
             manifest={
                 "scenario": "own",
                 "seed": seed,
-                "recipe": {"version": VERSION, **share, "tests": tests, "size": size},
+                "recipe": {
+                    "version": VERSION,
+                    **share,
+                    "tests": tests,
+                    "size": size,
+                    **({"range": between} if between else {}),
+                },
                 "source": own.source,
                 "layout": own.layout,
                 "read": dict(own.about),
@@ -145,7 +155,7 @@ def scenario(
                 **({} if chosen_class is None else {"positive": chosen_class}),
                 "sha256": _digest(own),
                 **standard,
-                "notes": [*own.notes, *parts.notes],
+                "notes": [*own.notes, *parts.notes, *doubts],
                 "clients": parts.train,
                 "tests": sets,
             },
@@ -154,19 +164,42 @@ def scenario(
     return known, build
 
 
-def _read(source: str, columns: Columns, download: bool, seed: int = 0) -> UserData:
+def _read(source: str, columns: Columns, download: bool, between: Range | None, seed: int = 0) -> UserData:
     """What the user has; of one file or function it is kept, so that a run, which asks several times, reads it once."""
     if own_code.is_reference(source):
-        return _kept(source, columns, download, tuple(own_code.hashes(source).items()), seed)
+        return _kept(source, columns, download, between, tuple(own_code.hashes(source).items()), seed)
     if not Path(source).is_file():
-        return read_user_data(source, columns, download=download)
+        return read_user_data(source, columns, download=download, between=between)
     about = Path(source).stat()
-    return _kept(source, columns, download, (about.st_size, about.st_mtime_ns))
+    return _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
 
 
 @lru_cache(maxsize=2)  # a function's data of the first seed, which describe them, and of that of the run
-def _kept(source: str, columns: Columns, download: bool, _changed: tuple[Any, ...], seed: int = 0) -> UserData:
-    return read_user_data(source, columns, download=download, seed=seed)
+def _kept(
+    source: str, columns: Columns, download: bool, between: Range | None, _changed: tuple[Any, ...], seed: int = 0
+) -> UserData:
+    return read_user_data(source, columns, download=download, seed=seed, between=between)
+
+
+def edges(given: str | Sequence[float] | None) -> Range | None:
+    """The two numbers of a range, also in one text with a comma; None stays.
+
+    Raises
+    ------
+    ValueError : other than two finite numbers, the first below the second.
+    """
+    if given is None:
+        return None
+    words = given.split(",") if isinstance(given, str) else given
+    try:
+        low, high = (float(word) for word in words)
+        if not -math.inf < low < high < math.inf:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"own: range must be two numbers, the grey level that is black and a larger one that is white, such as 0,4095; found {given!r}."
+        ) from None
+    return low, high
 
 
 def _check(clients: object, test: float, server_validation: float, tests: object, size: object) -> None:
@@ -376,30 +409,34 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
     return {ALL: every}, None
 
 
-def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[str, Any]]:
-    """All samples, numbers standardised, and what of that is for the record."""
+def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[str, Any], list[str]]:
+    """All samples, numbers standardised; what of that is for the record; and doubts about images."""
     y = torch.tensor(_numbered(own))
-    if callable(own.inputs):
+    if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        text = hashes.remembered(f"faint {path.name}", path.name, lambda: json.dumps(faint(mapped)))
+        doubts = [*doubtful(json.loads(text), own.names or own.inputs.names, own.inputs.range)]
         if len(own) * 3 * size * size > IN_MEMORY:
-            return Mapped(path, np.arange(len(own)), y), {}
-        return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}
-    if own.inputs.dtype == np.uint8 or "function" in own.about:
-        return (torch.from_numpy(own.inputs), y), {}
+            return Mapped(path, np.arange(len(own)), y), {}, doubts
+        return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}, doubts
+    if own.inputs.dtype == np.uint8:
+        return (torch.from_numpy(own.inputs), y), {}, [*doubtful(faint(own.inputs), own.names)]
+    if "function" in own.about:
+        return (torch.from_numpy(own.inputs), y), {}, []
     axes = (0, 2, 3) if own.inputs.ndim == 4 else 0  # images of floats have a scale per channel
     known = own.inputs[training].astype(np.float64)
     mean, std = known.mean(axes, keepdims=True), known.std(axes, keepdims=True)
     x = single((own.inputs - mean) / np.where(std > 0, std, 1), lambda at: f"{own.source}: standardised, x{at}")
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
-    return (torch.from_numpy(x), y), {
-        "standardised": record | ({"features": list(own.features)} if own.features else {})
-    }
+    standard = {"standardised": record | ({"features": list(own.features)} if own.features else {})}
+    return (torch.from_numpy(x), y), standard, []
 
 
 def _digest(own: UserData) -> str:
     """Sha256 of what the samples are; of image files their names and sizes, as their pixels may be gigabytes."""
     content = [own.label, own.client, own.group, own.split, own.features, own.names, dict(own.about)]
     total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
-    if not callable(own.inputs):
+    if not isinstance(own.inputs, Pictures):
         total.update(np.ascontiguousarray(own.inputs).data)
     return total.hexdigest()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.pictures import Pictures
 from equipoise.system.suggestions import unknown
 
 SPLITS = {
@@ -63,8 +63,7 @@ class UserData:
     source : the folder, file or address.
     layout : a description of the files.
     label : per sample, the class as the files have it.
-    inputs : numbers float32 [n, ...] or images uint8 [n, C, H, W]; of image files, a function that takes the side of the
-        images in pixels and gives the file of all of them, decoded, for ``Mapped``.
+    inputs : numbers float32 [n, ...] or images uint8 [n, C, H, W]; or those of image files, not decoded yet.
     client, group, split : per sample, its client (``""`` in a test set common to all), the group of people it belongs to,
         and ``"train"``, ``"test"`` or ``"validation"``; ``None`` if the files do not contain it.
     features : names of the columns of numbers, if they have names.
@@ -76,7 +75,7 @@ class UserData:
     source: str
     layout: str
     label: Column
-    inputs: NDArray[Any] | Callable[[int], Path]
+    inputs: NDArray[Any] | Pictures
     client: Column | None = None
     group: Column | None = None
     split: Column | None = None

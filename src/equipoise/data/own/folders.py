@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from equipoise.data.contents import DataError
-from equipoise.data.decoding import decoded
+from equipoise.data.dicom import is_dicom
 from equipoise.data.own.columns import SPLITS, UserData, listed
+from equipoise.data.pictures import of_files
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".npy", ".dcm", ".dicom",
+)  # fmt: skip
 # files of operating systems, which are ignored like all names with a leading dot
 SYSTEM = ("thumbs.db", "desktop.ini", "__macosx")
 FORM = (
@@ -57,7 +59,7 @@ def read(top: Path) -> UserData:
         source=str(top),
         layout="a folder per client, with a folder per class" if by_client else "a folder per class",
         label=labels,
-        inputs=partial(decoded, files, what="own data"),
+        inputs=of_files(files),
         client=clients if by_client else None,
         split=None if splits[0] is None else splits,
         names=names,
@@ -81,13 +83,13 @@ def _tree(top: Path) -> _Tree:
                 continue
             if path.is_dir():
                 count += walk(path, (*parts, path.name), (*above, here))
-            elif path.suffix.lower() not in SUFFIXES:
-                others.append(path)
-            elif path.exists():
+            elif not path.exists():
+                raise DataError(f"{path} is a link to a file that does not exist. Correct the link, or remove it.")
+            elif path.suffix.lower() in SUFFIXES or _without_suffix(path):
                 images.append((parts, path))
                 count += 1
             else:
-                raise DataError(f"{path} is a link to a file that does not exist. Correct the link, or remove it.")
+                others.append(path)
         if not count and parts:
             empty.append(parts)
         return count
@@ -95,6 +97,17 @@ def _tree(top: Path) -> _Tree:
     walk(top, (), ())
     within = {parts[:k] for parts in empty for k in range(1, len(parts))}  # only the lowest empty folders are named
     return _Tree(tuple(images), tuple(others), tuple(e for e in empty if e not in within))
+
+
+def _without_suffix(path: Path) -> bool:
+    """Whether a file is an image whose name does not say so, as those of scanners."""
+    if path.suffix.lstrip(".").isalpha() or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return is_dicom(file)
+    except OSError:  # nobody may read it
+        return False
 
 
 def _meanings(top: Path, tree: _Tree) -> list[tuple[str, str | None, str]]:

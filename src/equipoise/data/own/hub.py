@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import opened
-from equipoise.data.decoding import kept, resized
 from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, class_names, column, filled, listed, single
+from equipoise.data.pictures import Pictures, Source
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
 
@@ -75,7 +74,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables.values()]
     inputs: Any
     if image is not None:
-        inputs = partial(_images, list(tables.values()), image, facts, label)
+        inputs = _images(list(tables.values()), image, facts, label)
     else:
         inputs = _numbers(what, list(tables.values()), rest)
     split = tuple(part for part, table in tables.items() for _ in range(len(table)))
@@ -154,26 +153,21 @@ def _is_image(features: Mapping[str, Any], key: str) -> bool:
     return type(features[key]).__name__ == "Image"
 
 
-def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Column, side: int) -> Path:
-    """The file of all images, decoded; its name is a hash of the package's description of the data."""
-    recipe = json.dumps([facts, key, side, hashlib.sha256(json.dumps(label).encode()).hexdigest()], sort_keys=True)
-    stem = f"hub-{hashlib.sha256(recipe.encode()).hexdigest()[:32]}"
+def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Column) -> Pictures:
+    """All images, from their files: what the package makes of them has 8 bits."""
+    recipe = json.dumps([facts, key, hashlib.sha256(json.dumps(label).encode()).hexdigest()], sort_keys=True)
+    what = f"hub:{facts['name']}"
+    files = [table.cast_column(key, _datasets().Image(decode=False)) for table in tables]
+    places = [(file, k) for file, table in zip(files, tables, strict=True) for k in range(len(table))]
 
-    def pixels() -> Iterator[NDArray[np.uint8]]:
-        for table in tables:
-            files = table.cast_column(key, _datasets().Image(decode=False))
-            for k in range(len(table)):
-                try:
-                    content = files[k][key]
-                    with opened(Path(content["path"]) if content["bytes"] is None else BytesIO(content["bytes"])):
-                        pass  # of a known format and size; the package decodes any
-                    yield resized(np.asarray(table[k][key].convert("RGB")), (side, side))
-                except Exception as error:  # Pillow raises many kinds for a damaged file
-                    raise DataError(
-                        f"hub:{facts['name']}, sample {k}: the image in {key} cannot be decoded ({error})."
-                    ) from error
+    def fetch(row: int) -> Source:
+        file, k = places[row]
+        if (content := file[k][key]) is None:
+            raise ValueError("it is missing")
+        return Path(content["path"]) if content["bytes"] is None else BytesIO(content["bytes"])
 
-    return kept(stem, (len(label), 3, side, side), pixels, what=f"hub:{facts['name']}")
+    names = [f"sample {k} of {key}" for k in range(len(places))]
+    return Pictures(what, names, fetch, hashlib.sha256(recipe.encode()).hexdigest())
 
 
 def _numbers(what: str, tables: Sequence[Any], names: Sequence[str]) -> NDArray[np.float32]:

@@ -8,13 +8,19 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import Column, Columns, UserData, listed
+from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.system import own_code, text
 
 HUB = "hub:"
 
 
 def read_user_data(
-    source: str | Path, columns: Columns | None = None, *, download: bool = False, seed: int = 0
+    source: str | Path,
+    columns: Columns | None = None,
+    *,
+    download: bool = False,
+    seed: int = 0,
+    between: Range | None = None,
 ) -> UserData:
     """Read the user's data.
 
@@ -35,6 +41,8 @@ def read_user_data(
     columns : the names of the columns, where they differ from the usual ones.
     download : whether a data set of the Hub may be downloaded.
     seed : for a function that takes one.
+    between : of images in files, the grey levels that become black and white; None: bytes stay, and of other numbers the
+        least and the largest of all images.
 
     Raises
     ------
@@ -44,7 +52,7 @@ def read_user_data(
     if (address := str(source)).startswith(HUB):
         from equipoise.data.own.hub import read as from_hub
 
-        return _checked(from_hub(address.removeprefix(HUB), columns, download=download))
+        return _ranged(_checked(from_hub(address.removeprefix(HUB), columns, download=download)), between)
     if download:
         raise DataError(
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
@@ -52,14 +60,14 @@ def read_user_data(
     if own_code.is_reference(address):
         from equipoise.data.own.coded import read as from_code
 
-        return _checked(from_code(address, columns, seed))
+        return _ranged(_checked(from_code(address, columns, seed)), between)
     path = Path(source).expanduser()
     if not path.exists():
         raise DataError(
             f"{path} does not exist. Give a folder, a .csv or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
         )
     try:
-        return _checked(_read(path, columns))
+        return _ranged(_checked(_read(path, columns)), between)
     except MemoryError as error:
         error.add_note(f"It was reading {path}.")
         raise
@@ -83,6 +91,22 @@ def _read(path: Path, columns: Columns) -> UserData:
         option = next(iter([*columns.named, "leave_out"]))
         raise DataError(f"{path} is a folder of images, and {option} names a column of a table. Leave it out.")
     return own_folders.read(path)
+
+
+def _ranged(own: UserData, between: Range | None) -> UserData:
+    """The data with a look at all images, where these are in files, and what that says.
+
+    Raises
+    ------
+    DataError : images cannot be used, or have no range in common, or there are none.
+    """
+    if not isinstance(own.inputs, Pictures):
+        if between is not None:
+            raise DataError(f"{own.source}: range is for images in files, and these are {own.layout}. Leave it out.")
+        return own
+    images = own.inputs if between is None else replace(own.inputs, declared=between)
+    about = {} if images.range is None else {"range": [plain(edge) for edge in images.range]}
+    return replace(own, inputs=images, about={**own.about, **about}, notes=(*own.notes, *images.notes))
 
 
 def _checked(own: UserData) -> UserData:

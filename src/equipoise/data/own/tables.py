@@ -7,7 +7,6 @@ import math
 import zipfile
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_npz, lines
-from equipoise.data.decoding import decoded
 from equipoise.data.own.columns import (
     Column,
     Columns,
@@ -28,6 +26,7 @@ from equipoise.data.own.columns import (
     single,
     splits,
 )
+from equipoise.data.pictures import of_files
 
 Where = Callable[[int], str]  # the place of a sample, for errors
 DELIMITERS = ",;\t"
@@ -105,7 +104,7 @@ def _table(path: Path, columns: Columns, reader: Any) -> UserData:
     inputs: Any = np.frombuffer(numbers, np.float32).reshape(len(lines), len(wanted))
     if used["path"] is not None:
         files, notes = _files(path, cells["path"], roles["label"], where("path"))
-        inputs = partial(decoded, files, what="own data")
+        inputs = of_files(files)
         if rest:
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.data import dicom
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_pixels
-from equipoise.data.decoding import Load, ahead, bar, image, picture
+from equipoise.data.decoding import Load, ahead, bar, image, levels, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import divided, ids, mapped, present, sample, weight
 from equipoise.system.files import write_atomically
@@ -258,8 +259,7 @@ def three(path: Path) -> NDArray[np.uint8]:
 
 def windowed(units: NDArray[np.float64], centre: float, width: float) -> NDArray[np.uint8]:
     """Grey levels: 0 from ``centre - width / 2`` down, 255 from ``centre + width / 2`` up, linear between."""
-    levels: NDArray[np.uint8] = np.rint(((units - centre) / width + 0.5).clip(0, 1) * 255).astype(np.uint8)
-    return levels
+    return levels(units, centre - width / 2, centre + width / 2)
 
 
 def hounsfield(slice_: Dataset) -> NDArray[np.float64]:
@@ -293,10 +293,4 @@ def _patient(folder: Path, name: str) -> str:
 
 
 def _pydicom() -> Any:
-    try:
-        import pydicom
-    except ImportError:
-        raise DataError(
-            f"{NAME}: DICOM files need the package pydicom: pip install 'equipoise[medical]'. PNG files in ICH_20 do not."
-        ) from None
-    return pydicom
+    return dicom.package(f" The PNG files of {NAME}, in ICH_20, do not.")

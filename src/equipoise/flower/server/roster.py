@@ -188,7 +188,7 @@ class Roster:
         """
         here = {site.name: site.agreement for site in self.known if site.name in self.nodes}
         self.agreed = _require_agreed(here, server)
-        for what in self.agreed.keys() & {"features", "classes", "scaling"}:
+        for what in self.agreed.keys() & {"features", "classes", "scaling", "grey levels"}:
             if silent := [name for name, codes in here.items() if what not in codes]:
                 log.warning("%s: %s not stated, so not compared there", ", ".join(silent), what)
 

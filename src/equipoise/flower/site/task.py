@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from equipoise.data.samples import Transform
+from equipoise.data.transforms import Images
 from equipoise.federation import fingerprint
 from equipoise.federation.inputs import Groups
 from equipoise.federation.trial import Trial
@@ -51,6 +52,8 @@ class Task:
         """The :func:`equipoise.federation.fingerprint.agreement` of this node, whose samples have a ``shape``."""
         default = self.train is not None and tuple(self.measures) == ("accuracy",)
         stated = {"features": self.features, "classes": self.classes, "scaling": self.scaling}
+        if isinstance(self.transform, Images) and self.train is not None:
+            stated["grey levels"] = self.transform.levels
         measures = None if default else sorted(map(str, self.measures))
         return fingerprint.agreement(trial, shape, {**stated, "measures": measures})
 

@@ -1,0 +1,419 @@
+"""The images of a user's data, of any depth: one range of grey levels for the whole data set makes bytes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data import dicom
+from equipoise.data.contents import DataError
+from equipoise.data.declared import check_pixels, opened
+from equipoise.data.decoding import ahead, bar, dated, kept, levels, resized
+from equipoise.system import hashes
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
+
+VERSION = 1  # of what an image becomes; another one makes every kept file anew
+SHOWN = 10  # images that an error lists
+NAMED = 3  # images that a note names
+FAINT = 16  # grey levels of 256: an image that uses no more is named
+LOOKS = 1 << 23  # bytes of which the grey levels in use are counted
+TAIL = 0.001  # share of pixels at either end that does not count there
+ORIENTATION = 0x0112  # number of the camera's note on how to turn an image
+TURNS: Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # that note, and how pixels [H, W, ...] are turned
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: x[::-1].swapaxes(0, 1),
+    7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
+    8: lambda x: x[:, ::-1].swapaxes(0, 1),
+}
+
+Source = Path | IO[bytes]
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What an image file holds, turned as the camera notes.
+
+    Parameters
+    ----------
+    pixels : bytes [H, W, 3]; or other numbers [H, W] or [H, W, C], whose range is that of the data set; None of bytes that
+        were only looked for.
+    padding : pixels [H, W] that mean nothing and are black; None: none.
+    inverted : the least number is white.
+    remark : what of it is not used.
+    """
+
+    pixels: NDArray[Any] | None
+    padding: NDArray[np.bool_] | None = None
+    inverted: bool = False
+    remark: str = ""
+
+    @property
+    def deep(self) -> bool:
+        """Whether its numbers are no bytes."""
+        return self.pixels is not None and self.pixels.dtype != np.uint8
+
+    def as_bytes(self, between: Range | None) -> NDArray[np.uint8]:
+        """Grey levels or colours as bytes: 0 up to the first number of the range, 255 from the second one on."""
+        assert self.pixels is not None
+        if between is None:
+            return self.pixels
+        made = levels(self.pixels, *between)
+        if self.inverted:
+            made = 255 - made
+        if self.padding is not None:
+            made[self.padding] = 0
+        return made
+
+
+def stored(source: Source, *, skim: bool = False) -> Stored:
+    """Read an image file: any of Pillow's usual formats, ``.npy``, or DICOM by its content.
+
+    Parameters
+    ----------
+    source : the file, or its content.
+    skim : leave the pixels out where they are bytes.
+
+    Raises
+    ------
+    OSError, ValueError : damaged, too large, of several pages or frames, or of colours with 16 bits; others of the packages.
+    """
+    if isinstance(source, Path) and source.suffix.lower() == ".npy":
+        return _array(source, skim)
+    if isinstance(
+        source, Path
+    ):  # of an open file Pillow makes no memory map, in which it would turn a TIFF file wrongly
+        with source.open("rb") as file:
+            return stored(file, skim=skim)
+    if dicom.is_dicom(source):
+        numbers, padding, inverted = dicom.pixels(source)
+        if numbers.dtype == np.uint8 and padding is None:
+            return _bytes(255 - numbers if inverted else numbers, skim)
+        return Stored(_finite(numbers), padding, inverted)
+    with opened(source) as image:
+        _check_single(image)
+        tags = getattr(image, "tag_v2", {})
+        kind, sign = tags.get(262), tags.get(339, (1,))[0]  # of TIFF: 0 is white; 1 unsigned, 2 signed, 3 floating
+        if image.mode[:1] not in ("I", "F") and not (image.mode == "L" and sign == 2):
+            remark = "CMYK" if image.mode == "CMYK" else "alpha" if image.has_transparency_data else ""
+            return Stored(None if skim else _turned(image, _colours(image)), remark=remark)
+        tile = image.tile[0]
+        numbers = np.asarray(image)
+        if image.format == "PPM" and tile.codec_name != "raw":  # Pillow stretched them to 16 bits
+            numbers = np.rint(numbers * (float(tile.args[-1]) / 65535)).astype(np.int32)  # type: ignore[index]
+        if (bits := tags.get(258, (0,))[0]) in (8, 32) and image.mode != "F":
+            numbers = numbers.view(f"{'iu'[sign == 1]}{bits // 8}")  # Pillow has no type for these
+        return Stored(_finite(_turned(image, numbers)), inverted=kind == 0)
+
+
+def _check_single(image: ImageFile) -> None:
+    """Require one page, and no 16 bits of colour, of which Pillow would drop 8 without a word."""
+    if (pages := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # a photo with its previews
+        raise ValueError(f"it has {pages} pages or frames; save the one that counts in a file of its own")
+    if len(image.getbands()) > 1 and ";16" in str([tile.args for tile in image.tile]):
+        raise ValueError("it has 16 bits in each of several channels; save it with 8, or as grey with 16")
+
+
+def _colours(image: ImageFile) -> NDArray[np.uint8]:
+    if image.mode == "P" and "transparency" in image.info:
+        return np.asarray(image.convert("RGBA").convert("RGB"))
+    return np.asarray(image.convert("RGB"))
+
+
+def _turned(image: ImageFile, pixels: NDArray[Any]) -> NDArray[Any]:
+    try:
+        note = int(image.getexif().get(ORIENTATION, 1))  # after the pixels: Pillow turned those of a TIFF file by then
+    except Exception:  # of a damaged note, which is no part of the image
+        note = 1
+    return TURNS[note](pixels) if note in TURNS else pixels
+
+
+def _array(path: Path, skim: bool) -> Stored:
+    numbers: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory yet
+    check_pixels(*numbers.shape)
+    if numbers.dtype.kind not in "uif" or numbers.ndim not in (2, 3) or 0 in numbers.shape:
+        raise ValueError(f"expected numbers [H, W] or [H, W, C], found {numbers.dtype} {list(numbers.shape)}")
+    if numbers.ndim == 3 and numbers.shape[2] not in (1, 3):
+        raise ValueError(f"expected 1 or 3 channels, found {list(numbers.shape)}")
+    if numbers.dtype == np.uint8:
+        return _bytes(np.array(numbers), skim)
+    return Stored(_finite(np.array(numbers)))
+
+
+def _bytes(pixels: NDArray[np.uint8], skim: bool) -> Stored:
+    return Stored(None if skim else pixels)
+
+
+def _finite(numbers: NDArray[Any]) -> NDArray[Any]:
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise ValueError("some of its numbers are not finite")
+    return numbers
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found in all images of a data set.
+
+    Parameters
+    ----------
+    images, deep : how many there are, and how many have other numbers than bytes.
+    low, high : the least and the largest of these numbers.
+    outside : share of the pixels that are outside of the declared range.
+    remarks : how many images have what is not used.
+    """
+
+    images: int
+    deep: int
+    low: float = math.inf
+    high: float = -math.inf
+    outside: float = 0.0
+    remarks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images of a data set. Called with a side in pixels it gives the file of all of them, decoded, for ``Mapped``.
+
+    Parameters
+    ----------
+    what : what the images are, for errors, and the name of the file of the cache.
+    names : of each image, for errors.
+    fetch : gives the path or the content of image k.
+    recipe : what changes when any of them does.
+    declared : the range of grey levels that the user gives: what is black and what is white; None: bytes as they are, and of
+        other numbers the least and the largest of the whole data set.
+    """
+
+    what: str
+    names: Sequence[str]
+    fetch: Callable[[int], Source]
+    recipe: str
+    declared: Range | None = None
+
+    @cached_property
+    def survey(self) -> Survey:
+        """A look at every image: the header of one with bytes, all pixels of others; kept in the cache.
+
+        Raises
+        ------
+        DataError : naming images that cannot be used, or what their grey levels have in common.
+        """
+        key = _hash("survey", self.recipe, self.declared)
+        made = Survey(**json.loads(hashes.remembered(key, key, lambda: json.dumps(asdict(self._survey())))))
+        if self.declared is None and 0 < made.deep < made.images:
+            raise DataError(
+                f"{self.what}: {made.deep} of {made.images} images have grey levels of more than 8 bits, from {made.low:g} to "
+                f"{made.high:g}, and the others have bytes, so no range is that of all. Convert the images to one depth; or say "
+                f"what is black and what is white in each of them, for example --set range=0,255."
+            )
+        if self.declared is None and made.deep and made.low >= made.high:
+            raise DataError(
+                f"{self.what}: all pixels of all images are {made.low:g}. There is nothing to learn from them."
+            )
+        return made
+
+    @property
+    def range(self) -> Range | None:
+        """The grey levels that become black and white; None where bytes stay as they are."""
+        if self.declared is not None:
+            return self.declared
+        return (self.survey.low, self.survey.high) if self.survey.deep else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about the range, and about what is not used."""
+        found, said = self.survey, list[str]()
+        low, high = map(plain, self.range or (0, 255))
+        if self.declared is not None:
+            said.append(
+                f"Grey levels from {low} to {high} become 0 to 255; {100 * found.outside:.3g}% of all pixels are outside of that and "
+                f"become black or white."
+            )
+        elif found.deep:
+            said.append(
+                f"Grey levels from {low} to {high}, the least and the largest of all {found.images} images, become 0 to 255. "
+                f"For the same with other images: --set range={low},{high}."
+            )
+        for remark, count in found.remarks.items():
+            many = "1 image has" if count == 1 else f"{count} images have"
+            said.append(f"{many} {UNUSED[remark]}.")
+        return tuple(said)
+
+    def __call__(self, side: int) -> Path:
+        """The file of all images, uint8 [n, 3, side, side], made unless the cache has it.
+
+        Raises
+        ------
+        DataError : naming images that cannot be decoded; or the cache cannot be written.
+        """
+        between = self.range
+        stem = f"images-{_hash('images', self.recipe, between, side)}"
+        make = partial(_decoded, between=between, side=side)
+
+        def images() -> Iterator[NDArray[np.uint8]]:
+            broken: dict[int, str] = {}
+            for k, made in enumerate(self._each(make)):
+                if isinstance(made, str):
+                    broken[k] = made
+                yield np.zeros((3, side, side), np.uint8) if isinstance(made, str) else made
+            self._refuse(broken)
+
+        return kept(stem, (len(self.names), 3, side, side), images, what=self.what)
+
+    def _survey(self) -> Survey:
+        looks: list[_Look] = []
+        broken: dict[int, str] = {}
+        with bar(f"looking at {self.what}, once", len(self.names), True) as advance:
+            for k, look in enumerate(self._each(partial(_looked, declared=self.declared))):
+                if isinstance(look, str):
+                    broken[k] = look
+                else:
+                    looks.append(look)
+                advance()
+        self._refuse(broken)
+        numbers = [look for look in looks if look.pixels]
+        return Survey(
+            images=len(looks),
+            deep=sum(look.deep for look in looks),
+            low=min((look.low for look in numbers), default=math.inf),
+            high=max((look.high for look in numbers), default=-math.inf),
+            outside=sum(look.outside for look in looks) / max(1, sum(look.pixels for look in looks)),
+            remarks=dict(Counter(look.remark for look in looks if look.remark)),
+        )
+
+    def _each(self, make: Callable[[Source], Any]) -> Iterator[Any]:
+        """What ``make`` gives for every image in turn, or the reason why it cannot, as text."""
+
+        def fetched() -> Iterator[Source | Exception]:  # by one thread, whatever it is read from
+            for k in range(len(self.names)):
+                try:
+                    yield self.fetch(k)
+                except Exception as error:
+                    yield error
+
+        def attempt(source: Source | Exception) -> Any:
+            try:
+                if isinstance(source, Exception):
+                    raise source
+                return make(source)
+            except DataError:  # a package is missing
+                raise
+            except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
+                return _reason(error)
+
+        return ahead(attempt, fetched())
+
+    def _refuse(self, broken: Mapping[int, str]) -> None:
+        if not broken:
+            return
+        each = [f"{self.names[k]} ({reason})" for k, reason in broken.items()]
+        if len(each) == 1:
+            [(k, reason)] = broken.items()
+            raise DataError(
+                f"{self.what}, {self.names[k]}: this image cannot be decoded ({reason}). Replace it by a good copy, or remove it."
+            )
+        more = f"; and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
+        raise DataError(
+            f"{self.what}: {len(each)} of {len(self.names)} images cannot be decoded: {'; '.join(each[:SHOWN])}{more}. "
+            "Replace them by good copies, or remove them."
+        )
+
+
+UNUSED = {
+    "alpha": "an alpha channel, which is left out: colours count as they are stored, also where they are transparent",
+    "CMYK": "colours for print (CMYK), which become RGB without a colour profile",
+}
+
+
+def of_files(files: Sequence[Path], what: str = "own data") -> Pictures:
+    """The images of files; where their folder is does not matter for the file of the cache."""
+    return Pictures(what, [str(path) for path in files], files.__getitem__, dated(files))
+
+
+@dataclass(frozen=True)
+class _Look:
+    deep: bool
+    remark: str
+    low: float = math.inf
+    high: float = -math.inf
+    outside: int = 0  # pixels
+    pixels: int = 0
+
+
+def _looked(source: Source, declared: Range | None) -> _Look:
+    found = stored(source, skim=declared is None)
+    if found.pixels is None:
+        return _Look(False, found.remark)
+    counted = found.pixels if found.padding is None else found.pixels[~found.padding]
+    outside = 0 if declared is None else int(((counted < declared[0]) | (counted > declared[1])).sum())
+    if not counted.size:  # all of it is padding
+        return _Look(found.deep, found.remark)
+    return _Look(found.deep, found.remark, float(counted.min()), float(counted.max()), outside, counted.size)
+
+
+def _decoded(source: Source, between: Range | None, side: int) -> NDArray[np.uint8]:
+    return resized(stored(source).as_bytes(between), (side, side))
+
+
+def _reason(error: Exception) -> str:
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "it is no image of a format that is read"
+    return (str(error) or type(error).__name__).rstrip(".")
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:32]
+
+
+def plain(number: float) -> float:
+    """A number without the fraction that it does not have."""
+    return int(number) if float(number).is_integer() else number
+
+
+Faint = tuple[list[int], list[int], int, int]
+
+
+def faint(images: NDArray[np.uint8]) -> Faint:
+    """Rows of images [n, ...] of one colour, of others with few grey levels, and the levels between which nearly all pixels are."""
+    one, few = list[int](), list[int]()
+    step = max(1, images.size // LOOKS)
+    counts = np.zeros(256, np.int64)
+    for begin in range(0, len(images), 256):
+        part = images[begin : begin + 256].reshape(len(images[begin : begin + 256]), -1)
+        spread = part.max(1).astype(int) - part.min(1)
+        one += (begin + np.flatnonzero(spread == 0)).tolist()
+        few += (begin + np.flatnonzero((spread > 0) & (spread < FAINT))).tolist()
+        counts += np.bincount(part.reshape(-1)[::step], minlength=256)
+    share = counts.cumsum() / max(1, counts.sum())
+    return one, few, int((share <= TAIL).sum()), int((share < 1 - TAIL).sum())
+
+
+def doubtful(found: Faint, names: Sequence[str], between: Range | None = None) -> Iterator[str]:
+    """Sentences about images that are all black, all white or nearly so as the network gets them, of what :func:`faint` found."""
+    one, few, low, high = found
+    for rows, have in ((one, "one colour everywhere"), (few, f"fewer than {FAINT} of 256 grey levels")):
+        if rows:
+            more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+            named = ", ".join(names[k] for k in rows[:NAMED])
+            yield f"{len(rows)} of {len(names)} images {'has' if len(rows) == 1 else 'have'} {have}: {named}{more}."
+    if high - low < FAINT and len(one) < len(names):
+        scale, start = (1.0, 0.0) if between is None else ((between[1] - between[0]) / 255, between[0])
+        yield (
+            f"Nearly all pixels of all images are within {high - low + 1} of 256 grey levels, so the images are almost of one "
+            f"colour. If black and white are elsewhere, say where: --set range={start + scale * low:.4g},{start + scale * (high + 1):.4g}."
+        )
