@@ -123,7 +123,7 @@ def consistency(directory: str | Path, layer: str = "") -> list[Window]:
     ValueError : no run there, or no such layer. RunError : what is stored is damaged, or the repetition differs from the run.
     """
     path, config = Path(directory), runs.load(Path(directory))
-    file, key = path / FILE, [json.loads(json.dumps(config.table())), layer]
+    file, key = path / FILE, [runs.identity(config), layer]
     if file.exists():
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))

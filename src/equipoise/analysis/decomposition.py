@@ -25,6 +25,7 @@ from equipoise.metrics.decomposition import decompose
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
+from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory
@@ -78,14 +79,14 @@ def trace(
     rows = []
     for t in range(rounds):
         measured = (t + 1) % every == 0 or t == rounds - 1
-        own = str(trial.method)
+        own = short(str(trial.method))
         for text, other in tried.items() if measured else ():
-            if (t, text) not in had:
+            if (t, short(text)) not in had:
                 fresh = _from(other, evaluation.published(trial, fed.progress))
                 now = replace(begin(fresh), t=t)
-                rows.append({"method": text, **_measured(fresh, fed.tests, now, rounds)[2]})
+                rows.append({"method": short(text), **_measured(fresh, fed.tests, now, rounds)[2]})
             else:
-                rows.append(dict(had[t, text]))
+                rows.append(dict(had[t, short(text)]))
         if measured and (t, own) not in had:
             fed.progress, record, row = _measured(trial, fed.tests, fed.progress, rounds)
             rows.append({"method": own, **row})
@@ -185,7 +186,7 @@ def decomposition(
 
     rows = trace(fed, config.rounds, every, others=others, known=known, on_round=check)
     merged = {**known, **{(int(row["round"]), str(row["method"])): row for row in rows}}
-    kept = {"config": json.loads(json.dumps(config.table())), "rows": [merged[key] for key in sorted(merged)]}
+    kept = {"config": runs.identity(config), "rows": [merged[key] for key in sorted(merged)]}
     write_atomically(path / FILE, json.dumps(kept, indent=1))
     return rows
 
@@ -198,7 +199,7 @@ def measured(directory: Path, every: int, others: Sequence[str]) -> bool:
 
 def _wanted(config: RunConfig, every: int, others: Sequence[str]) -> list[tuple[int, str]]:
     """Round and method of every row."""
-    names, last = [*others, str(parse(config.method))], config.rounds - 1
+    names, last = [*map(short, others), short(str(parse(config.method)))], config.rounds - 1
     return [(t, name) for t in range(config.rounds) if (t + 1) % every == 0 or t == last for name in names]
 
 
@@ -211,7 +212,7 @@ def _kept(path: Path, config: RunConfig) -> list[Row]:
         return []
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        same = stored["config"] == json.loads(json.dumps(config.table()))
+        same = stored["config"] == runs.identity(config)
         rows: list[Row] = stored["rows"] if same else []
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{path} is damaged. Delete it; it will be measured again.") from None

@@ -13,6 +13,7 @@ from equipoise.analysis.landscape import landscape
 from equipoise.federation.method import parse
 from equipoise.report import analysis as draw
 from equipoise.runs.directory import load
+from equipoise.system.own_code import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,6 +68,7 @@ def _skews(figure: Mapping[str, Any], directories: Mapping[tuple[str, str], Sequ
             config = load(path)
             of_run = {"alpha": float(config.scenario_options["alpha"]), "seed": config.seed}
             rows += [of_run | row for row in decomposition(path, figure["every"], others)]
+    others = [*map(short, others)]
     order = list(dict.fromkeys([*(row["method"] for row in rows if row["method"] not in others), *others]))
     rows.sort(key=lambda row: order.index(row["method"]))
     return pd.DataFrame(rows)

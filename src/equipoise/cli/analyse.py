@@ -56,6 +56,7 @@ def decomposition(
     from equipoise.federation.method import parse
     from equipoise.report import analysis as draw
     from equipoise.runs import directory as runs
+    from equipoise.system.own_code import short
 
     paths = _runs(directories)
     planned = sum(runs.load(path).rounds for path in paths)
@@ -69,7 +70,7 @@ def decomposition(
             before += config.rounds
             bar.update(task, completed=before)
             for row in rows:
-                own = row["method"] == str(parse(config.method))
+                own = row["method"] == short(str(parse(config.method)))
                 name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
                 measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
     if json_:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.cli.console import out
-from equipoise.cli.options import Run
+from equipoise.cli.options import Moved, Run
 
 if TYPE_CHECKING:
     from equipoise.federation.federation import Federation
@@ -30,6 +30,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for the files [default: RUN/models].")
     ] = None,
+    data: Moved = None,
 ) -> None:
     """Write trained models as safetensors: the global one, or what clients own."""
     if compact and client is None:
@@ -39,7 +40,7 @@ def export(
     from equipoise.runs import directory as runs
     from equipoise.system.files import write_atomically
 
-    fed = runs.trained(directory)
+    fed = runs.trained(directory, data)
     names = fed.names
     folder = output or directory / "models"
     for number in _numbers(client, names):

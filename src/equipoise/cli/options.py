@@ -127,6 +127,15 @@ Labels = Annotated[
     ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", autocompletion=completion.runs)]
+Moved = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Where the data of the run are now, if not where they were; they must be the same.",
+        show_default=False,
+    ),
+]
 Runs = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.", autocompletion=completion.runs),

@@ -18,6 +18,7 @@ from equipoise.cli.options import (
     Jobs,
     Json,
     Labels,
+    Moved,
     Name,
     Report,
     Run,
@@ -155,6 +156,7 @@ def resume(
     ] = None,
     norm_limit: option("norm_limit") = None,  # type: ignore[valid-type]
     quorum: option("quorum") = None,  # type: ignore[valid-type]
+    data: Moved = None,
     json_: Json = False,
     report: Report = True,
     details: Details = False,
@@ -165,7 +167,7 @@ def resume(
 
     with Tracking(directory, None if quiet else load(directory).track):  # quiet: whoever called it tracks it
         free = {name: of for name, of in (("norm_limit", norm_limit), ("quorum", quorum)) if of is not None}
-        history = _execute(directory, quiet=quiet or json_, workers=workers, from_round=from_, **free)
+        history = _execute(directory, quiet=quiet or json_, workers=workers, from_round=from_, data=data, **free)
         if json_ or not quiet:
             _show_results(
                 [history], directory, json_=json_, report=report and not quiet, figures=False, details=details
@@ -175,7 +177,7 @@ def resume(
 def _execute(directory: Path, *, quiet: bool, from_round: int | None = None, **more: Any) -> History:
     from equipoise.runs import directory as runs
 
-    finished = runs.finished(directory) and from_round is None
+    finished = runs.finished(directory) and from_round is None and more.get("data") is None
     history = runs.execute(directory, progress=not quiet, from_round=from_round, **more)  # may refuse the directory
     if finished and not quiet:
         out.print(f"{directory} is finished; its results:", highlight=False)

@@ -15,6 +15,7 @@ from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.fingerprint import changed, differing
 from equipoise.federation.records import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.federation.trial import Progression
+from equipoise.system import own_code
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_json, sealed_json
 
@@ -133,6 +134,11 @@ def restore(
         raise CheckpointError(
             f"The run in {directory} was begun with other data: {changed(its.get('data', {}), ours['data'])} differ from those "
             "given now. Give the same data again, or choose another directory."
+        )
+    if key == "method" and own_code.nameless(its[key]) == own_code.nameless(ours[key]):
+        raise CheckpointError(
+            f"The run in {directory} was begun with other code: that of its method has changed since. Put it back as it was, or "
+            "choose another directory."
         )
     if key:
         raise CheckpointError(

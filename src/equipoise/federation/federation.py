@@ -49,6 +49,7 @@ from equipoise.metrics.own import Measure, divided, failures
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
 from equipoise.report.notebook import block
+from equipoise.system import own_code
 from equipoise.system.ranges import check_option, check_whole
 from equipoise.system.suggestions import some
 
@@ -413,7 +414,7 @@ class Federation:
     def history(self) -> History:
         """What happened so far."""
         meta = {
-            "method": str(self.method),
+            "method": own_code.short(str(self.method)),
             "seed": self.trial.settings.seed,
             "rounds": max(self.trial.rounds, self.progress.t),
             "select": self.select,

@@ -154,10 +154,9 @@ def _content(data: Data, *, look: bool = True) -> str:
 
 def fingerprint(trial: Trial, data: Mapping[str, str]) -> dict[str, Any]:
     """What must agree for a checkpoint to be continued; ``data`` are the :func:`contents`."""
-    own = own_code.hashes(str(trial.method))
+    method = str(trial.method)
     return {
-        "method": str(trial.method),
-        **({"own code": own} if own else {}),
+        "method": own_code.by_content(method, own_code.hashes(method)),
         "seed": trial.settings.seed,
         "validation": trial.settings.validation,
         "clients": len(trial.data),
@@ -179,6 +178,8 @@ def differing(its: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
     if "server_validation" in ours and "server_validation" not in its:  # of a version that called it otherwise
         its = {**its, "server_validation": its.get("validation"), "validation": 0.0}
     its = {**Settings().decisive, "data": ours.get("data"), **its}
+    if "own code" in its:  # of a version that took the same code in another folder for other code
+        its["method"] = own_code.by_content(its["method"], its.pop("own code"))
     return next((key for key in {**ours, **its} if its.get(key) != ours.get(key)), None)
 
 

@@ -28,6 +28,7 @@ from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Positive, positive_class
+from equipoise.system import places
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import CHANGED, open_json, open_text
@@ -558,7 +559,8 @@ def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:
     """The records and the meta data that a run directory holds."""
     config: Record = {}
     if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
-        config = _read(run / "config.toml", _parse_toml, "This is not the directory of a run; pass runs/<name>.")
+        hint = "This is not the directory of a run; pass runs/<name>."
+        config = places.shown(_read(run / "config.toml", _parse_toml, hint))
     known: Record = {}
     for name in ("summary.json", "manifest.json"):
         if (run / name).exists():

@@ -10,6 +10,7 @@ from equipoise.core.draws import cohort_size
 from equipoise.core.settings import COMING, simulated
 from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
+from equipoise.system import own_code
 from equipoise.system.environment import code, kind, machine, release
 from equipoise.system.suggestions import some
 
@@ -25,8 +26,9 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
     features = (
         f"features enter {model.head_name!r}" if model.head_name else "no linear layer, so the logits are its features"
     )
+    method = own_code.short(str(trial.method))
     lines = [
-        f"method {trial.method} · {len(trial.data)} client{'s' * (len(trial.data) > 1)}, {asked} a round · {local} of batch {s.batch_size} · {trial.solver}",
+        f"method {method} · {len(trial.data)} client{'s' * (len(trial.data) > 1)}, {asked} a round · {local} of batch {s.batch_size} · {trial.solver}",
         f"network of {model.n_params:,} trainable parameters ({dtype}{', autocast to bf16' * model.bf16}); {features}",
         f"engine {choice.engine}: {choice.why}",
         f"BatchNorm: {_batch_norm(trial)}",

@@ -25,6 +25,7 @@ from equipoise.federation import guard
 from equipoise.federation.records import Record
 from equipoise.federation.trial import Progression, Trial
 from equipoise.system import threads
+from equipoise.system.places import private
 
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
 
@@ -491,5 +492,7 @@ def _record(trial: Trial, cohort: Cohort, answers: _Answers) -> Record:
     if answers.losses is not None:
         record["losses"] = answers.losses.tolist()
     if answers.bad:
-        record["quarantined"] = [{"client": q.client, "name": names[q.client], "reason": q.reason} for q in answers.bad]
+        record["quarantined"] = [
+            {"client": q.client, "name": names[q.client], "reason": private(q.reason)} for q in answers.bad
+        ]
     return record

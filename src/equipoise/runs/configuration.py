@@ -19,7 +19,7 @@ from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
 from equipoise.scenarios.own import several
-from equipoise.system import own_code
+from equipoise.system import own_code, places
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import number, text
 
@@ -76,12 +76,16 @@ def configure(
     chosen = {name: value for name, value in choices.items() if value is not None}
     if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
         chosen["network_options"] = {**chosen["network_options"], "weights": whole(weights)}
+    if isinstance(lists := chosen.get("scenario_options", {}).get("lists"), str):
+        chosen["scenario_options"] = {**chosen["scenario_options"], "lists": whole(lists)}
     if measures := several(chosen.get("measures", "")):
         chosen["measures"] = own_code.whole(", ".join(measures))
         divided(several(chosen["measures"]))  # or a measure that is not known
-    for name in ("network", "data", "optimizer"):
+    for name in ("network", "optimizer"):
         if own_code.split(chosen.get(name, ""))[0]:
             chosen[name] = own_code.whole(chosen[name])
+    if "data" in chosen:
+        chosen["data"] = whole(str(chosen["data"]))
     rules = parse(method, overrides)
     options = chosen.get("scenario_options", {})
     try:
@@ -189,7 +193,7 @@ def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
 def whole(data: str) -> str:
     """The user's path as it holds in any folder; an address such as ``hub:owner/name`` stays."""
     own = own_code.is_reference(data)
-    return own_code.whole(data) if own else data if data.startswith("hub:") else str(Path(data).expanduser().resolve())
+    return own_code.whole(data) if own else data if data.startswith(places.HUB) else places.absolute(data)
 
 
 def _listed(options: Mapping[str, Any]) -> str:

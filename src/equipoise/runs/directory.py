@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -35,10 +36,10 @@ from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import positive_class
 from equipoise.runs import unchanged
-from equipoise.runs.configuration import FLOWER, RunConfig, RunError
+from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
 from equipoise.scenarios.own import several
-from equipoise.system import hashes, own_code
+from equipoise.system import hashes, own_code, places
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
 from equipoise.system.seals import open_text, sealed_json, sealed_text
@@ -75,33 +76,74 @@ def start(config: RunConfig, directory: Path) -> None:
     """
     path = directory / "config.toml"
     if path.exists():
-        again = made(RunConfig, tomllib.loads(_text(config)))  # as it reads back: lists for tuples
-        before = load(directory)
-        now = replace(before, **{name: getattr(again, name) for name in SHOWN})
-        if replace(now, label=again.label) == again:
+        again = made(RunConfig, places.read(tomllib.loads(_text(config, directory)), directory))  # lists for tuples
+        before = load(directory, checked=False)
+        now = replace(again, label=before.label)
+        kept = replace(before, label=again.label, **{name: getattr(again, name) for name in SHOWN})
+        if kept == again or _same(kept, again, directory):
+            _check_code(again, directory)
             unchanged.check(config, directory)
             if before != now:
-                write_atomically(path, _text(now))
+                write_atomically(path, _text(now, directory))
                 if finished(directory):
                     _summarise(directory)
             return
+        if replace(kept, own_code=again.own_code) == again:
+            _check_code(before, directory)
         raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
         raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, _text(config))
+    write_atomically(path, _text(config, directory))
 
 
-def _text(config: RunConfig) -> str:
-    return sealed_text(tomli_w.dumps({name: value for name, value in config.table().items() if value is not None}))
+def _same(one: RunConfig, other: RunConfig, directory: Path) -> bool:
+    """Whether two configurations differ only in where the user's files are; data are compared by :mod:`equipoise.runs.unchanged`."""
+    if not {*(one.own_code or {}).values()} <= {*(other.own_code or {}).values()}:  # an earlier version kept fewer
+        return False
+    if one.data != other.data and not (one.data and other.data and unchanged.comparable(directory)):
+        return False
+    return elsewhere(one) == elsewhere(other)
 
 
-def load(directory: Path) -> RunConfig:
-    """Read the configuration of a run.
+def identity(config: RunConfig) -> dict[str, Any]:
+    """What a run is, wherever it and the user's files are: settings as JSON has them, without its data, which it checks itself."""
+    found: dict[str, Any] = json.loads(json.dumps(elsewhere(config).table()))
+    return found
+
+
+def elsewhere(config: RunConfig) -> RunConfig:
+    """A configuration without paths: with the hashes of the user's code and weights, without that of the data."""
+    known = config.own_code or {}
+    texts: dict[str, Any] = {
+        name: own_code.by_content(text, known) for name in (*places.CODE, "data") if (text := getattr(config, name))
+    }
+    if config.weights is not None and config.weights.is_file():
+        texts["network_options"] = {**config.network_options, "weights": hashes.of_file(config.weights)}
+    if not own_code.is_reference(config.data or ""):
+        texts["data"] = None
+    return replace(config, **texts, own_code=None)
+
+
+def _text(config: RunConfig, directory: Path) -> str:
+    table = places.written(config.table(), directory, _project(directory))
+    return sealed_text(tomli_w.dumps({name: value for name, value in table.items() if value is not None}))
+
+
+def _project(directory: Path) -> Path:
+    """To what the paths of a run are relative: where we are, if it is new."""
+    try:
+        return places.project_of(tomllib.loads((directory / "config.toml").read_text(encoding="utf-8")), directory)
+    except (OSError, ValueError):
+        return Path.cwd()
+
+
+def load(directory: Path, *, checked: bool = True) -> RunConfig:
+    """Read the configuration of a run; where the user's files are not what they were, it is refused, if it is to be ``checked``.
 
     Raises
     ------
-    RunError : no run there, one between sites, or a configuration that cannot be read.
+    RunError : no run there, one between sites, a configuration that cannot be read, or other code.
     """
     path = directory / "config.toml"
     try:
@@ -120,15 +162,46 @@ def load(directory: Path) -> RunConfig:
             "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
         )
     try:
-        config = made(RunConfig, table)
+        config = made(RunConfig, places.read(table, directory))
     except ValueError as error:
         raise RunError(f"{path} cannot be used: {error}") from None
-    for file, known in (config.own_code or {}).items():
-        if own_code.digest(file) != known:
-            raise RunError(
-                f"{directory} was begun with other code: {file} {'has changed since' if Path(file).exists() else 'is gone'}. Put it back "
-                "as it was, or begin a new run with another --name."
+    if checked:
+        _check_code(config, directory)
+    return config
+
+
+def _check_code(config: RunConfig, directory: Path) -> None:
+    """Require that the user's code is what a run was begun with."""
+    for where, known in (config.own_code or {}).items():
+        if (digest := own_code.digest(where)) != known:
+            how = "has changed since" if digest else "is gone"
+            moved = (
+                "" if digest else " If it has moved, give the command that began the run again, with where it is now."
             )
+            raise RunError(
+                f"{directory} was begun with other code: {where} {how}. Put it back as it was, or begin a new run with another "
+                f"--name.{moved}"
+            )
+
+
+def located(directory: Path, data: str | None = None) -> RunConfig:
+    """The configuration of a run whose data are there: where it says, or at ``data``.
+
+    Raises
+    ------
+    RunError : see :func:`load`; the data are gone, or are not those it was begun with.
+    """
+    config = load(directory)
+    if data is not None:
+        if config.data is None:
+            raise RunError(f"{directory} makes its own data, and --data {data} would not be read. Leave it out.")
+        config = replace(config, data=whole(data))
+        unchanged.check(config, directory)
+    path = config.data
+    if path and not path.startswith(places.HUB) and not own_code.is_reference(path) and not Path(path).exists():
+        raise RunError(
+            f"The data of {directory} are not at {path}. Say where they are now: equipoise resume {directory} --data PATH."
+        )
     return config
 
 
@@ -290,9 +363,12 @@ def execute(
     on_round: Callable[[Record], None] | None = None,
     workers: int | None = None,
     from_round: int | None = None,
+    data: str | None = None,
     **changes: Any,
 ) -> History:
     """Run to the end what a directory describes, from its last complete round on, or from the state after ``from_round`` rounds.
+
+    ``data`` is where the data are, if not where they were.
 
     ``workers`` is how many clients to visit at a time (default: as many as there are cores); no result depends on it. ``changes``
     are settings from now on: ``norm_limit``, ``quorum``.
@@ -304,10 +380,12 @@ def execute(
     """
     if finished(directory) and from_round is None:
         history = History.from_run(directory)
-        if history.meta["config"].get("engine") != "flower":  # between sites, which have their data
+        if data is not None:  # its next reader finds them
+            write_atomically(directory / "config.toml", _text(located(directory, data), directory))
+        elif history.meta["config"].get("engine") != "flower":  # between sites, which have their data
             unchanged.check(load(directory), directory)
         return history
-    config = load(directory)
+    config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
     try:
         with locked(directory / ".lock"):
@@ -334,7 +412,7 @@ def _execute(
         _check_agreement(config, directory, fed, rest)
         checkpoint.tidy(directory / "checkpoint")
     if config != load(directory):
-        write_atomically(directory / "config.toml", _text(config))
+        write_atomically(directory / "config.toml", _text(config, directory))
     forecasts.check_disk(fed.progress, directory)
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
@@ -349,8 +427,8 @@ def _execute(
         "holdings": _holdings(config, fed, data),
     }
     if config.weights is not None:
-        manifest["weights"] = {"file": config.network_options["weights"], "sha256": hashes.of_file(config.weights)}
-    write_atomically(directory / "manifest.json", sealed_json(manifest))
+        manifest["weights"] = {"file": config.weights.name, "sha256": hashes.of_file(config.weights)}
+    write_atomically(directory / "manifest.json", sealed_json(_private(manifest, config, directory)))
     if rest > 0:
         fed.fit(
             rest,
@@ -372,14 +450,24 @@ def _summarise(directory: Path) -> None:
     write_atomically(directory / "summary.json", sealed_json(History.from_run(directory).summary()))
 
 
+def _private(manifest: dict[str, Any], config: RunConfig, directory: Path) -> dict[str, Any]:
+    """A manifest without whole paths, which say whose machine it was."""
+    project = _project(directory)
+    paths = {f"{project}{os.sep}": ""} if len(str(project)) > 1 else {}
+    if config.data and Path(config.data).is_absolute():
+        paths = {config.data: places.portable(config.data, project)} | paths
+    found: dict[str, Any] = places.private(manifest, paths)
+    return found
+
+
 def _holdings(config: RunConfig, fed: Federation, data: Scenario) -> dict[str, Any]:
     """Who has what; with example images only of data that come with Equipoise, not of the user's files."""
     known = fed.holdings | {"classes": data.manifest.get("classes")}
     return known | ({"examples": examples(data.client_groups, data.clients)} if config.data is None else {})
 
 
-def trained(directory: Path) -> Federation:
-    """The federation of a run, at its last complete round.
+def trained(directory: Path, data: str | None = None) -> Federation:
+    """The federation of a run, at its last complete round; its data are where they were, or at ``data``.
 
     Raises
     ------
@@ -394,7 +482,7 @@ def trained(directory: Path) -> Federation:
             "engine, which gives the same result, to look into it."
         )
     torch.set_num_threads(config.threads)
-    fed, _ = federation(config)
+    fed, _ = federation(located(directory, data))
     fed.resume(directory)
     return fed
 

@@ -212,7 +212,7 @@ def _cells(
     }
     configs = [_config(part, condition, row, seed, data, choices) for seed in seeds]
     where = base / "cells" / condition.scenario
-    return tuple(PlannedRun(part.name, row.name, c.seed, c, where / _stem(c), said["rounds"]) for c in configs)
+    return tuple(PlannedRun(part.name, row.name, c.seed, c, _place(where, c), said["rounds"]) for c in configs)
 
 
 def _config(
@@ -238,10 +238,19 @@ def _config(
     return replace(config, label=row.name)
 
 
+def _place(where: Path, config: RunConfig) -> Path:
+    """The directory of a run: named by all that decides its result, so that every experiment that needs the run finds it.
+
+    The user's code counts by its content, and data do not: a run says itself whether it saw others. Earlier versions counted where
+    both are.
+    """
+    before = where / _stem(config)
+    return before if before.exists() else where / _stem(runs.elsewhere(config))
+
+
 def _stem(config: RunConfig) -> str:
-    """A name for all that decides a run's result, so that every experiment that needs the run finds it."""
     about = {name: value for name, value in config.table().items() if name != "label"}
-    if config.weights is not None:
+    if config.weights is not None and config.weights.is_file():
         about["weights"] = _digest(config.weights, config.weights.stat().st_mtime_ns)  # the file's path says little
     content = json.dumps(about, sort_keys=True)
     name = runs.slug(own_code.short(config.method).split("(")[0])

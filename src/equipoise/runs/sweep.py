@@ -26,6 +26,7 @@ from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
 from equipoise.system.files import locked, write_atomically
+from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.seals import open_json, sealed_json
 
@@ -106,7 +107,7 @@ def _methods(methods: Methods) -> dict[str, Method]:
         raise TypeError(f"methods must be a list, such as ['fedavg', 'fedheal']; found {methods!r}.")
     methods = methods if isinstance(methods, Mapping) else list(methods)
     pairs = methods.items() if isinstance(methods, Mapping) else zip(methods, methods, strict=True)
-    found = {label if isinstance(label, str) else str(Method.of(of)): Method.of(of) for label, of in pairs}
+    found = {short(label if isinstance(label, str) else str(Method.of(of))): Method.of(of) for label, of in pairs}
     if not 0 < len(found) == len(methods):
         raise ValueError(f"methods must hold at least one, and each once; found {', '.join(found) or 'none'}.")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -87,7 +88,10 @@ class MLflow:
         tags = {}
         self.open: list[str] = []
         if run.group:
-            parent, _ = self._run(experiment, str(run.path.parent.resolve()), run.group, {})
+            folder = hashlib.sha256(
+                str(run.path.parent.resolve()).encode()
+            ).hexdigest()  # its name may be nobody's business
+            parent, _ = self._run(experiment, folder, run.group, {})
             tags = {"mlflow.parentRunId": parent.info.run_id}
             self.open.append(parent.info.run_id)
         found, new = self._run(experiment, run.first, run.path.name, tags)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, cast
@@ -45,9 +46,41 @@ def whole(text: str, folder: Path | None = None) -> str:
     def absolute(found: re.Match[str]) -> str:
         where = found[1]
         path = (folder or Path()) / Path(where).expanduser()
-        return f"{path.resolve() if _is_file(where) else where}:{found[2]}"
+        return f"{path.resolve() if is_file(where) else where}:{found[2]}"
 
     return REFERENCE.sub(absolute, text)
+
+
+def moved(text: str, change: Callable[[str], str]) -> str:
+    """A text with every file of a reference changed."""
+
+    def instead(found: re.Match[str]) -> str:
+        if not is_file(found[1]):
+            return found[0]
+        path = change(found[1])
+        plain = path.startswith(("/", "~", "./", "../")) or re.fullmatch(r"[\w./-]+", path)
+        return f"{path if plain else f'./{path}'}:{found[2]}"  # else a blank would end the reference
+
+    return REFERENCE.sub(instead, text)
+
+
+def by_content(text: str, known: Mapping[str, str]) -> str:
+    """A text with the hash of its file in place of every reference's file or module, as far as it is ``known``, see :func:`hashes`."""
+
+    def instead(found: re.Match[str]) -> str:
+        ends = tuple(f"/{found[1].replace('.', '/')}{end}" for end in (".py", "/__init__.py"))
+        of_earlier = (
+            digest for file, digest in known.items() if file.endswith(ends)
+        )  # which kept the files of modules
+        digest = known.get(found[1]) or next(of_earlier, "")
+        return f"{digest}.py:{found[2]}" if digest else found[0]
+
+    return REFERENCE.sub(instead, text)
+
+
+def nameless(text: str) -> str:
+    """A text without what stands before the colons of its references."""
+    return REFERENCE.sub(lambda found: f":{found[2]}", text)
 
 
 def short(text: str) -> str:
@@ -104,10 +137,66 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
 
 
 def hashes(*texts: str | None) -> dict[str, str]:
-    """The SHA-256 of every file in which the references in some texts are."""
-    found = [match for text in texts for match in REFERENCE.finditer(text or "")]
-    files = [getattr(_module(match[0], match[1]), "__file__", None) for match in found]
-    return {file: digest(file) for file in files if file}
+    """The SHA-256 of the code that references in some texts name, by file or module, and of what it imports from beside it."""
+    wheres = dict.fromkeys(found[1] for text in texts for found in REFERENCE.finditer(text or ""))
+    known = {where: digest(where) for where in wheres}
+    return known | {file: digest(file) for where in wheres for file in beside(where) if file not in known}
+
+
+def beside(where: str) -> list[str]:
+    """The files that the code of a reference imports, directly or not, from its folder, or the folder of its package.
+
+    They are found by reading, and nothing is run: what is imported under a name made while it runs is not seen.
+    """
+    first = source(where)
+    if first is None:
+        return []
+    top = first.parent if is_file(where) else first.parents[where.count(".") + (first.name == "__init__.py")]
+    if {"site-packages", "dist-packages"} & {*first.parts}:
+        return []
+    found: dict[Path, None] = {}
+    waiting = [first]
+    while waiting:
+        file = waiting.pop()
+        new = [path for path in _imported(file, top) if path not in found and path != first]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return [str(path) for path in sorted(found)]
+
+
+def _imported(file: Path, top: Path) -> Iterator[Path]:
+    """The files below a folder that one of them imports."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # importing it says what is wrong
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = () if not node.level else file.relative_to(top).parts[: -node.level]
+            module = ".".join((*package, *((node.module,) if node.module else ())))
+            names = [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            for k in range(1, len(parts) + 1):  # the packages that a module is in, and it
+                path = top.joinpath(*parts[:k])
+                yield from (p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file())
+
+
+def source(where: str) -> Path | None:
+    """The file of what stands before the colon of a reference; None if there is none."""
+    if is_file(where):
+        path = Path(where).expanduser().resolve()
+        return path if path.is_file() else None
+    findable(Path.cwd())
+    try:
+        spec = find_spec(where)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
 def defining(*things: object) -> list[str]:
@@ -117,10 +206,11 @@ def defining(*things: object) -> list[str]:
     return sorted(digest(file) for file in own - {""} if not {"site-packages", "dist-packages"} & {*Path(file).parts})
 
 
-def digest(file: str) -> str:
-    """SHA-256 of a file's content; empty if it cannot be read."""
+def digest(where: str) -> str:
+    """SHA-256 of the content of a file, or of a module's file; empty if it cannot be read."""
+    path = source(where)
     try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
 
@@ -141,7 +231,7 @@ def run_file(file: str) -> ModuleType:
     if name not in sys.modules:
         loader = _Uncached(name, str(path))
         sys.modules[name] = module_from_spec(cast(ModuleSpec, spec_from_loader(name, loader)))
-        _findable(path.parent)
+        findable(path.parent)
         try:
             loader.exec_module(sys.modules[name])
         except BaseException as error:
@@ -160,11 +250,11 @@ class _Uncached(SourceFileLoader):
 
 
 def _module(reference: str, where: str) -> ModuleType:
-    if _is_file(where):
+    if is_file(where):
         if not where.endswith(".py"):
             raise OwnCodeError(f"{reference}: {where} must be a Python file, whose name ends in .py.")
         return run_file(where)
-    _findable(Path.cwd())
+    findable(Path.cwd())
     try:
         return import_module(where)
     except Exception as error:
@@ -173,11 +263,12 @@ def _module(reference: str, where: str) -> ModuleType:
         ) from error
 
 
-def _is_file(where: str) -> bool:
+def is_file(where: str) -> bool:
+    """Whether what stands before the colon of a reference, or is a key of :func:`hashes`, is a file; else it is a module."""
     return where.endswith(".py") or "/" in where
 
 
-def _findable(folder: Path) -> None:
+def findable(folder: Path) -> None:
     """Let modules in a folder be imported, here and in worker processes, after all others so that they take no other's place."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
