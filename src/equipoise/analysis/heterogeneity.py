@@ -12,6 +12,7 @@ from equipoise.federation.method import parse
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import fitting, side_by_side
 from equipoise.runs.configuration import RunConfig, RunError, configure
+from equipoise.system.own_code import short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +96,7 @@ def measure(
     if failed := side_by_side({path: [*options, str(path)] for path in waiting}, width, progress):
         named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
         raise RunError(f"{len(failed)} of {len(found)} runs failed. {named}. The others are kept.")
+    names = [*map(short, names)]
     rows: list[dict[str, Any]] = [
         {"alpha": cell.alpha, "seed": cell.seed, **row}
         for cell in found

@@ -11,6 +11,7 @@ import typer
 
 from equipoise.cli.console import out
 from equipoise.cli.options import Moved, Run
+from equipoise.system.own_code import short
 
 if TYPE_CHECKING:
     from equipoise.federation.federation import Federation
@@ -54,7 +55,7 @@ def export(
 
 def _about(fed: Federation) -> dict[str, str]:
     """What the file says of itself: what made the model, and what its outputs mean."""
-    about = {"method": str(fed.method), "classes": json.dumps(list(fed.classes), ensure_ascii=False)}
+    about = {"method": short(str(fed.method)), "classes": json.dumps(list(fed.classes), ensure_ascii=False)}
     if fed.positive is not None:
         about |= {"positive": fed.positive.name, "positive is": fed.positive.why}
     return about

@@ -307,7 +307,7 @@ class Federation:
         if path is not None:
             self._settle(path, total, keep_checkpoints)
         with progress_bar(progress) as bar:
-            task = bar.add_task(str(self.method), total=total, completed=self.progress.t, accuracy="")
+            task = bar.add_task(own_code.short(str(self.method)), total=total, completed=self.progress.t, accuracy="")
             pause = stop(self.records) if stop is not None and self.records else False
             if pause:
                 log.warning("No round is trained: %s.", pause if isinstance(pause, str) else "stop returned True")
