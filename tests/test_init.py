@@ -106,7 +106,7 @@ def test_without_data_it_is_about_digits(here: Path, equipoise: Any) -> None:
 
 
 def test_data_that_say_no_client_are_divided(here: Path, equipoise: Any) -> None:
-    (here / "t.csv").write_text("label,v\n" + "".join(f"{k % 2},{k}\n" for k in range(60)))
+    (here / "t.csv").write_text("label,v\n" + "".join(f"{k % 2},{k * 7 % 60}\n" for k in range(60)))
     done = equipoise("init", "--data", "t.csv", "--json")
     assert done.status == 0
     found = json.loads(done.out)

@@ -51,34 +51,36 @@ def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any
     return {key: value for key, value in hyper_parameters.items() if key.split(".", 1)[0] in parts}
 
 
-def _fields(file: Mapping[str, Any], options: Mapping[str, Any], given: Values) -> dict[str, Any]:
+def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) -> dict[str, Any]:
     """Fields of a configuration: those of a file, and those of the command line, which override them."""
-    from equipoise.runs.configuration import called, whole
+    from equipoise.runs.configuration import called, option_value, whole
 
     apart = ("scenario", "data", "config_file", "set_", "network")
     chosen = {name: value for name, value in given.items() if value is not None and name not in apart}
     scenario, data, network = given["scenario"], given["data"], given["network"]
     chosen |= {"data": whole(data)} if data else {}
     if scenario is None and file:
-        chosen["scenario_options"] = {**file["scenario_options"], **options}
+        typed = {key: option_value(file["scenario"], key, text) for key, text in options.items()}
+        chosen["scenario_options"] = {**file["scenario_options"], **typed}
     else:
         file = {k: v for k, v in file.items() if k not in ("data", "scenario", "scenario_options")}
         scenario = scenario or ("own" if data else "digits")
         name, bracketed = called("--scenario", scenario, "digits(clients=8)")
         for option in options.keys() & bracketed.keys():
             raise ValueError(f"{option} is given twice: in --scenario {scenario} and by --set. Leave one out.")
-        chosen |= {"scenario": name, "scenario_options": {**bracketed, **options}}
+        typed = {key: option_value(name, key, text) for key, text in options.items()}
+        chosen |= {"scenario": name, "scenario_options": {**bracketed, **typed}}
     if network is not None:
         name, bracketed = called("--network", network, "resnet10(width=64)")
         chosen |= {"network": name, "network_options": bracketed}
     return {**file, **chosen}
 
 
-def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name."""
+def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name, as they are written."""
     from equipoise.federation.method import MethodError, read_value
 
-    values: dict[str, Any] = {}
+    values: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
         key = key.strip()
@@ -89,5 +91,6 @@ def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, An
             )
         if key in values:
             raise MethodError(f"--set {pair}: {key} is given twice. Leave one out.")
-        values[key] = read_value(value)
-    return {k: v for k, v in values.items() if "." in k}, {k: v for k, v in values.items() if "." not in k}
+        values[key] = value
+    hyper_parameters = {key: read_value(text) for key, text in values.items() if "." in key}
+    return hyper_parameters, {key: text for key, text in values.items() if "." not in key}

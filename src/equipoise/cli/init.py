@@ -50,6 +50,11 @@ OPTIONS = {  # of the scenario `own`
     "leave_out": "columns that are no features",
     "positive": "the class that true-positive rates are about, by its name",
     "range": "grey levels of image files that become black and white",
+    "keep": "columns that are features, although they have no name or count the rows",
+    "not_missing": "words that are names of classes, clients or groups here, such as NA",
+    "sep": "the sign between the cells of a table: , ; tab ...",
+    "decimal": "the sign before the digits of a fraction: . or ,",
+    "encoding": "how letters are written: utf-8, latin-1, utf-16 ...",
     "download": "whether a data set of the Hub may be downloaded",
 }
 WORDS = {
@@ -59,11 +64,19 @@ WORDS = {
     "leave_out": ["id"],
     "positive": "yes",
     "range": [0, 4095],
+    "keep": ["id"],
+    "not_missing": ["NA"],
+    "sep": ";",
+    "decimal": ",",
+    "encoding": "latin-1",
 }  # examples of these options
 IF_ABSENT = {
     "clients": "as the data have them",
     "tests": "groups if there are any, else clients if few",
     "range": "bytes as they are; of deeper images the least and the largest of all",
+    "sep": "found in the first lines",
+    "decimal": ".",
+    "encoding": "utf-8",
 }
 
 
@@ -109,14 +122,14 @@ def init(
 
 
 def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
-    from equipoise.federation.method import read_value
+    from equipoise.runs.configuration import option_value
 
     options: dict[str, Any] = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or name.strip() not in OPTIONS:
             raise ValueError(f"--set {pair}: {unknown('option of your own data:', name.strip(), OPTIONS)}")
-        options[name.strip()] = read_value(value)
+        options[name.strip()] = option_value("own", name.strip(), value)
     if options and data is None:
         raise ValueError(
             f"--set {next(iter(options))}: this is an option of your own data. Give their path with --data."
@@ -126,14 +139,12 @@ def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
 
 def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """The user's data, and their division with seed 0."""
-    from equipoise.data.own.columns import Columns
     from equipoise.data.own.reading import read_user_data
-    from equipoise.scenarios.own import divided, edges, several, test_sets
+    from equipoise.scenarios.own import columns_of, divided, edges, test_sets
 
-    columns = {name: options[name] for name in ("label", "client", "group", "split", "image") if name in options}
     own = read_user_data(
         data,
-        Columns(**columns, leave_out=several(options.get("leave_out", ()))),
+        columns_of(**options),
         download=options.get("download", False),
         between=edges(options.get("range")),
     )

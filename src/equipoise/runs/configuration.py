@@ -13,12 +13,12 @@ import torch
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
+from equipoise.data.own.columns import several
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse, read_value
 from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
-from equipoise.scenarios.own import several
 from equipoise.system import own_code, places
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import number, text
@@ -168,6 +168,23 @@ def configure(
     return config
 
 
+def option_value(scenario: str, name: str, text: str) -> Any:
+    """Read an option of a scenario as the command line has it: names stay as they are written, 007 and 1e3 too.
+
+    Quoted text and lists are read as Python writes them; a list of names may also be text with commas.
+    """
+    kinds = scenarios.SCENARIOS[scenario].kinds if scenario in scenarios.SCENARIOS else {}
+    kind, word = kinds.get(name, ""), text.strip() or text
+    if not kind.startswith("str") or "float" in kind:
+        return read_value(text)
+    if word == "none":
+        return None
+    if word.startswith(("'", "[", "(")) or (word.startswith('"') and "Sequence" not in kind):
+        given = read_value(word)
+        return given if isinstance(given, str | list | tuple) else word
+    return word
+
+
 def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
     """Read ``name`` or ``name(key=value, ...)``, as ``option`` was given.
 
@@ -183,7 +200,7 @@ def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
         return name.strip(), {}
     closed, rest = rest.endswith(")"), rest[:-1].strip()
     while closed and rest and (pair := PAIR.match(rest)) and pair[1] not in given:
-        given[pair[1]] = read_value(pair[2])
+        given[pair[1]] = option_value(name.strip(), pair[1], pair[2])
         rest = rest[pair.end() :]
     if rest or not closed:
         raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")

@@ -25,6 +25,7 @@ from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, overrides
 from equipoise.core.settings import SIMULATED, made
 from equipoise.data.holdings import examples
+from equipoise.data.own.columns import several
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.contribution import Alone
@@ -38,7 +39,6 @@ from equipoise.metrics.groups import positive_class
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
-from equipoise.scenarios.own import several
 from equipoise.system import hashes, own_code, places
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically

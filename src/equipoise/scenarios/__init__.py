@@ -50,6 +50,14 @@ class ScenarioEntry:
         parameters = inspect.signature(self.describe).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """What each option is declared to be, as ``"str | None"``."""
+        parameters = inspect.signature(self.describe).parameters.values()
+        return {
+            p.name: inspect.formatannotation(p.annotation).strip("'") for p in parameters if p.kind is p.KEYWORD_ONLY
+        }
+
 
 SCENARIOS: dict[str, ScenarioEntry] = {
     "digits": ScenarioEntry(digits.SUMMARY, digits.by_domain),

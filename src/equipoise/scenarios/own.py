@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Data, Mapped, take
-from equipoise.data.own.columns import Columns, UserData, listed, ordered, single
+from equipoise.data.own.columns import Columns, UserData, listed, ordered, several
+from equipoise.data.own.numbers import lost, standardised
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
 from equipoise.metrics.classification import RATES, chosen
@@ -61,6 +62,11 @@ def scenario(
     leave_out: str | Sequence[str] = (),
     positive: str | int | None = None,
     range: str | Sequence[float] | None = None,
+    keep: str | Sequence[str] = (),
+    not_missing: str | Sequence[str] = (),
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
     download: bool = False,
 ) -> Described:
     """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
@@ -88,6 +94,10 @@ def scenario(
         else the second of two, which is then said; of more classes each.
     range : two numbers, the grey levels of image files that become black and white. By default 0 and 255 of images with 8 bits, and
         of others the least and the largest of all images.
+    keep : columns that are features, although they have no name or count the rows; without it these are left out, with a note.
+    not_missing : words such as NA that are names of classes, clients or groups, and not said to be missing.
+    sep, decimal, encoding : of a table that is text: the sign between cells, ``"."`` or ``","`` before the digits of a fraction,
+        and how letters are written, ``"latin-1"`` for one; by default what the first lines show, ``"."`` and UTF-8.
     download : whether a data set of the Hub may be downloaded.
 
     Raises
@@ -95,7 +105,19 @@ def scenario(
     DataError : the data are not as they should be. ValueError : an option is out of its range, or does not fit the data.
     """
     _check(clients, test, server_validation, tests, size)
-    columns = Columns(label, client, group, split, image, several(leave_out))
+    columns = columns_of(
+        label=label,
+        client=client,
+        group=group,
+        split=split,
+        image=image,
+        leave_out=leave_out,
+        keep=keep,
+        not_missing=not_missing,
+        sep=sep,
+        decimal=decimal,
+        encoding=encoding,
+    )
     between = edges(range)
     own = first = _read(str(data), columns, download, between)
     seeded = own_code.is_reference(str(data)) and "seed" in own_code.takes(str(data))
@@ -222,10 +244,11 @@ def _positive(own: UserData, positive: str | int) -> str:
     return found.name
 
 
-def several(words: str | Sequence[str]) -> tuple[str, ...]:
-    """Words that may be given as a list, or in one text with commas, as on the command line."""
-    each = words if isinstance(words, (list, tuple)) else str(words).split(",")
-    return tuple(str(word).strip() for word in each if str(word).strip())
+def columns_of(**options: Any) -> Columns:
+    """How a table is to be read, of the options of :func:`scenario`; others are ignored."""
+    lists = ("leave_out", "keep", "not_missing")
+    known: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
+    return Columns(**known | {name: several(known[name]) for name in lists if name in known})
 
 
 @dataclass(frozen=True)
@@ -410,7 +433,7 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
 
 
 def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[str, Any], list[str]]:
-    """All samples, numbers standardised; what of that is for the record; and doubts about images."""
+    """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
     y = torch.tensor(_numbered(own))
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
@@ -424,13 +447,12 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
         return (torch.from_numpy(own.inputs), y), {}, [*doubtful(faint(own.inputs), own.names)]
     if "function" in own.about:
         return (torch.from_numpy(own.inputs), y), {}, []
-    axes = (0, 2, 3) if own.inputs.ndim == 4 else 0  # images of floats have a scale per channel
-    known = own.inputs[training].astype(np.float64)
-    mean, std = known.mean(axes, keepdims=True), known.std(axes, keepdims=True)
-    x = single((own.inputs - mean) / np.where(std > 0, std, 1), lambda at: f"{own.source}: standardised, x{at}")
+    x, mean, std = standardised(own.inputs, training, lambda at: f"{own.source}: standardised, x{at}")
+    names = own.features or [f"number {k}" for k in range(x[0].size)]
+    doubts = [f"{own.source}: {said}" for said in lost(own.inputs, x, lambda k: names[k])]
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
-    standard = {"standardised": record | ({"features": list(own.features)} if own.features else {})}
-    return (torch.from_numpy(x), y), standard, []
+    named = {"features": list(own.features)} if own.features else {}
+    return (torch.from_numpy(x), y), {"standardised": record | named}, doubts
 
 
 def _digest(own: UserData) -> str:

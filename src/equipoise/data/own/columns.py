@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import near, some
 
 SPLITS = {
     "train": "train",
@@ -24,6 +27,8 @@ SPLITS = {
     "validation": "validation",
 }
 SHOWN = 5  # names in a sentence
+MANY = 50  # columns in a sentence
+INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
 Column = tuple[str, ...]  # one word per sample
 
@@ -38,6 +43,10 @@ class Columns:
         validation) of each sample; ``None`` for the usual name.
     image : column of the image files, or of the images of a data set of the Hub.
     leave_out : columns that are no features.
+    keep : columns that are features, although they have no name or count the rows.
+    not_missing : words that usually say that something is missing, and are names of classes, clients or groups here.
+    sep, decimal, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
+        ``"."`` or ``","``, and how letters are written, such as ``"latin-1"``; ``None`` for what is found, ``"."`` and UTF-8.
     """
 
     label: str | None = None
@@ -46,12 +55,16 @@ class Columns:
     split: str | None = None
     image: str | None = None
     leave_out: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    not_missing: tuple[str, ...] = ()
+    sep: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
 
     @property
-    def named(self) -> dict[str, str]:
-        """The columns that the user named, by their role."""
-        roles = {name: getattr(self, name) for name in ("label", "client", "group", "split", "image")}
-        return {role: name for role, name in roles.items() if name is not None}
+    def of_tables(self) -> list[str]:
+        """The options that were given and only a table has."""
+        return [f.name for f in fields(self) if getattr(self, f.name) and f.name != "not_missing"]
 
 
 @dataclass(frozen=True)
@@ -105,20 +118,19 @@ def ordered(words: Iterable[str]) -> Column:
 
 def _natural(word: str) -> tuple[Any, ...]:
     """A key that puts client-2 before client-10, and -1 before 0."""
-    try:
+    if INTEGER.fullmatch(word):
         return (0, int(word), word)
-    except ValueError:
-        parts: list[tuple[int, int, str]] = []
-        digits = ""
-        for c in word + "\0":
-            if c.isdecimal():
-                digits += c
-                continue
-            if digits:
-                parts.append((0, int(digits), ""))
-                digits = ""
-            parts.append((1, 0, c))
-        return (1, tuple(parts), word)
+    parts: list[tuple[int, int, str]] = []
+    digits = ""
+    for c in word + "\0":
+        if c.isdecimal():
+            digits += c
+            continue
+        if digits:
+            parts.append((0, int(digits), ""))
+            digits = ""
+        parts.append((1, 0, c))
+    return (1, tuple(parts), word)
 
 
 def listed(words: Iterable[str]) -> str:
@@ -126,6 +138,20 @@ def listed(words: Iterable[str]) -> str:
     every = list(words)
     more = len(every) - SHOWN
     return ", ".join(every[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def option(name: str, values: Iterable[str]) -> str:
+    """An option of the command line as one types it; names with commas in quotation marks, as :func:`several` reads them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(values)
+    return f"--set {shlex.quote(f'{name}={line.getvalue()}')}"
+
+
+def several(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Names that may be given as a list, or in one text with commas, as on the command line."""
+    if not isinstance(words, (list, tuple)):
+        words = next(csv.reader([str(words)], skipinitialspace=True), [])
+    return tuple(str(word).strip() for word in words if str(word).strip())
 
 
 def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
@@ -150,80 +176,9 @@ def column(known: Sequence[str], given: str | None, usual: str, what: str) -> st
     """
     if given is not None:
         if str(given) not in known:
-            raise DataError(f"{what}: {unknown('column', given, known)}")
-        return str(given)  # the command line reads 7 as a number
+            raise DataError(f"{what}: Unknown column '{given}'.{near(str(given), known)} All: {some(known, MANY)}.")
+        return str(given)  # a configuration may say 7
     return next((name for name in known if name.strip().lower() == usual), None)
-
-
-def whole(words: Sequence[str]) -> Column:
-    """Labels as text; numbers such as 1.0, which some programs write for 1, as whole ones."""
-    try:
-        numbers = [float(word) for word in words]
-    except ValueError:
-        return tuple(words)
-    if all(number.is_integer() for number in numbers):
-        return tuple(str(int(number)) for number in numbers)
-    return tuple(words)
-
-
-def class_names(words: Sequence[str], where: Callable[[int], str]) -> Column:
-    """Labels as text, none of them empty, no measurements.
-
-    Raises
-    ------
-    DataError : a label is missing, or labels are numbers with fractions; ``where(k)`` says where.
-    """
-    for k, word in enumerate(words):
-        if not word.strip() or word.strip().lower() == "nan":
-            raise DataError(f"{where(k)}: the label is missing. Fill it in, or remove the sample.")
-    names = whole([word.strip() for word in words])
-    for k, word in enumerate(names):
-        if _fraction(word):
-            raise DataError(
-                f"{where(k)}: the label is {word}, and labels are classes: words or whole numbers. "
-                "Divide measurements into classes first, such as low and high."
-            )
-    return names
-
-
-def _fraction(word: str) -> bool:
-    try:
-        return not float(word).is_integer()
-    except ValueError:
-        return False
-
-
-def filled(words: Sequence[str], what: str, where: Callable[[int], str]) -> Column:
-    """Names, stripped of spaces, none of them empty.
-
-    Raises
-    ------
-    DataError : one is missing; ``where(k)`` says where.
-    """
-    for k, word in enumerate(words):
-        if not word.strip():
-            raise DataError(f"{where(k)}: the {what} is missing. Fill it in, or remove the sample.")
-    return tuple(word.strip() for word in words)
-
-
-def single(x: NDArray[Any], where: Callable[[list[int]], str]) -> NDArray[np.float32]:
-    """Numbers as float32.
-
-    Raises
-    ------
-    DataError : one is not finite, or becomes infinite; ``where(indices)`` says where.
-    """
-    with np.errstate(over="ignore"):
-        short = x.astype(np.float32)
-    finite = np.isfinite(short)
-    if not finite.all():
-        at = np.argwhere(~finite)[0].tolist()
-        found, among = x[tuple(at)], int((~finite).reshape(len(x), -1).any(1).sum())
-        what = f"{found:g}, too large for float32," if np.isfinite(found) else "not a finite number,"
-        raise DataError(
-            f"{where(at)} is {what} in {among} sample{'s' * (among > 1)} in all. Correct or scale it, or remove these samples."
-        )
-    return short
 
 
 def counts(words: Iterable[str]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, class_names, column, filled, listed, single
+from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, column, listed, option
+from equipoise.data.own.numbers import counting, finite, left_out, nameless
+from equipoise.data.own.words import Origin, read_classes, read_names, settled
 from equipoise.data.pictures import Pictures, Source
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
@@ -55,19 +57,23 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
         else next(filter(partial(_is_image, features), known), None)
     )
 
-    def words(role: str) -> Column:
+    def words(role: str) -> list[Any]:
         key = used[role]
         names = getattr(features[key], "names", None)
         cells = [cell for table in tables.values() for cell in table[key]]
         if names is None:
-            return tuple("" if cell is None else str(cell) for cell in cells)
-        return tuple("" if cell is None or cell < 0 else str(names[cell]) for cell in cells)  # -1: without a class
+            return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
+        return [None if cell is None or cell < 0 else str(names[cell]) for cell in cells]  # -1: without a class
 
-    def where(role: str) -> Callable[[int], str]:
-        return lambda k: f"{what}, sample {k}, column {used[role]}"
+    def origin(role: str) -> Origin:
+        return Origin(f"{what}, column {used[role]}", lambda k: f"sample {k}")
 
-    label = class_names(words("label"), where("label"))
-    roles = {role: filled(words(role), role, where(role)) for role in ("client", "group") if used[role] is not None}
+    label = settled(read_classes(words("label"), origin("label"), columns.not_missing), notes)
+    roles = {
+        role: settled(read_names(words(role), role, origin(role), columns.not_missing), notes)
+        for role in ("client", "group")
+        if used[role] is not None
+    }
     taken = {image, *used.values(), *columns.leave_out}
     rest = [key for key in known if key not in taken]
     facts = {"name": address, "samples": {part: len(table) for part, table in tables.items()}}
@@ -76,7 +82,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     if image is not None:
         inputs = _images(list(tables.values()), image, facts, label)
     else:
-        inputs = _numbers(what, list(tables.values()), rest)
+        inputs, rest = _numbers(what, list(tables.values()), rest, columns.keep, notes)
     split = tuple(part for part, table in tables.items() for _ in range(len(table)))
     return UserData(
         source=what,
@@ -170,12 +176,14 @@ def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Co
     return Pictures(what, names, fetch, hashlib.sha256(recipe.encode()).hexdigest())
 
 
-def _numbers(what: str, tables: Sequence[Any], names: Sequence[str]) -> NDArray[np.float32]:
-    if not names:
-        raise DataError(
-            f"{what} has neither a column of images nor columns of numbers, so there is nothing to learn from."
-        )
-    columns = []
+def _numbers(
+    what: str, tables: Sequence[Any], names: Sequence[str], keep: Sequence[str], notes: list[str]
+) -> tuple[NDArray[np.float64], list[str]]:
+    """The columns of numbers [n, D] and their names, without those that have no name or count the rows."""
+    if unnamed := [name for name in names if nameless(name) and name not in keep]:
+        notes.append(left_out(unnamed, what, "a column without a name is an index of the rows as a rule"))
+    names = [name for name in names if name not in unnamed]
+    columns, wrong = [], []
     for name in names:
         cells = [cell for table in tables for cell in table[name]]
         try:
@@ -183,8 +191,20 @@ def _numbers(what: str, tables: Sequence[Any], names: Sequence[str]) -> NDArray[
         except (TypeError, ValueError):
             values = np.full(len(cells), np.nan)
         if values.ndim != 1 or not np.isfinite(values).all():
-            raise DataError(
-                f"{what}, column {name}: expected a number in every row. Leave it out with --set leave_out={name!r}."
-            )
+            wrong.append(name)
         columns.append(values)
-    return single(np.stack(columns, axis=1), lambda at: f"{what}, column {names[at[1]]}, row {at[0]}")
+    if wrong:
+        s = "s" * (len(wrong) > 1)
+        raise DataError(
+            f"{what}, column{s} {', '.join(wrong)}: expected a number in every row. Leave {'them' if s else 'it'} out: {option('leave_out', wrong)}."
+        )
+    x = np.stack(columns, axis=1) if columns else np.empty((0, 0))
+    if counts := [names[k] for k in counting(x) if names[k] not in keep]:
+        notes.append(left_out(counts, what, "it holds nothing but the numbers of the rows"))
+        x, names = x[:, [name not in counts for name in names]], [name for name in names if name not in counts]
+    if not names:
+        raise DataError(
+            f"{what} has neither a column of images nor columns of numbers, so there is nothing to learn from."
+        )
+    finite(x, lambda at: f"{what}, column {names[at[1]]}, row {at[0]}")
+    return x, names

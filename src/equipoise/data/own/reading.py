@@ -27,9 +27,9 @@ def read_user_data(
     ======================= ============================================================================================
     ``DIR``                 ``CLIENT/CLASS/image.jpg``; with a folder ``train``, ``test`` or ``val`` outermost or just above
                             the classes; ``CLASS/image.jpg`` for data that are still to be divided
-    ``DIR``                 with exactly one ``.csv`` or ``.npz`` file in it: that file
+    ``DIR``                 with exactly one table or ``.npz`` file in it: that file
     ``table.csv``           a row per sample: ``label``, and ``path`` (of an image) or columns of numbers; ``client``, ``group``
-                            and ``split``
+                            and ``split``; also ``.tsv``, packed as ``.csv.gz``, ``.bz2`` or ``.xz``, and ``.parquet``
     ``arrays.npz``          arrays ``x`` and ``y``; ``client``, ``group`` and ``split``
     ``hub:OWNER/NAME``      a data set of the Hugging Face Hub that is on this machine, or may be downloaded
     ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.own.coded.read`
@@ -64,7 +64,7 @@ def read_user_data(
     path = Path(source).expanduser()
     if not path.exists():
         raise DataError(
-            f"{path} does not exist. Give a folder, a .csv or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
+            f"{path} does not exist. Give a folder, a .csv, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
         )
     try:
         return _ranged(_checked(_read(path, columns)), between)
@@ -76,20 +76,22 @@ def read_user_data(
 def _read(path: Path, columns: Columns) -> UserData:
     from equipoise.data.own import folders as own_folders
     from equipoise.data.own import tables as own_tables
+    from equipoise.data.own.delimited import COMPRESSED
 
-    readers = {".csv": own_tables.csv, ".tsv": own_tables.csv, ".npz": own_tables.npz}
+    suffixes = (*own_tables.READERS, *(f"{text}{packed}" for text in own_tables.TEXT for packed in COMPRESSED))
     if path.is_file():
-        if path.suffix.lower() not in readers:
-            raise DataError(f"{path}: expected a folder, or a file that ends in {', '.join(readers)}.")
-        return readers[path.suffix.lower()](path, columns)
-    tables = sorted(p for p in path.iterdir() if p.suffix.lower() in readers and not p.name.startswith("."))
+        if (reader := own_tables.reader(path)) is None:
+            raise DataError(f"{path}: expected a folder, or a file that ends in {', '.join(suffixes)}.")
+        return reader(path, columns)
+    tables = sorted(p for p in path.iterdir() if own_tables.reader(p) and not p.name.startswith("."))
     if len(tables) > 1:
         raise DataError(f"{path} has several tables ({listed(p.name for p in tables)}). Give one of them with --data.")
     if tables:
-        return readers[tables[0].suffix.lower()](tables[0], columns)
-    if columns.named or columns.leave_out:
-        option = next(iter([*columns.named, "leave_out"]))
-        raise DataError(f"{path} is a folder of images, and {option} names a column of a table. Leave it out.")
+        return own_tables.reader(tables[0])(tables[0], columns)  # type: ignore[misc]
+    if columns.of_tables:
+        raise DataError(
+            f"{path} is a folder of images, and {columns.of_tables[0]} is an option of a table. Leave it out."
+        )
     return own_folders.read(path)
 
 

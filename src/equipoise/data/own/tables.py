@@ -2,148 +2,193 @@
 
 from __future__ import annotations
 
-import csv as csv_
-import math
 import zipfile
-from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_npz, lines
-from equipoise.data.own.columns import (
-    Column,
-    Columns,
-    UserData,
-    class_names,
-    column,
-    filled,
-    listed,
-    single,
-    splits,
-)
+from equipoise.data.declared import check_npz
+from equipoise.data.own import delimited, parquet
+from equipoise.data.own.columns import MANY, Column, Columns, UserData, column, listed, option, splits
+from equipoise.data.own.delimited import COMPRESSED
+from equipoise.data.own.numbers import counting, finite, left_out, nameless, numbering, refusal, single
+from equipoise.data.own.words import Origin, read_classes, read_names, settled
 from equipoise.data.pictures import of_files
 
-Where = Callable[[int], str]  # the place of a sample, for errors
-DELIMITERS = ",;\t"
-LARGEST = 3e38  # a larger number is infinite in float32
 ROLES = ("client", "group", "split")
-FIXES = "{fix}; leave the column out, --set leave_out={name}; or give its purpose, such as --set group={name}"
 
 
-def csv(path: Path, columns: Columns) -> UserData:
-    """Read a table: a row per sample, its class, and the path of an image or a number in every other column.
+class Table(Protocol):
+    """A table with named columns, whose cells are read when they are asked for."""
 
-    The delimiter is a comma, semicolon or tabulator, whichever is most frequent in the header. Empty lines are ignored.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what was left out."""
+
+    def __len__(self) -> int: ...
+
+    def at(self, row: int) -> str:
+        """The place of a row, for errors."""
+
+    def words(self, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+        """The cells of some columns, from which names are made."""
+
+    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, str]]:
+        """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
+
+    def commas(self, names: Sequence[str]) -> bool:
+        """Whether some column holds nothing but numbers with a comma in them."""
+
+    def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
+        """Columns with whole numbers so long that different ones are the same in double precision."""
+
+
+def text(path: Path, columns: Columns) -> UserData:
+    """Read a table that is text, see :func:`equipoise.data.own.delimited.read` and :func:`of_table`."""
+    return of_table(path, columns, delimited.read(path, columns))
+
+
+def parquet_file(path: Path, columns: Columns) -> UserData:
+    """Read a Parquet file, see :func:`of_table`."""
+    return of_table(path, columns, parquet.read(path))
+
+
+def of_table(path: Path, columns: Columns, table: Table) -> UserData:
+    """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column.
 
     Raises
     ------
-    DataError : a wrong column or cell; names the line.
+    DataError : wrong columns or cells; names all of them.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first = next(lines(file, path), "")
-            file.seek(0)
-            reader = csv_.reader(lines(file, path), delimiter=max(DELIMITERS, key=first.count))
-            try:
-                return _table(path, columns, reader)
-            except csv_.Error as error:
-                if "field limit" in str(error):
-                    most = f"{csv_.field_size_limit():,} characters"
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: a cell has more than {most}. Is a quotation mark open?"
-                    ) from None
-                raise
-    except (UnicodeDecodeError, csv_.Error) as error:
-        raise DataError(f"{path} cannot be read as a table ({error}). Expected UTF-8 text with a header.") from None
-
-
-def _table(path: Path, columns: Columns, reader: Any) -> UserData:
-    header: list[str] = next(reader, [])
-    if doubled := [name for name in header if header.count(name) > 1]:
-        raise DataError(f"{path}: two columns are called {doubled[0]!r}. Rename one.")
+    header = table.names
     used = {role: column(header, getattr(columns, role), role, path.name) for role in ("label", *ROLES)}
     used["path"] = column(header, columns.image, "path", path.name)
-    if used["label"] is None:
-        raise DataError(
-            f"{path} has no column label; its columns are {listed(header) or 'none'}. "
-            "Name the one with the class: --set label=COLUMN."
-        )
-    if twice := [name for name in header if list(used.values()).count(name) > 1]:
+    there = {role: name for role, name in used.items() if name is not None}
+    if twice := [name for name in header if list(there.values()).count(name) > 1]:
         raise DataError(f"{path}: the column {twice[0]} is named for two purposes. Name another one.")
-    for name in columns.leave_out:
+    for name in (*columns.leave_out, *columns.keep):
         column(header, name, "", path.name)
-    rest = [name for name in header if name not in used.values() and name not in columns.leave_out]
-    if not rest and used["path"] is None:
-        raise DataError(f"{path} has neither a column path nor columns of numbers, so there is nothing to learn from.")
-    at = {role: header.index(name) for role, name in used.items() if name is not None}
-    wanted = [] if used["path"] is not None else [(header.index(name), name) for name in rest]
-    cells: dict[str, list[str]] = {role: [] for role in at}
-    numbers, lines = array("f"), list[int]()
-    for row in reader:
-        if not row:
-            continue
-        if len(row) != len(header):
-            raise DataError(
-                f"{path}, line {reader.line_num}: found {len(row)} cells, and the header has {len(header)}."
-            )
-        lines.append(reader.line_num)
-        for role, k in at.items():
-            cells[role].append(row[k])
-        numbers.extend(_number(path, reader.line_num, name, row[k]) for k, name in wanted)
-
-    def where(role: str) -> Where:
-        return lambda k: f"{path}, line {lines[k]}, column {used[role]}"
-
-    roles = _roles(cells, where)
-    notes: list[str] = []
-    inputs: Any = np.frombuffer(numbers, np.float32).reshape(len(lines), len(wanted))
+    apart = {*there.values(), *columns.leave_out}
+    rest = [name for name in header if name not in apart]
+    problems: list[str] = []
+    notes = list(table.notes)
+    roles, cells = _roles(path, columns, table, there, problems, notes)
+    inputs: Any = None
+    if used["path"] is None:
+        inputs, rest = _numbers(path, columns, table, rest, problems, notes)
+    if problems:
+        raise DataError(_together(path, problems))
     if used["path"] is not None:
-        files, notes = _files(path, cells["path"], roles["label"], where("path"))
+        files, more = _files(
+            path, cells["path"], roles["label"], lambda k: f"{path}, {table.at(k)}, column {used['path']}"
+        )
         inputs = of_files(files)
         if rest:
             are = "s {} are" if len(rest) > 1 else " {} is"
-            notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
+            more.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
+        notes += more
     return UserData(
         source=str(path),
         layout="a table of images" if used["path"] is not None else f"a table of {len(rest)} numbers per row",
         inputs=inputs,
-        features=tuple(name for _, name in wanted),
-        names=tuple(cells["path"]) if used["path"] is not None else tuple(f"line {line}" for line in lines),
+        features=() if used["path"] is not None else tuple(rest),
+        names=tuple(cells["path"]) if used["path"] is not None else tuple(map(table.at, range(len(table)))),
         about={"file": path.name, "bytes": path.stat().st_size},
         notes=tuple(notes),
         **roles,
     )
 
 
-def _number(path: Path, line: int, name: str, cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or "_" in cell or abs(value) > LARGEST:
-        found, fix = (f"found {cell.strip()!r}", "Correct it") if cell.strip() else ("it is empty", "Fill it in")
-        fixes = FIXES.format(fix=fix, name=name)
-        raise DataError(f"{path}, line {line}, column {name}: expected a number, {found}. {fixes}.")
-    return value
+def _roles(
+    path: Path, columns: Columns, table: Table, used: Mapping[str, str], problems: list[str], notes: list[str]
+) -> tuple[dict[str, Column], Mapping[str, Sequence[Any]]]:
+    """Class, client, group and split of every sample, if there are such columns, and the cells of these and the images."""
+    cells = table.words([*used.values()])
+    roles: dict[str, Column] = {}
+    if "label" not in used:
+        every = f"{', '.join(table.names[:MANY])}{f' and {len(table.names) - MANY:,} more' * (len(table.names) > MANY)}"
+        problems.append(
+            f"{path} has no column label; its columns are {every or 'none'}. Name the one with the class: --set label=COLUMN."
+        )
+    for role in ("label", "client", "group"):
+        if role in used:
+            origin = Origin(f"{path}, column {used[role]}", table.at)
+            if role == "label":
+                names = read_classes(cells[used[role]], origin, columns.not_missing)
+            else:
+                names = read_names(cells[used[role]], role, origin, columns.not_missing)
+            roles[role] = names.words
+            problems += names.problems
+            notes += names.notes
+    if "split" in used:
+        try:
+            roles["split"] = splits(
+                [str(cell) for cell in cells[used["split"]]],
+                lambda k: f"{path}, {table.at(k)}, column {used['split']}",
+            )
+        except DataError as error:
+            problems.append(str(error))
+    return roles, {role: [str(cell) for cell in cells[name]] for role, name in used.items() if role == "path"}
 
 
-def _roles(cells: dict[str, Any], where: Callable[[str], Where]) -> dict[str, Any]:
-    """Class, client, group and split of every sample, if there are such columns."""
-    roles: dict[str, Column] = {"label": class_names(cells["label"], where("label"))}
-    for role in ("client", "group"):
-        if role in cells:
-            roles[role] = filled(cells[role], role, where(role))
-    if "split" in cells:
-        roles["split"] = splits(cells["split"], where("split"))
-    return roles
+def _numbers(
+    path: Path, columns: Columns, table: Table, rest: list[str], problems: list[str], notes: list[str]
+) -> tuple[NDArray[np.float64], list[str]]:
+    """The features [n, D] and their names: what has a name and does not only count the rows."""
+    unnamed = [name for name in rest if nameless(name) and name not in columns.keep]
+    rest = [name for name in rest if name not in set(unnamed)]
+    empty = {name for name, cells in table.words(unnamed).items() if not any(str(cell).strip() for cell in cells)}
+    x, wrong = table.numbers(rest)
+    if wrong:
+        problems.append(f"{path}: {refusal(wrong, commas=table.commas(list(wrong)))}")
+        return x, rest
+    if merged := table.merged(rest, x):
+        notes.append(
+            f"{path.name}: {listed(merged)}: whole numbers of so many digits that different ones are the same in double precision. "
+            "Divide them into several columns if the last digits matter."
+        )
+    counts = [rest[k] for k in counting(x) if rest[k] not in columns.keep]
+    if unnamed := [name for name in unnamed if name not in empty]:
+        notes.append(left_out(unnamed, path.name, "a column without a name is an index of the rows as a rule"))
+    if counts:
+        notes.append(left_out(counts, path.name, "it holds nothing but the numbers of the rows"))
+        keep = [name not in set(counts) for name in rest]
+        x, rest = x[:, keep], [name for name in rest if name not in set(counts)]
+    if increasing := [rest[k] for k in numbering(x) if rest[k] not in columns.keep]:
+        notes.append(
+            f"{path.name}: {listed(increasing)}: whole numbers that increase from row to row. If they number the rows, the order of the "
+            f"file is learnt from them: {option('leave_out', [*columns.leave_out, *increasing])}."
+        )
+    if not rest and not problems:
+        why = f" ({notes[-1]})" if counts or unnamed else ""
+        problems.append(
+            f"{path} has neither a column path nor columns of numbers, so there is nothing to learn from.{why}"
+        )
+    return x, rest
 
 
-def _files(path: Path, cells: Sequence[str], labels: Sequence[str], where: Where) -> tuple[tuple[Path, ...], list[str]]:
+def _together(path: Path, problems: Sequence[str]) -> str:
+    """All problems of a table as one text; each names the file."""
+    if len(problems) == 1:
+        return problems[0]
+    said = (
+        f"({k}) {problem.removeprefix(f'{path}, ').removeprefix(f'{path}: ')}" for k, problem in enumerate(problems, 1)
+    )
+    return f"{path} has {len(problems)} problems: {' '.join(said)}"
+
+
+def _files(
+    path: Path, cells: Sequence[str], labels: Sequence[str], where: Callable[[int], str]
+) -> tuple[tuple[Path, ...], list[str]]:
     """The images of a table, which must exist, and a note if some are repeated."""
     files = tuple(path.parent / cell.strip() for cell in cells)
     lost = [
@@ -218,14 +263,32 @@ def of_arrays(
             )
         if name is not None and arrays[name].dtype.kind == "c":
             raise DataError(f"{path}: {name} holds complex numbers; expected words or whole numbers.")
-    cells = {role: _words(arrays[name]) for role, name in used.items() if name is not None}
-
-    def where(role: str) -> Where:
-        return lambda k: f"{path}, {used[role]}[{k}]"
-
-    tokens = "function" in about and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
+    function = "function" in about
+    tokens = function and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
     inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
+    if function and inputs.dtype.kind in "bf":
+        inputs = single(inputs, lambda at: f"{path}: {x_name}{at}")
     unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
+    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
+    roles: dict[str, Column] = {}
+    for role, name in used.items():
+        if name is None:
+            continue
+        origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
+        if role == "label":
+            roles[role] = settled(read_classes(arrays[name], origin, columns.not_missing), notes)
+        elif role == "split":
+            roles[role] = splits(
+                [str(cell) for cell in _decoded(arrays[name])], lambda k: f"{path}, {used['split']}[{k}]"
+            )
+        else:
+            roles[role] = settled(read_names(arrays[name], role, origin, columns.not_missing), notes)
+    if inputs.ndim == 2 and inputs.dtype.kind in "iuf" and not function:
+        which = [f"{x_name}[:, {k}]" for k in counting(inputs)]
+        if which:
+            notes.append(
+                f"{file}: {listed(which)} holds nothing but the numbers of the rows. Remove it if it is no feature."
+            )
     kind = "images" if inputs.dtype == np.uint8 else "numbers"
     return UserData(
         source=str(path),
@@ -233,21 +296,17 @@ def of_arrays(
         inputs=inputs,
         names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
         about=about,
-        notes=(f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used.",) if unused else (),
-        **_roles(cells, where),
+        notes=tuple(notes),
+        **roles,
     )
 
 
-def _words(values: NDArray[Any]) -> list[str]:
-    if values.dtype.kind == "S":
-        return [word.decode(errors="replace") for word in values.tolist()]
-    if values.dtype.kind == "b":
-        return [str(int(value)) for value in values.tolist()]
-    return [str(value) for value in values.tolist()]
+def _decoded(words: NDArray[Any]) -> list[Any]:
+    return [word.decode() if isinstance(word, bytes) else word for word in words.tolist()]
 
 
 def _inputs(path: Path | str, name: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Numbers float32 [n, ...], or images uint8 [n, C, H, W] from [n, H, W], [n, H, W, C] or [n, C, H, W]."""
+    """Finite numbers [n, ...], or images uint8 [n, C, H, W] from [n, H, W], [n, H, W, C] or [n, C, H, W]."""
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
         raise DataError(
             f"{path}: {name} must hold numbers [n, ...], at least one per sample; found {x.dtype} {list(x.shape)}."
@@ -262,4 +321,21 @@ def _inputs(path: Path | str, name: str, x: NDArray[Any]) -> NDArray[Any]:
         raise DataError(
             f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
         )
-    return single(x, lambda at: f"{path}: {name}{at}")
+    return finite(x, lambda at: f"{path}: {name}{at}")
+
+
+TEXT = (".csv", ".tsv")
+READERS: Mapping[str, Callable[[Path, Columns], UserData]] = {
+    ".csv": text,
+    ".tsv": text,
+    ".parquet": parquet_file,
+    ".npz": npz,
+}
+
+
+def reader(path: Path) -> Callable[[Path, Columns], UserData] | None:
+    """What reads a file of this name, which may end in ``.gz``, ``.bz2`` or ``.xz`` if it is text."""
+    suffix = path.suffix.lower()
+    if suffix in COMPRESSED and Path(path.stem).suffix.lower() in TEXT:
+        return text
+    return READERS.get(suffix)

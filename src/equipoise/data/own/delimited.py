@@ -1,0 +1,375 @@
+"""Tables that are text: what is between their cells, which lines are rows, and the cells, which pandas reads."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+import re
+import warnings
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.declared import check_bytes, lines
+from equipoise.data.own.columns import Columns, listed, option
+from equipoise.data.own.numbers import LARGEST, Fault, described, faults
+from equipoise.data.own.words import COMMAS, NUMBER
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEPARATORS = ",;\t|"
+SPOKEN = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";"}  # as one types them
+COMPRESSED: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}  # with which files begin that Excel calls Unicode text
+SAMPLE = 1 << 16  # characters from which the separator is guessed, and at least three lines
+TRUTH = {word: float(word.lower() == "true") for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
+CHUNK = 1 << 21  # cells that are text at once
+EXACT = 2.0**53
+SHOWN = 10  # lines in an error
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """A table in a text file.
+
+    Parameters
+    ----------
+    path, encoding, sep, decimal : the file, and how it is written.
+    names : of its columns; one without a name is ``Unnamed: k``.
+    lines : of every row, the line of the file that it ends in.
+    skipped : records that are no rows: the header, comments, and lines without content.
+    width : cells of a row; one more than there are names where every line ends with a separator.
+    spaced : whether blanks after a separator are no part of a cell.
+    notes : sentences about what was left out.
+    """
+
+    path: Path
+    encoding: str
+    sep: str
+    decimal: str
+    names: tuple[str, ...]
+    lines: Sequence[int]
+    skipped: tuple[int, ...]
+    width: int
+    spaced: bool
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def at(self, row: int) -> str:
+        """The place of a row."""
+        return f"line {self.lines[row]}"
+
+    def words(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """The cells of some columns as text."""
+        where = [self.names.index(name) for name in names]
+        if not len(self) or not names:
+            return {name: [] for name in names}
+        frame = self._read(where, str)
+        return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
+
+    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, str]]:
+        """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
+        if not len(self) or not names:
+            return np.empty((len(self), len(names))), {}
+        place = {name: k for k, name in enumerate(self.names)}
+        where = [place[name] for name in names]
+        check_bytes(self.path, 8 * len(self) * len(names))
+        try:
+            x = np.ascontiguousarray(self._read(where, np.float64).to_numpy(np.float64))
+            good = bool((np.abs(x) <= LARGEST).all())
+        except ValueError:  # a cell that is no number; which ones are is to be said
+            good = False
+        return (x, {}) if good else self._examined(names, where)
+
+    def commas(self, names: Sequence[str]) -> bool:
+        """Whether some column holds nothing but numbers with a comma in them."""
+        return self.decimal == "." and any(
+            all(COMMAS.fullmatch(cell.strip()) for cell in cells) for cells in self.words(names).values()
+        )
+
+    def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
+        """Columns with whole numbers so long that different ones are the same in double precision."""
+        large = [name for name, most in zip(names, np.abs(x).max(0, initial=0), strict=True) if most >= EXACT]
+        cells = {name: {cell.strip() for cell in every} for name, every in self.words(large).items()}
+        return [
+            name for name, every in cells.items() if len({*map(int, _whole(every))}) > len({*map(float, _whole(every))})
+        ]
+
+    def _examined(self, names: Sequence[str], where: Sequence[int]) -> tuple[NDArray[np.float64], dict[str, str]]:
+        """As :meth:`numbers`, cell by cell."""
+        import pandas as pd
+
+        x = np.empty((len(self), len(names)))
+        found: dict[int, list[Fault]] = {}
+        true: dict[int, list[Fault]] = {}
+        pattern = NUMBER.pattern.replace(r"\.", re.escape(self.decimal))
+        first = 0
+        for frame in self._chunks(where, max(1, CHUNK // max(1, len(names)))):
+            cells = frame.to_numpy(object)
+            flat = pd.Series(cells.ravel(), dtype=object).str.strip()
+            is_number = flat.str.fullmatch(pattern, flags=re.ASCII).to_numpy(bool, copy=True)
+            values = flat.map(TRUTH).to_numpy(np.float64, copy=True)
+            is_truth = ~np.isnan(values)
+            values[is_number] = flat[is_number].str.replace(self.decimal, ".", regex=False).astype(np.float64)
+            is_number &= np.abs(values, where=is_number, out=np.zeros(len(values))) <= LARGEST
+            x[first : first + len(cells)] = values.reshape(cells.shape)
+            for kind, into in ((~is_number & ~is_truth, found), (is_truth, true)):
+                at = kind.reshape(cells.shape)
+                for j in np.flatnonzero(at.any(0)).tolist():
+                    rows = np.flatnonzero(at[:, j])
+                    cell_rows = (rows + first).tolist()
+                    into.setdefault(j, []).extend(faults(cells[rows, j].tolist(), cell_rows, self.at))
+            first += len(cells)
+        for j, some in true.items():
+            if sum(fault.count for fault in some) < len(self):  # true and false are numbers where there is nothing else
+                found.setdefault(j, []).extend(some)
+        return x, {names[j]: described(names[j], found[j], len(self)) for j in sorted(found)}
+
+    def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
+        with self._parsed(where, dtype, None) as frame:
+            if len(frame) != len(self):
+                raise DataError(
+                    f"{self.path}: found {len(self):,} rows in one reading and {len(frame):,} in another. Is a quotation mark open?"
+                )
+            return cast("pd.DataFrame", frame)
+
+    def _chunks(self, where: Sequence[int], rows: int) -> Iterator[pd.DataFrame]:
+        with self._parsed(where, str, rows) as frames:
+            yield from frames
+
+    @contextmanager
+    def _parsed(self, where: Sequence[int], dtype: type, rows: int | None) -> Iterator[Any]:
+        import pandas as pd
+
+        read: Any = pd.read_csv
+
+        with opened(self.path, self.encoding) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
+            yield read(
+                file,
+                sep=self.sep,
+                header=None,
+                names=range(self.width),
+                usecols=where,
+                skiprows=self.skipped,
+                index_col=False,
+                dtype=dtype,
+                keep_default_na=False,
+                na_filter=False,
+                skipinitialspace=self.spaced,
+                decimal=self.decimal,
+                float_precision="round_trip",
+                low_memory=False,
+                chunksize=rows,
+                engine="c",
+            )
+
+
+def _whole(cells: set[str]) -> list[str]:
+    return [cell for cell in cells if re.fullmatch(r"[+-]?\d{1,300}", cell, re.ASCII)]
+
+
+def read(path: Path, columns: Columns) -> Delimited:
+    """Find out how a table is written, and which of its lines are rows.
+
+    The separator is the one of comma, semicolon, tabulator and bar by which the first lines have the same number of cells.
+    Empty lines are ignored, and so are lines that begin with #, if they are above the header or are no rows.
+
+    Raises
+    ------
+    DataError : it is no text, two columns have one name, or rows are shorter or longer than the header.
+    """
+    decimal = columns.decimal or "."
+    if decimal not in (".", ","):
+        raise DataError(f"{path}: decimal must be '.' or ','; found {decimal!r}.")
+    given = None if columns.sep is None else SPOKEN.get(columns.sep, columns.sep)
+    if given is not None and (len(given) != 1 or given in '"\r\n#' or given.isalnum()):
+        raise DataError(f"{path}: sep must be one sign between cells, or tab or space; found {columns.sep!r}.")
+    encoding = _encoding(path, columns.encoding)
+    try:
+        return _structure(path, encoding, given, decimal)
+    except UnicodeDecodeError as error:
+        other = option("encoding", ["latin-1" if columns.encoding != "latin-1" else "utf-8"])
+        raise DataError(
+            f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error.reason}, byte {error.start:,}). "
+            f"Save it as UTF-8; or, if it is text of Western Europe: {other}."
+        ) from None
+    except csv.Error as error:
+        raise DataError(f"{path} cannot be read as a table ({error}). Expected UTF-8 text with a header.") from None
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        if path.suffix.lower() not in COMPRESSED:
+            raise
+        raise DataError(f"{path} cannot be unpacked ({error}). Pack it again.") from None
+
+
+def opened(path: Path, encoding: str) -> TextIO:
+    """The text of a file, which may be compressed, with line ends as they are."""
+    how = COMPRESSED.get(path.suffix.lower(), open)
+    return cast(TextIO, how(path, "rt", encoding=encoding, newline=""))
+
+
+def _encoding(path: Path, given: str | None) -> str:
+    """How the letters of a file are written: as is said, by the mark at its beginning, or UTF-8."""
+    if given is not None:
+        try:
+            opened(path, given).close()
+        except LookupError:
+            raise DataError(
+                f"{path}: encoding={given} is none that Python knows, such as latin-1, cp1252, utf-16 or shift_jis."
+            ) from None
+        return given
+    with COMPRESSED.get(path.suffix.lower(), open)(path, "rb") as file:
+        return MARKS.get(file.read(2), "utf-8-sig")
+
+
+def _text(file: TextIO, path: Path) -> Iterator[str]:
+    for k, line in enumerate(lines(file, path), start=1):
+        if "\0" in line:
+            raise DataError(
+                f"{path}, line {k} holds a NUL, which text does not. Save it as UTF-8, or, if it is UTF-16: {option('encoding', ['utf-16'])}."
+            )
+        yield line
+
+
+def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple[int, list[str]]]:
+    """Every record with the line that it ends in.
+
+    Raises
+    ------
+    DataError : a cell is longer than any of a table.
+    """
+    reader = csv.reader(_text(file, path), delimiter=sep, skipinitialspace=spaced)
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        if "field limit" in str(error):
+            most = f"{csv.field_size_limit():,} characters"
+            raise DataError(
+                f"{path}, line {reader.line_num}: a cell has more than {most}. Is a quotation mark open?"
+            ) from None
+        raise
+
+
+def _structure(path: Path, encoding: str, given: str | None, decimal: str) -> Delimited:
+    with opened(path, encoding) as file:
+        sample, size = list[str](), 0
+        for line in _text(file, path):
+            if line.strip() and not line.startswith("#"):
+                sample.append(line)
+                size += len(line)
+            if size > SAMPLE and len(sample) >= 3:
+                break
+    hint = re.fullmatch(r"sep=(.)\s*", sample[0]) if sample else None  # as Excel writes and reads
+    sep = given or (hint[1] if hint else _separator(sample))
+    spaced = sep != " " and any(f'{sep} "' in line for line in sample)
+    with opened(path, encoding) as file:
+        records = enumerate(_records(file, path, sep, spaced))
+        return _rows(path, Delimited(path, encoding, sep, decimal, (), (), (), 0, spaced), records, hint is not None)
+
+
+def _separator(sample: Sequence[str]) -> str:
+    def agreement(sep: str) -> tuple[bool, float, int]:
+        try:
+            widths = [len(row) for row in csv.reader(sample, delimiter=sep, skipinitialspace=True) if row] or [0]
+        except csv.Error:  # a line without this sign is longer than any cell
+            return False, 0.0, 0
+        return widths[0] > 1, sum(0 <= w - widths[0] <= 1 for w in widths) / len(widths), widths[0]
+
+    return max(SEPARATORS, key=agreement)
+
+
+def _rows(
+    path: Path, table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool
+) -> Delimited:
+    """Which records are rows, and whether these are as long as the header."""
+    before: list[tuple[int, list[str]]] = []  # records above the first row, of which the last is the header
+    skipped = list[int]()
+    header: list[str] | None = None
+    for k, (_, row) in records:
+        blank = not any(cell.strip() for cell in row)
+        if blank or (hinted and not before) or (row[0].startswith("#") and header is None):
+            before += [] if blank else [(k, row)]
+            skipped.append(k)
+            continue
+        header = row
+        skipped.append(k)
+        break
+    above = [row for _, row in before if row[0].startswith("#")]
+    comments, empty, ragged, trailing = [f"{len(above)} above the header"] * bool(above), [], [], 0
+    kept = array("q")
+    if header is not None and above and len(before[-1][1]) == len(header) > 1 and before[-1][1][0].startswith("#"):
+        raise DataError(
+            f"{path}: a line that begins with # has as many cells as the line below it ({listed(above[-1])}). If it is the header, "
+            "remove the #; if it is a comment, remove the line."
+        )
+    names = _names(path, header or [])
+    n = len(names)
+    for k, (line, row) in records:
+        if len(row) == n and any(row):
+            kept.append(line)
+        elif not any(cell.strip() for cell in row):
+            skipped.append(k)
+            if len(row) > 1:
+                empty.append(line)
+        elif len(row) == n + 1 and not row[-1].strip():
+            kept.append(line)
+            trailing += 1
+        elif row[0].startswith("#"):
+            skipped.append(k)
+            comments.append(f"line {line}")
+        else:
+            kept.append(line)
+            ragged.append((line, len(row)))
+    if ragged:
+        raise DataError(_ragged(path, n, ragged, len(kept)))
+    notes = []
+    if comments:
+        notes.append(f"{path.name}: lines that begin with # are comments and left out: {listed(comments)}.")
+    if empty:
+        notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
+    width = n + (trailing > 0)
+    return Delimited(
+        path, table.encoding, table.sep, table.decimal, names, kept, tuple(skipped), width, table.spaced, tuple(notes)
+    )
+
+
+def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
+    stripped = [name.strip() for name in header]
+    names = tuple(name or f"Unnamed: {k}" for k, name in enumerate(stripped))
+    if len(set(names)) < len(names):
+        seen: dict[str, int] = {}
+        for name in names:
+            seen[name] = seen.get(name, 0) + 1
+        doubled = [name for name, count in seen.items() if count > 1]
+        raise DataError(
+            f"{path}: two columns are called {listed(map(repr, doubled))}. Rename one{' of each' * (len(doubled) > 1)}."
+        )
+    return names
+
+
+def _ragged(path: Path, n: int, ragged: Sequence[tuple[int, int]], rows: int) -> str:
+    first = ", ".join(f"line {line} has {cells}" for line, cells in ragged[:SHOWN])
+    more = f", and {len(ragged) - SHOWN:,} lines more" * (len(ragged) > SHOWN)
+    hint = ""
+    if len(ragged) == rows and {cells for _, cells in ragged} == {n + 1}:
+        hint = " Every row has one cell more: if these are names of the rows, as R writes them, name their column in the header."
+    elif all(cells > n for _, cells in ragged):
+        hint = " A cell that holds the separator must stand in quotation marks."
+    return (
+        f"{path}: the header has {n} cells, and {len(ragged):,} of {rows:,} rows {'have' if len(ragged) > 1 else 'has'} another "
+        f"number: {first}{more}.{hint}"
+    )

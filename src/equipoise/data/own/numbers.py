@@ -1,0 +1,193 @@
+"""Columns of numbers: what is none, what only counts the rows, and standardising without losing what they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import MANY, listed, option
+from equipoise.data.own.words import FIRST, NUMBER, missing
+
+LARGEST = 3e38  # a larger number is infinite in float32
+NAMELESS = re.compile(r"(Unnamed: \d+|__index_level_\d+__|\.\.\.\d+)?")  # what pandas, pyarrow and R call such a column
+LEAST = 8  # rows from which on a column that counts them does so on purpose
+LOST = 0.01  # share of a column's different numbers, from which on their loss is said
+LOOKED_AT = 1 << 22  # numbers whose differences are counted, at most
+BLOCK = 1 << 20  # numbers that are standardised at once
+Where = Callable[[list[int]], str]
+
+
+def nameless(name: str) -> bool:
+    """Whether a column has no name, or the one that programs give to an index without a name."""
+    return NAMELESS.fullmatch(name) is not None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Cells of a column that are no numbers, all of one kind: how many, and the first of them with their places."""
+
+    kind: str
+    count: int
+    examples: tuple[str, ...]
+
+
+def faults(cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str]) -> list[Fault]:
+    """What ``cells`` in ``rows`` are, which are no numbers that float32 holds."""
+    kinds: dict[str, list[int]] = {}
+    meaning = {cell: _kind(cell) for cell in set(cells)}
+    for k, cell in enumerate(cells):
+        kinds.setdefault(meaning[cell], []).append(k)
+    return [
+        Fault(kind, len(which), tuple(f"{cells[k].strip()[:40]!r} in {at(rows[k])}" for k in which[:FIRST]))
+        for kind, which in kinds.items()
+    ]
+
+
+def _kind(cell: str) -> str:
+    return "missing" if missing(cell) else "too large" if NUMBER.fullmatch(cell.strip()) else "no number"
+
+
+def described(name: str, found: Sequence[Fault], n: int) -> str:
+    """What is wrong with a column of ``n`` cells."""
+    said = []
+    for kind in dict.fromkeys(fault.kind for fault in found):
+        count = sum(fault.count for fault in found if fault.kind == kind)
+        examples = [example for fault in found if fault.kind == kind for example in fault.examples][:FIRST]
+        share = f"all {n:,} are" if count == n > 1 else f"{count:,} of {n:,} {'are' if count > 1 else 'is'}"
+        said.append(f"{share} {kind} ({', '.join(examples)}{', ...' * (count > len(examples))})")
+    return f"{name}: {' and '.join(said)}"
+
+
+def refusal(columns: Mapping[str, str], *, commas: bool) -> str:
+    """A sentence about columns that do not hold a number in every row, by name, and what to do; ``commas`` if these may be decimal ones."""
+    few, s = list(columns)[:MANY], "s" * (len(columns) > 1)
+    more = f"; and {len(columns) - MANY:,} columns more" * (len(columns) > MANY)
+    leave = (
+        option("leave_out", few) if not more else "leave_out = [...] in a configuration, which equipoise init writes"
+    )
+    european = f" If a comma stands before the digits of fractions: {option('decimal', [','])}." * commas
+    return (
+        f"expected a number in every row of a column without another purpose; {len(columns):,} column{s} "
+        f"{'have' if s else 'has'} other cells. {'; '.join(columns[name] for name in few)}{more}.{european} Correct these cells; "
+        f"leave the column{s} out, {leave}; or give {'one' if s else 'it'} a purpose, such as {option('group', few[:1])}."
+    )
+
+
+def counting(x: NDArray[Any]) -> list[int]:
+    """Columns of ``x`` [n, D] that count the rows, from 0 or from 1."""
+    n = len(x)
+    if n < LEAST:
+        return []
+    first, last = x[0], x[-1]
+    maybe = np.flatnonzero(((first == 0) | (first == 1)) & (last - first == n - 1))
+    return [int(k) for k in maybe if np.array_equal(x[:, k] - x[0, k], np.arange(n))]
+
+
+def numbering(x: NDArray[Any]) -> list[int]:
+    """Columns of ``x`` [n, D] whose whole numbers increase from row to row, as those of an index with gaps do."""
+    if len(x) < LEAST:
+        return []
+    maybe = np.flatnonzero((x[-1] - x[0] >= len(x) - 1) & (x[1] > x[0]))
+    return [int(k) for k in maybe if (np.diff(x[:, k]) > 0).all() and (x[:, k] == np.rint(x[:, k])).all()]
+
+
+def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:
+    """The same numbers, of which float32 holds every one.
+
+    Raises
+    ------
+    DataError : one is not finite, or becomes infinite; ``where(indices)`` says where.
+    """
+    with np.errstate(over="ignore"):
+        good = np.isfinite(x) if x.dtype.itemsize <= 4 else np.abs(x) <= np.finfo(np.float32).max
+    if not good.all():
+        at = np.argwhere(~good)[0].tolist()
+        found, among = x[tuple(at)], int((~good).reshape(len(x), -1).any(1).sum())
+        what = f"{found:g}, too large for float32," if np.isfinite(found) else "not a finite number,"
+        raise DataError(
+            f"{where(at)} is {what} in {among} sample{'s' * (among > 1)} in all. Correct or scale it, or remove these samples."
+        )
+    return x
+
+
+def single(x: NDArray[np.generic], where: Where) -> NDArray[np.float32]:
+    """Numbers as float32.
+
+    Raises
+    ------
+    DataError : one is not finite, or becomes infinite; ``where(indices)`` says where.
+    """
+    return finite(x, where).astype(np.float32)
+
+
+def standardised(
+    x: NDArray[np.generic], rows: Sequence[int], where: Where
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
+    """Numbers less their mean, by their standard deviation, both over ``rows``; in double precision, and then rounded.
+
+    Every feature has its own mean; of images [n, C, H, W] every channel. What is the same in all ``rows`` is not divided.
+
+    Returns
+    -------
+    The numbers as float32, the means and the standard deviations.
+
+    Raises
+    ------
+    DataError : a number of another row is so far off that it becomes infinite; ``where(indices)`` says where.
+    """
+    axes = (0, 2, 3) if x.ndim == 4 else 0
+    there = x[rows].astype(np.float64)
+    low, high = there.min(axes, keepdims=True), there.max(axes, keepdims=True)
+    mean = np.where(low == high, low, there.mean(axes, keepdims=True))
+    scale = np.exp2(np.frexp(np.maximum(high - mean, mean - low))[1])  # without it, squares of tiny numbers are 0
+    std = np.sqrt(np.square((there - mean) / scale).mean(axes, keepdims=True)) * scale
+    divisor = np.where(std > 0, std, 1)
+    made = np.empty(x.shape, np.float32)
+    step = max(1, BLOCK // max(1, x[0].size))
+    for k in range(0, len(x), step):
+        part = (x[k : k + step].astype(np.float64) - mean) / divisor
+        made[k : k + step] = single(part, lambda at, k=k: where([at[0] + k, *at[1:]]))  # type: ignore[misc]
+    return made, mean, std
+
+
+def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[int], str]) -> list[str]:
+    """Sentences about features of ``x`` [n, ...] whose different numbers became fewer by rounding, by more than a few."""
+    if x.dtype.itemsize < 4 or not x.size:
+        return []
+    wide, narrow = x.reshape(len(x), -1), rounded.reshape(len(x), -1)
+    every, step = -(-x.size // LOOKED_AT), max(1, BLOCK // len(x))
+    said = []
+    for k in range(0, wide.shape[1], step):
+        before, after = (different(block[::every, k : k + step]) for block in (wide, narrow))
+        said += [
+            f"{name(k + int(j))} ({before[j]:,} different numbers become {after[j]:,})"
+            for j in np.flatnonzero(before - after > LOST * before)
+        ]
+    if not said:
+        return []
+    return [
+        f"rounding to single precision (float32), in which networks compute, makes different numbers the same: {listed(said)}. "
+        "Subtract what they have in common, divide them into several columns, or give their logarithm."
+    ]
+
+
+def different(x: NDArray[np.generic]) -> NDArray[np.int64]:
+    """How many different numbers each column of ``x`` [n, D] has."""
+    ordered = np.sort(x, axis=0)
+    count: NDArray[np.int64] = (ordered[1:] != ordered[:-1]).sum(0) + 1
+    return count
+
+
+def left_out(columns: Sequence[str], source: str, why: str) -> str:
+    """A note on columns that are left out, as ``why`` says of each, with the option that puts them back."""
+    s = "s" * (len(columns) > 1)
+    return (
+        f"{source}: the column{s} {listed(columns)} {'are' if s else 'is'} left out: {why}. "
+        f"If {'they are features' if s else 'it is a feature'}: {option('keep', columns[:MANY])}."
+    )

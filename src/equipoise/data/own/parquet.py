@@ -1,0 +1,117 @@
+"""Parquet files, which pandas reads by the package pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.declared import check_bytes
+from equipoise.data.own.numbers import LARGEST, described, different, faults
+from equipoise.data.own.words import NUMBER
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A table of a Parquet file, with the types that it declares."""
+
+    frame: pd.DataFrame = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+        return tuple(self.frame.columns)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def at(self, row: int) -> str:
+        """The place of a row, counted from 1."""
+        return f"row {row + 1}"
+
+    def words(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """The cells of some columns; ``None`` where there is nothing."""
+        return {name: _cells(self.frame[name]) for name in names}
+
+    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, str]]:
+        """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
+        x = np.empty((len(self), len(names)))
+        wrong = {}
+        for j, name in enumerate(names):
+            x[:, j] = _numbers(self.frame[name])
+            bad = np.flatnonzero(~(np.abs(x[:, j]) <= LARGEST))
+            if len(bad):
+                cells = ["" if cell is None else str(cell) for cell in _cells(self.frame[name].iloc[bad])]
+                wrong[name] = described(name, faults(cells, bad.tolist(), self.at), len(self))
+        return x, wrong
+
+    def commas(self, names: Sequence[str]) -> bool:
+        """Whether a decimal comma may be the reason: a configured one is for text files only."""
+        return False
+
+    def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
+        """Columns with whole numbers so long that different ones are the same in double precision."""
+        after = different(x).tolist() if len(x) else []
+        return [
+            name
+            for name, n in zip(names, after, strict=False)
+            if self.frame[name].dtype.kind in "iu" and self.frame[name].nunique() > n
+        ]
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    if column.dtype.kind == "M":
+        column = column.astype(str).where(column.notna())
+    return [None if gone else cell for cell, gone in zip(column.tolist(), column.isna(), strict=True)]
+
+
+def _numbers(column: pd.Series) -> NDArray[np.float64]:
+    """The numbers of a column; NaN for other cells."""
+    if column.dtype.kind in "biuf":
+        made: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
+        return made
+    cells = (str(cell).strip() for cell in column.tolist())
+    return np.array([float(cell) if NUMBER.fullmatch(cell) else np.nan for cell in cells])
+
+
+def read(path: Path) -> Frame:
+    """Read a Parquet file.
+
+    Raises
+    ------
+    DataError : the package is missing, or the file is damaged.
+    """
+    if find_spec("pyarrow") is None:
+        raise DataError(f"{path}: Parquet files need the package pyarrow: pip install pyarrow. Or write a .csv file.")
+    import pandas as pd
+
+    pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
+
+    try:
+        with pq.ParquetFile(path) as file:
+            check_bytes(
+                path, sum(file.metadata.row_group(k).total_byte_size for k in range(file.metadata.num_row_groups))
+            )
+            check_bytes(path, 8 * file.metadata.num_rows * file.metadata.num_columns)
+        frame = pd.read_parquet(path, engine="pyarrow", dtype_backend="numpy_nullable")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as a Parquet file ({error}).") from None
+    named = [name for name in frame.index.names if name is not None]
+    if named:
+        frame = frame.reset_index()[[*named, *frame.columns]]
+    frame.columns = [str(name).strip() for name in frame.columns]
+    if not frame.columns.is_unique:
+        doubled = frame.columns[frame.columns.duplicated()][0]
+        raise DataError(f"{path}: two columns are called {doubled!r}. Rename one.")
+    return Frame(frame)

@@ -1,0 +1,209 @@
+"""Cells as text: which words say that something is missing, and what classes, clients and groups are called."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import Column, listed, option
+
+# What programs write where there is nothing, in small letters: databases, spreadsheets, R, pandas, SAS, UCI, MATLAB, JavaScript.
+MISSING = {
+    *("", "-", "--", "---", "–", "—", ".", "..", "...", "?", "??", "*", "na", "n/a", "n.a.", "n.a", "<na>", "#n/a", "#n/a n/a", "#na"),
+    *("nan", "-nan", "+nan", "nan()", "nat", "null", "(null)", "<null>", "#null!", "none", "(none)", "<none>", "nil", r"\n", "undefined"),
+    *("1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind", "#value!", "#ref!", "#div/0!", "#name?", "#num!"),
+}  # fmt: skip
+FIRST = 3  # places in a sentence
+WHOLE = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII)  # a number as programs write floating-point ones
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
+EXACT = 2.0**53  # from which on neighbouring whole numbers are one floating-point number
+EXPONENT = re.compile(r"[+-]?\d+\.\d*[eE][+-]?\d{1,4}", re.ASCII)  # as programs write large floating-point numbers
+COMMAS = re.compile(r"[+-]?\d+(?:,\d+)?", re.ASCII)
+
+
+def missing(word: str) -> bool:
+    """Whether a cell says, in any capitals, that its value is missing."""
+    return word.strip().casefold() in MISSING
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a column is from: ``what``, as ``t.csv, column label``, and the place of row k, as ``line 3``."""
+
+    what: str
+    at: Callable[[int], str]
+
+    def places(self, rows: Sequence[int]) -> str:
+        """The first places, and how many more there are."""
+        more = len(rows) - FIRST
+        return ", ".join(self.at(k) for k in rows[:FIRST]) + (f" and {more:,} more" if more > 0 else "")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of every sample, what is wrong with them, and what should be known of them, in sentences."""
+
+    words: Column
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def settled(names: Names, notes: list[str]) -> Column:
+    """The names, after their notes were added to ``notes``.
+
+    Raises
+    ------
+    DataError : something is wrong with them.
+    """
+    if names.problems:
+        raise DataError(" ".join(names.problems))
+    notes += names.notes
+    return names.words
+
+
+def read_names(values: Iterable[Any], role: str, origin: Origin, not_missing: Sequence[str] = ()) -> Names:
+    """What clients or groups are called: text without blanks around it, one per sample, none of them missing.
+
+    Parameters
+    ----------
+    values : text, numbers, dates or what else tells them apart; ``None`` and NaN are missing.
+    role : ``"client"``, ``"group"`` or ``"label"``, for sentences.
+    origin : where they are from.
+    not_missing : words of :data:`MISSING` that are names here, such as NA for Namibia.
+    """
+    texts, codes = _texts(values)
+    return _named(texts, codes, [text.strip() for text in texts], role, origin, not_missing)
+
+
+def read_classes(values: Iterable[Any], origin: Origin, not_missing: Sequence[str] = ()) -> Names:
+    """What the classes are called: text, as of :func:`read_names`, and no measurements.
+
+    Where all labels are whole numbers that are written as floating-point ones, 1.0 as some programs write 1, they are the
+    whole numbers. All other text stays as it is: 007 is not 07, and no digit of a long code is lost.
+    """
+    texts, codes = _texts(values)
+    words = [text.strip() for text in texts]
+    there = [k for k, word in enumerate(words) if not missing(word) or word in not_missing]
+    if there and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in there):
+        for k in there:
+            words[k] = str(int(Decimal(words[k])))
+    return _named(texts, codes, words, "label", origin, not_missing)
+
+
+def _named(
+    texts: Sequence[str],
+    codes: NDArray[np.int64],
+    words: Sequence[str],
+    role: str,
+    origin: Origin,
+    not_missing: Sequence[str],
+) -> Names:
+    problems: list[str] = []
+    if lost := [k for k, word in enumerate(words) if missing(word) and word not in not_missing]:
+        rows = np.flatnonzero(np.isin(codes, lost)).tolist()
+        spelled = [words[k] for k in lost if words[k]]
+        what = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})" if spelled else ""
+        keep = f" If {spelled[0]} is a name: {option('not_missing', spelled[:1])}." if spelled else ""
+        problems.append(
+            f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
+            f"Fill it in, or remove the sample.{keep}"
+        )
+    if large := [k for k, text in enumerate(texts) if EXPONENT.fullmatch(text.strip()) and abs(float(text)) >= EXACT]:
+        rows = np.flatnonzero(np.isin(codes, large)).tolist()
+        problems.append(
+            f"{origin.what}: the {role} is the floating-point number {texts[large[0]].strip()} ({origin.places(rows)}), and of such "
+            "numbers neighbours are the same. Save names as whole numbers (int64) or as text."
+        )
+    if role == "label" and (measured := _measurements(words)):
+        rows = np.flatnonzero(np.isin(codes, measured)).tolist()
+        problems.append(
+            f"{origin.what}: the label is {words[measured[0]]} ({origin.places(rows)}), and labels are classes: words or whole "
+            "numbers. Divide measurements into classes first, such as low and high."
+        )
+    problems += _spellings(words, role, origin)
+    notes = [f"{origin.what}: {said}." for said in (*_merged(texts, words), *_alike(words))]
+    column = np.array(words, object)[codes] if len(words) else np.empty(0, object)
+    return Names(tuple(column.tolist()), tuple(problems), tuple(notes))
+
+
+def _merged(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
+    """Of different cells that are one name, the first few."""
+    same: dict[str, list[str]] = {}
+    for text, word in zip(texts, words, strict=True):
+        if word:
+            same.setdefault(word, []).append(text)
+    for word, spelled in [(word, spelled) for word, spelled in same.items() if len(spelled) > 1][:FIRST]:
+        yield f"{listed(map(repr, spelled))} are read as {word!r}"
+
+
+def _alike(words: Sequence[str]) -> Iterable[str]:
+    """Of names that are one number, or look the same, and are kept apart, the first few."""
+    same: dict[object, dict[str, None]] = {}
+    for word in words:
+        plain = unicodedata.normalize("NFKC", word)
+        key: object = Decimal(plain) if NUMBER.fullmatch(plain) else plain
+        same.setdefault(key, {})[word] = None
+    for spelled in [[*spelled] for spelled in same.values() if len(spelled) > 1][:FIRST]:
+        yield f"{listed(map(repr, spelled))} are kept apart, although they are one number or look the same"
+
+
+def _spellings(words: Sequence[str], role: str, origin: Origin) -> Iterable[str]:
+    """Of names that are whole numbers, once as such and once with a zero after the point."""
+    there = set(words)
+    for word in there:
+        short = re.sub(r"\.0*$", "", word)
+        if short != word and short in there and NUMBER.fullmatch(word):
+            yield (
+                f"{origin.what}: the {role} is {short} in some samples and {word} in others, which is one number. "
+                "Write it the same way everywhere."
+            )
+
+
+def _measurements(words: Sequence[str]) -> list[int]:
+    fractions = [k for k, word in enumerate(words) if NUMBER.fullmatch(word) and not _whole(word)]
+    if not fractions and all(COMMAS.fullmatch(word) for word in words):  # 0,5 as much of Europe writes it
+        fractions = [k for k, word in enumerate(words) if "," in word]
+    return fractions
+
+
+def _whole(word: str) -> bool:
+    number = Decimal(word)
+    return number == number.to_integral_value()
+
+
+def _texts(values: Iterable[Any]) -> tuple[list[str], NDArray[np.int64]]:
+    """The different cells as text, and for every sample which of them is its own."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biufM":
+        different, inverse = np.unique(values, return_inverse=True)
+        dates = values.dtype.kind == "M"
+        texts = np.datetime_as_string(different).tolist() if dates else [*map(_text, different)]
+        return texts, inverse.reshape(-1).astype(np.int64)
+    number: dict[str, int] = {}
+    cells = values.tolist() if isinstance(values, np.ndarray) else values
+    codes = np.fromiter((number.setdefault(_text(cell), len(number)) for cell in cells), np.int64)
+    return list(number), codes
+
+
+def _text(cell: Any) -> str:
+    """One cell as text; ``None`` is empty, and NaN a word for what is missing."""
+    if isinstance(cell, str):
+        return cell
+    if cell is None:
+        return ""
+    if isinstance(cell, bool | np.bool_):
+        return str(int(cell))
+    if isinstance(cell, bytes):
+        return cell.decode()
+    if isinstance(cell, np.floating):
+        limit = 2.0 ** (np.finfo(cell).nmant + 1)  # from which on whole numbers are not told apart
+        return f"{cell:e}" if np.isfinite(cell) and abs(cell) >= limit else repr(float(cell))
+    return f"{cell:e}" if isinstance(cell, float) and math.isfinite(cell) and abs(cell) >= EXACT else str(cell)
