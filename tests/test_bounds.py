@@ -104,7 +104,7 @@ def test_bounds_stand_last_and_in_no_verdict() -> None:
     assert [method["bound"] for method in document["methods"]] == ["", "", "lower", "upper"]
     assert [method["versus"] is None for method in document["methods"]] == [True, False, True, True]
     for leader in document["leaders"].values():
-        assert {leader["best"], *leader["versus"]} == {"fedavg", "fedprox(mu=1)"}
+        assert {leader["leading"], *leader["versus"]} == {"fedavg", "fedprox(mu=1)"}
     assert not {"standalone", "centralised"} & set(verdict(document).replace(",", " ").split())
     assert any("standalone is a lower bound" in note for note in document["notes"])
     assert any("centralised is an upper bound" in note for note in document["notes"])

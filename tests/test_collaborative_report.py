@@ -17,6 +17,7 @@ from equipoise.federation.history import History
 from equipoise.metrics.columns import COLLABORATION, placed
 from equipoise.report import comparison, draw_all, drawing, figures, latex, markdown, render, rich_table, verdict
 from equipoise.report.layout import Grid, sheets
+from equipoise.report.sentences import evidence
 from test_report import Page, made_up
 
 N = 6
@@ -133,7 +134,7 @@ def test_differences_are_paired_by_seed() -> None:
     versus = of(found, "fedsac")["versus"]
     assert versus["max"]["difference"] == pytest.approx(np.mean(tops[0]) - np.mean(tops[1]))
     assert versus["max"]["p"] == pytest.approx(stats.ttest_rel(*tops).pvalue)
-    assert versus["fairness"] == dict.fromkeys(("difference", "ci95", "low", "high", "p"))
+    assert versus["fairness"] == dict.fromkeys(("difference", "ci95", "low", "high", "p", "holm")) | {"family": 1}
     assert of(found, "fedavg")["versus"] is None
     assert f"max {versus['max']['difference']:+.2f}" in markdown(found)
 
@@ -194,7 +195,7 @@ def test_every_table_holds_the_numbers(seeds: int) -> None:
                 if cell["mean"] is not None and not (key == "bcf" and method["satisfied"]):
                     number = f"{abs(cell['mean']):.{digits}f}"
                     assert number in text
-                    assert seeds == 1 or f"{cell['std']:.{digits}f}" in text
+                    assert seeds == 1 or f"{cell['ci95']:.{digits}f}" in text
     assert latex(found).count("{") == latex(found).count("}")
     assert re.search(r"fedavg & -- & -- &", latex(found))
     assert re.search(r"\| fedavg \| – \| – \|", markdown(found))
@@ -268,14 +269,16 @@ def test_verdict() -> None:
     text = verdict(found)
     assert "What clients get follows what they contribute best with fedsac: fairness 100.00 of 100" in text
     top = of(found, "fedsac")["max"]["mean"]
-    assert f"with {top:.2f}\u00a0% for the best client, against fedavg+finetune" in text
-    assert "standalone (" not in text.split("best with fedsac")[1]
+    assert f"with {top:.2f}\u00a0% for the best client." in text
+    (below,) = (line for line in evidence(found) if line.startswith("Rewards"))
+    assert "fedsac; told apart from fedavg+finetune (" in below
+    assert "standalone" not in below
     one = verdict(comparison(several(1)))
-    assert "Fairness of contribution and reward, of 100: fedavg+finetune" in one
+    assert "Fairness of contribution and reward: fedavg+finetune" in one
     assert "best with" not in one
     assert "contribute" not in verdict(comparison([made_up(), made_up("afl")]))
     assert "contribut" not in verdict(comparison([made("fedavg", follow=0.0)]))
-    assert "Fairness of contribution and reward, of 100: fedsac 100.00" in verdict(comparison([made("fedsac")]))
+    assert "Fairness of contribution and reward: fedsac 100.00 of 100" in verdict(comparison([made("fedsac")]))
 
 
 # the figures
@@ -332,8 +335,8 @@ def test_plane_has_a_point_per_method() -> None:
         point, _, (across, along) = container
         method = of(found, label)
         assert point.get_xydata()[0] == pytest.approx([method["fairness"]["mean"], method["max"]["mean"]])
-        assert np.ptp(across.get_segments()[0][:, 0]) == pytest.approx(2 * method["fairness"]["std"])
-        assert np.ptp(along.get_segments()[0][:, 1]) == pytest.approx(2 * method["max"]["std"])
+        assert np.ptp(across.get_segments()[0][:, 0]) == pytest.approx(2 * method["fairness"]["ci95"])
+        assert np.ptp(along.get_segments()[0][:, 1]) == pytest.approx(2 * method["max"]["ci95"])
     (line,) = [line for line in axes.lines if line.get_label() == "fedavg"]
     assert line.get_ydata() == pytest.approx([of(found, "fedavg")["max"]["mean"]] * 2)
     assert axes.get_xlim()[1] <= 104
@@ -419,7 +422,10 @@ def test_page_shows_all_of_it() -> None:
     assert "Collaborative fairness" in page.text
     for name in NEW:
         assert f'id="caption-{name}"' in html
-    assert "up and right is better. Crosses: standard deviation over seeds. Dashed: methods whose" in page.text
+    assert (
+        "up and right is better. Crosses: 95\u00a0% intervals over the seeds (Student's t). Dashed: methods whose"
+        in page.text
+    )
     assert "Dashed: methods whose" not in Page(render([made("fedsac")])).text
     differences = [t for t in page.tables if t[0] == ["Method", "fairness", "max", "mean"]]
     assert [row[0] for row in differences[0][1:]] == ["standalone", "fedavg+finetune", "fedsac"]

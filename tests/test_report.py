@@ -31,6 +31,7 @@ from equipoise.report import (
     write,
 )
 from equipoise.report.formatting import lines
+from equipoise.report.sentences import evidence
 
 pytestmark = pytest.mark.drawn
 
@@ -220,8 +221,8 @@ def test_best_values_are_bold():
     found = comparison(several(1))
     rows = [line.split(" | ") for line in markdown(found).splitlines() if line.startswith("| ")]
     assert all("**" not in cell for row in rows[:3] for cell in row)
-    assert all(re.fullmatch(r"\*\*[\d.]+\*\*( \|)?", cell) for cell in rows[3][1:])
-    assert latex(found).count(r"\textbf{") == 6
+    assert ["**" in cell for cell in rows[3]] == [False] * 4 + [True] * 3  # a group's own column is not tested
+    assert latex(found).count(r"\textbf{") == 3
 
 
 def test_one_method_has_nothing_in_bold():
@@ -357,17 +358,17 @@ def test_every_measure_has_a_table(groups, seeds):
         for name, title in AREAS.items():
             assert title in " ".join(text.split())
             for method in found["measures"][name]["methods"]:
-                for cell in (*method["pooled"]["groups"].values(), method["pooled"]["avg"]):
+                for cell in (*method["groups"].values(), method["avg"]):
                     assert f"{cell['mean']:.2f}" in text
-                    assert f"{cell['std']:.2f}" in text
+                    assert seeds == 1 or f"{cell['ci95']:.2f}" in text
     assert latex(found).count(r"\begin{table}") == markdown(found).count("|---|") == 4
     assert latex(found).count("{") == latex(found).count("}")
     for width in (80, 100):
         text = shown(rich_table(found), width)
         assert "…" not in text
         assert all(len(line) <= width for line in text.splitlines())
-        sentence = "standard deviation (ddof 0) over these rounds"
-        assert " ".join(text.split()).count(sentence) == 1  # said once for all tables
+        sentence = "±: half of the 95 % interval over 3 seeds (Student's t)."
+        assert " ".join(text.split()).count(sentence) == (seeds == 3)  # said once for all tables
 
 
 def test_the_spread_over_clients_is_shown_where_their_groups_are_known():
@@ -431,27 +432,32 @@ def test_verdict_names_the_fairest_and_quotes_the_test():
     assert text.startswith("fedproto+fedheal is the fairest: its accuracy varies least over 3 groups")
     assert "fedproto+fedheal serves the worst group best" in text
     assert "fedproto+fedheal is the most accurate" in text
-    assert text.count(", p < .001)") == 6
+    assert "[" not in text
     assert "one seed" not in text
+    below = " ".join(evidence(found))
+    assert below.count(", Holm p < .001)") == 6
     versus = found["leaders"]["std"]["versus"]["fedavg"]
     low, high = (f"{versus[end]:+.2f}".replace("-", "−") for end in ("low", "high"))
-    assert f"[{low}, {high}]" in text
+    assert f"[{low}, {high}]" in below
 
 
 def test_verdict_of_one_seed_has_intervals_over_the_test_samples():
     for histories in (several(1), [made_up()]):
         text = verdict(comparison(histories))
         assert "one seed proves nothing" in text
-        assert " p " not in text
-        assert re.search(r"\[−?\d+\.\d\d, −?\d+\.\d\d\]", text)
+        below = " ".join(evidence(comparison(histories)))
+        assert " p " not in below
+        assert re.search(r"\[[−+]?\d+\.\d\d, [−+]?\d+\.\d\d\]", below)
     assert verdict(comparison(several(1))).startswith("With this seed, fedproto+fedheal is the fairest")
 
 
 def test_verdict_names_no_winner_where_methods_cannot_be_told_apart():
     same = [made_up(), made_up("afl", lift=0.002)]
     text = verdict(comparison(same))
-    assert text.startswith("No method is shown to be the fairest: the accuracy of")
-    for claim in (" is the fairest", "serves the worst group best,", " is the most accurate"):
+    assert text.startswith(
+        "Neither method is shown to be the fairest, the best for the worst group or the most accurate."
+    )
+    for claim in (" is the fairest", "serves the worst group best", " is the most accurate"):
         assert claim not in text
 
 
@@ -462,9 +468,9 @@ def test_verdict_says_when_a_difference_may_be_chance():
         for m, accuracies in noise.items()
         for s, a in enumerate(accuracies)
     ]
-    text = verdict(comparison(histories[::-1]))
-    assert "No method is shown to be the fairest: the accuracy of fedavg" in text
-    assert "p .919, more than 1000 seeds)" in text
+    found = comparison(histories[::-1])
+    assert "Neither method is shown to be the fairest" in verdict(found)
+    assert "p .919, more than 1000 seeds)" in " ".join(evidence(found))
 
 
 def test_verdict_of_two_seeds_asks_for_more():
@@ -479,7 +485,8 @@ def test_verdict_of_one_group_does_not_speak_of_fairness():
     text = verdict(comparison(runs))
     assert "b is the most accurate" in text
     assert "fair" not in text
-    assert "b reaches 60.00\u00a0% [" in verdict(comparison(runs[1:]))
+    assert "b reaches 60.00\u00a0% on all." in verdict(comparison(runs[1:]))
+    assert evidence(comparison(runs[1:]))[0].startswith("b, AVG: 60.00 [")
 
 
 def test_verdict_without_an_evaluation():
@@ -805,7 +812,7 @@ def test_page_holds_the_numbers():
     for row, method in zip(table[1:], found["methods"], strict=True):
         assert row[0] == method["method"]
         cells = [method["avg"], method["std"], method["worst"], *method["groups"].values()]
-        assert row[1:] == [f"{cell['mean']:.2f} ±{cell['std']:.2f}" for cell in cells]
+        assert row[1:] == [f"{cell['mean']:.2f} ±{cell['ci95']:.2f}" for cell in cells]
     exported, tested = page.tables[1:3]
     assert exported[0] == table[0]
     last = [100 * run.group_table()[1][-1].mean() for run in histories if run.label == "fedavg"]
@@ -849,7 +856,9 @@ def test_page_follows_the_colours_of_the_reader(html):
 def test_page_of_one_seed(html):
     page = Page(html)
     assert "one seed proves nothing" in page.text
-    assert "±" not in "".join(cell for row in page.tables[0] for cell in row)
+    (ends, *_), shown = comparison(several(1))["methods"][0]["intervals"]["groups"], page.tables[0][1][4]
+    assert shown.endswith(f" ±{(ends[1] - ends[0]) / 2:.2f}")
+    assert "±: half of the 95\u00a0% interval over the test samples of this one seed." in page.text
     assert "Difference to" not in page.text
 
 

@@ -23,11 +23,12 @@ from equipoise.metrics import MEASURES, holm, spread
 from equipoise.metrics.columns import COLLABORATION, GROUPS, INDICES, PARITY, Column
 from equipoise.metrics.groups import class_counts
 from equipoise.metrics.performance import last_rounds
-from equipoise.report import booktabs, comparison, figures, render, verdict
+from equipoise.metrics.statistics import half_interval
+from equipoise.report import booktabs, comparison, figures, render
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
 from equipoise.report.provenance import commands, environment
-from equipoise.report.sentences import limits
+from equipoise.report.sentences import evidence, limits
 from equipoise.report.terms import TERMS, anchor, hint, typeset
 from equipoise.runs.configuration import RunConfig, called
 from test_collaborative_report import made as collaborator
@@ -71,7 +72,7 @@ def test_every_index_of_spread_is_in_a_table_of_the_clients() -> None:
             column = next(column for column in INDICES if column.title == title)
             values = [one[column.key].value for one in found]
             assert cell.mean == f"{np.mean(values):.{column.digits}f}"
-            assert cell.std == f"{np.std(values, ddof=1):.{column.digits}f}"
+            assert cell.half == f"{half_interval(values):.{column.digits}f}"
 
 
 def test_groups_have_the_same_indices() -> None:
@@ -133,9 +134,9 @@ def test_a_single_test_needs_no_correction() -> None:
 
 def test_the_verdict_quotes_corrected_p_values_of_several_methods() -> None:
     many, two = comparison(several(3)), comparison([h for h in several(3) if h.label != "afl"])
-    assert "p by Holm" in verdict(many)
-    assert "Holm" not in verdict(two)
-    assert ", p < .001)" in verdict(two)
+    assert "p by Holm, corrected for the 3 differences of a column" in evidence(many)[-1]
+    assert not any("Holm" in text for text in evidence(two))
+    assert ", p < .001)" in " ".join(evidence(two))
 
 
 # traffic
@@ -214,7 +215,7 @@ def test_environment_of_a_run_directory(tmp_path: Path) -> None:
         ' "cores": 2, "threads": 1}], "git": "0123456789abcdef", "data": {"sha256": "ff", "clients": {"a": [1, 2]}}}'
     )
     run = History.from_run(tmp_path)
-    assert run.meta["data"] == {"sha256": "ff"}
+    assert run.meta["data"].keys() == {"sha256", "rows"}
     assert environment([run]) == [
         ("torch", "2.9"),
         ("system", "Linux aarch64"),

@@ -105,12 +105,12 @@ def main() -> NoReturn:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(
-            f"{where}{error.strerror or error}. Complete results are kept; correct this, then give the same command again.",
+            f"{where}{error.strerror or error}. Complete results are kept; correct this, then give the same command again.{_noted(error)}",
             1,
             debug,
         )
     except (ValueError, TypeError, ImportError) as error:  # of an import: an extra that is not installed
-        _fail(str(error), 2, debug)
+        _fail(f"{error}{_noted(error)}", 2, debug)
     except MemoryError as error:
         _fail(_full(arguments, error), 1, debug)
     except Stopped as stop:
@@ -121,7 +121,8 @@ def main() -> NoReturn:
             error
         ):  # PyTorch's, of any device
             _fail(_full(arguments, error), 1, debug)
-        _fail(f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where.", 1, debug)
+        defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
+        _fail(f"{defect}{_noted(error)}", 1, debug)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -129,13 +130,17 @@ def main() -> NoReturn:
     raise SystemExit(0)
 
 
+def _noted(error: BaseException) -> str:
+    """What was noted about an error on its way, a sentence each behind a blank."""
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+
+
 def _full(arguments: Sequence[str], error: BaseException) -> str:
     """What was being done when the memory was full, and what takes less."""
     doing = next((a for a in arguments if not a.startswith("-")), "")
     asked = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-    notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
     return (
-        f"equipoise {doing} needs more memory than there is{f' ({asked})' if asked else ''}.{notes} Take less at a time: fewer "
+        f"equipoise {doing} needs more memory than there is{f' ({asked})' if asked else ''}.{_noted(error)} Take less at a time: fewer "
         "--jobs or --workers, a smaller --participation or --batch-size, smaller images (--set size=32), a smaller network. "
         "equipoise run --dry-run says what a run takes. Complete results are kept."
     )

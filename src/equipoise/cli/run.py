@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -191,8 +194,10 @@ def _show_results(
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
 
-    compared = Comparison.of(histories)
-    written = write(compared, directory / "report.html", figures=figures) if report else None
+    with shown_again(directory):
+        compared = Comparison.of(histories)
+        written = write(compared, directory / "report.html", figures=figures) if report else None
+        table = None if json_ else rich_table(compared, out.width, details)
     if json_:
         print_json(compared.document)
         return
@@ -203,8 +208,19 @@ def _show_results(
             out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)
         if (there := history.attendance) is not None:
             out.print(escape(_who_trained(history, there)), highlight=False)
-    out.print(rich_table(compared, out.width, details))
+    out.print(table)
     out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def shown_again(directory: Path) -> Iterator[None]:
+    """Note on an error how the results of finished runs are shown again."""
+    try:
+        yield
+    except Exception as error:
+        command = shlex.join(["equipoise", "report", str(directory), "--output", str(directory / "report.html")])
+        error.add_note(f"The training is complete and kept in {directory}: `{command}` makes the report again.")
+        raise
 
 
 def _show_forecast(forecast: Forecast, json_: bool) -> None:

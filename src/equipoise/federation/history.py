@@ -1,5 +1,7 @@
 """What a run measured, round by round, and the numbers that summarise it."""
 
+import hashlib
+import json
 import math
 import os
 import tomllib
@@ -52,6 +54,7 @@ ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sa
 _META = (
     "method",
     "label",
+    "first",
     "scenario",
     "seed",
     "rounds",
@@ -122,7 +125,7 @@ class History:
         - `"units"`: where clients hold parts of the model, `{"held": [[hidden units of each group] per client]}`, and in
           rounds in which they changed `"bits"`: per client the hexadecimal digits of `numpy.packbits` over all units.
     meta
-        `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"scenario"`, `"seed"`,
+        `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"first"` (hash of the first model), `"scenario"`, `"seed"`,
         `"rounds"` (how many were planned), `"select"` (which round's model is exported, `"last"` or `"best-validation"`),
         `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
         recorded), `"classes"` (their names), `"positive"` (the name of the class that rates are about, where it was said),
@@ -133,7 +136,7 @@ class History:
         (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on), `"unfinished"` (stops of a server),
         `"hostile"` (`{"attack", "scale", "clients": [ids]}`, who attacks), `"holdings"` (who has what, see
         `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's files) and `"data"` (about the
-        samples, with their `"sha256"`) as in a manifest, `"config"`.
+        samples, with their `"sha256"`, and `"rows"`, a hash of which went where) as in a manifest, `"config"`.
 
     Raises
     ------
@@ -568,7 +571,10 @@ def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:
     # of these the manifest has what was measured, the configuration only the request
     merged = known | config | {key: known.get(key) for key in ("contribution", "units", "data")}
     if isinstance(merged["data"], dict):  # which sample went to which client is in the manifest only
+        rows = [merged["data"].get(key) for key in ROWS]
         merged["data"] = {key: value for key, value in merged["data"].items() if key not in ROWS}
+        if any(rows):
+            merged["data"]["rows"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     meta = {key: merged[key] for key in _META if merged.get(key) is not None}
     for key in ("method", "scenario"):
         if isinstance(meta.get(key), dict):  # a table [scenario] with a name and options

@@ -64,6 +64,22 @@ def summary_over_seeds(values: ArrayLike) -> Summary:
     return Summary(float(v.mean()) if v.size else math.nan, *_std_and_ci95(v), v.size)
 
 
+def half_interval(values: ArrayLike) -> NDArray[np.float64]:
+    """Half of the 95 % interval over seeds of one or many numbers, `t_{0.975, n-1} std / sqrt(n)`, as in `summary_over_seeds`.
+
+    Parameters
+    ----------
+    values : a row per seed, n >= 2; shape [n, ...].
+    """
+    from scipy.special import stdtrit
+
+    v = np.asarray(values, dtype=np.float64)
+    half: NDArray[np.float64] = np.asarray(
+        float(stdtrit(len(v) - 1, 0.975)) * v.std(axis=0, ddof=1) / math.sqrt(len(v))
+    )
+    return half
+
+
 def paired(a: ArrayLike, b: ArrayLike) -> Paired:
     """Paired t-test of two methods that ran with the same seeds.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
 from equipoise.report.figures import density_of
@@ -57,8 +58,8 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     The shift loss belongs to the local training, so methods that differ on the server only share a line there. The last
     panel is the loss of the global model: where aggregation makes the loss smaller, a smaller term is no gain.
 
-    Lines with hollow marks have margin control. Means over the last measured rounds and the seeds; bands are the standard
-    deviation over seeds (ddof 1).
+    Lines with hollow marks have margin control. Means over the last measured rounds and the seeds; bands are 95 %
+    intervals over seeds.
 
     Parameters
     ----------
@@ -97,8 +98,8 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
                 label=drawing.plain(method),
             )
             if min(map(len, found)) > 1:
-                std = np.array([v.std(ddof=1) for v in found])
-                axes.fill_between(known, mean - std, mean + std, color=drawing.color(i), alpha=0.15, linewidth=0)
+                half = np.array([half_interval(v) for v in found])
+                axes.fill_between(known, mean - half, mean + half, color=drawing.color(i), alpha=0.15, linewidth=0)
         axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

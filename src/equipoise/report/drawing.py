@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.metrics.statistics import half_interval
 from equipoise.report.formatting import lines
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def save(
 
 
 def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
-    """A method's mean over its seeds, with crosses of one std (ddof 1) if there are several.
+    """A method's mean over its seeds, with crosses of 95 % intervals over them if there are several.
 
     Parameters
     ----------
@@ -69,8 +70,8 @@ def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
     axes.errorbar(
         x.mean(),
         y.mean(),
-        xerr=x.std(ddof=1) if several else None,
-        yerr=y.std(ddof=1) if several else None,
+        xerr=half_interval(x) if several else None,
+        yerr=half_interval(y) if several else None,
         color=color(i),
         linestyle="",
         marker=MARKERS[i % len(MARKERS)],

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.performance import last_rounds
+from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
@@ -102,7 +103,7 @@ def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector
 def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Average accuracy against its STD over the groups, one point per method: up and to the left is better.
 
-    Crosses are the std (ddof 1) over seeds.
+    Crosses are 95 % intervals over seeds.
 
     Parameters
     ----------
@@ -170,7 +171,7 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
 
 
 def convergence(histories: Sequence[History] | Comparison) -> Figure:
-    """Average and worst group over the rounds, one line per method; bands are the std (ddof 1) over seeds.
+    """Average and worst group over the rounds, one line per method; bands are 95 % intervals over seeds.
 
     Raises
     ------
@@ -199,9 +200,11 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
             if len(rounds) == 1:
                 axes.plot(rounds, mean, color=drawing.color(i), marker="o", markersize=3)
             if len(values) > 1:
-                std = values.std(axis=0, ddof=1)
-                low, high = ((mean + sign * std).clip(0, 100) for sign in (-1, 1))
+                half = half_interval(values)
+                low, high = ((mean + sign * half).clip(0, 100) for sign in (-1, 1))
                 axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0), min(high, 100))
         axes.set_ylabel(name, size=8, color=INK)
     panels[-1].set_xlabel("round", size=8, color=INK)
     drawing.whole_numbers(panels[-1])
@@ -616,7 +619,7 @@ def contributions(histories: Sequence[History] | Comparison) -> Figure:
 def plane(histories: Sequence[History] | Comparison) -> Figure:
     """Collaborative fairness against the accuracy of the best client: Fig. 3 of FedSAC; one point per method.
 
-    Crosses are the std (ddof 1) over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
+    Crosses are 95 % intervals over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
 
     Parameters
     ----------
@@ -998,8 +1001,7 @@ PLOTS: Final = {
         spread,
         _any(_clients_differ),
         "Clients from worst to best",
-        "Accuracy of the model each client predicts with, clients sorted from worst to best, on the test set of "
-        "the client's own group.",
+        "Accuracy of the model each client predicts with, clients sorted from worst to best, each tested on {tested}.",
     ),
     "presence": Plot(
         presence,

@@ -34,23 +34,23 @@ def p_value(p: float) -> str:
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1.000"
 
 
-def difference(found: Mapping[str, float | None], corrected: float | None = None) -> str:
+def difference(found: Mapping[str, float | None]) -> str:
     """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
-    found : one entry of `versus`: `{"difference", "low", "high", "p"}`.
-    corrected : the p-value to quote instead, corrected for the number of methods by Holm.
+    found : one entry of `versus`: `{"difference", "low", "high", "p", "holm", "family"}`; of a family of several the p-value by Holm
+        is quoted.
     """
-    mean, low, high = (found.get(key) for key in ("difference", "low", "high"))
+    mean, low, high, p = (found.get(key) for key in ("difference", "low", "high", "p"))
     if mean is None or low is None or high is None:
         return ""
     text = f"{number(mean, sign=True)} [{number(low, sign=True)}, {number(high, sign=True)}]"
-    quoted = found["p"] if corrected is None else corrected
-    if quoted is None or math.isnan(quoted):
+    corrected = found["holm"] if p is not None and (found["family"] or 0) > 1 else None
+    quoted = p if corrected is None else corrected
+    if quoted is None:
         return text
-    p = "p<.001" if quoted < 0.001 else f"p={p_value(quoted)}"
-    return f"{text}, {p if corrected is None else f'Holm {p}'}"
+    return f"{text}, {'Holm ' if corrected is not None else ''}{'p<.001' if quoted < 0.001 else f'p={p_value(quoted)}'}"
 
 
 def size(n: float) -> str:

@@ -33,7 +33,7 @@ from equipoise.report.layout import (
     who_was_there,
 )
 from equipoise.report.notes import listed
-from equipoise.report.sentences import limits, verdict, when
+from equipoise.report.sentences import evidence, limits, tested_on, verdict, when
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
 from equipoise.system.files import write_atomically
@@ -111,6 +111,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         title=_title(found),
         facts=_facts(found),
         verdict=verdict(found),
+        evidence=evidence(found),
         notes=found["notes"],
         limits=limits(found),
         measured=[(_statistics_first(sheet), _below(sheet)) for sheet in measured],
@@ -175,7 +176,7 @@ def _below(sheet: Sheet) -> str:
     explained = [text for text in sheet.explanations if text not in deviation]
     bold = any(cell.best for _, cells in sheet.grid.rows for cell in cells)
     best = [
-        "In bold: the best value of a column, with those that cannot be told apart from it where that is tested."
+        "In bold: the best of a column and those that cannot be told apart from it, where a test tells methods apart."
     ] * bold
     notes = sheet.notes if sheet.name != "accuracy" else ()  # those of the accuracy are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *notes])
@@ -212,6 +213,7 @@ def _parts(found: Comparison) -> dict[str, Any]:
     several = any(len(method["seeds"]) > 1 for method in found["methods"])
     collaborating = (found["collaboration"] or {}).get("methods", ())
     undefined = any(method["fairness"]["mean"] is None for method in collaborating)
+    over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
     kept = [
         f"{label} {100 * sum(shares) / len(shares):.0f}\u00a0%"
         for label, seeds in found.runs.items()
@@ -220,10 +222,11 @@ def _parts(found: Comparison) -> dict[str, Any]:
     return {
         "when": when(found),
         "first": found["methods"][0]["method"],
+        "tested": tested_on(found.histories),
         "whiskers": _whiskers(found),
-        "crosses": " Crosses: standard deviation over seeds." if several else "",
+        "crosses": f" Crosses: {over_seeds}." if several else "",
         "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",
-        "bands": " Bands: standard deviation over seeds." if several else "",
+        "bands": f" Bands: {over_seeds}." if several else "",
         "training": " Below: loss in training, mean over the clients that took part, and its range over clients and seeds."
         if any(record.get("losses") for history in found.histories for record in history.records)
         else "",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,7 +14,6 @@ from equipoise.metrics.attendance import ATTENDANCE
 from equipoise.metrics.columns import COLLABORATION, INDICES, PARITY, Column, placed, spread
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds
-from equipoise.metrics.statistics import holm
 from equipoise.report import sentences
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, size
 from equipoise.report.sites import at_sites
@@ -45,21 +43,21 @@ FAILED: Final = " †"  # behind the name of a method whose training diverged, o
 
 
 class Cell(NamedTuple):
-    """One entry of a table: mean and std over seeds, the difference to the first method, whether it is the best.
+    """One entry of a table: a number, half of its 95 % interval, the difference to the first method, whether it is the best.
 
     `interval` are the ends of the 95 % interval of the difference, where it has one.
     """
 
     mean: str
-    std: str = ""
+    half: str = ""
     difference: str = ""
     best: bool = False
     interval: tuple[str, str] | None = None
 
     @property
     def text(self) -> str:
-        """Mean and std in one line."""
-        return f"{self.mean} ±{self.std}" if self.std else self.mean
+        """Number and half of its interval in one line."""
+        return f"{self.mean} ±{self.half}" if self.half else self.mean
 
 
 class Grid(NamedTuple):
@@ -138,7 +136,7 @@ class PairedTests(NamedTuple):
 
     @property
     def corrected(self) -> bool:
-        """Whether any p-value is corrected for the number of methods."""
+        """Whether any p-value is corrected for the number of differences."""
         return any(test.holm for _, cells in self.rows for test in cells if test)
 
 
@@ -149,7 +147,7 @@ def sheets(comparison: Numbers) -> list[Sheet]:
         grid = lay_out(found["methods"], placed(COLLABORATION), leaders=found["leaders"])
         where = grid.titles.index("BCF")
         rows = [
-            (name, (*cells[:where], cells[where]._replace(mean="yes", std=""), *cells[where + 1 :]))
+            (name, (*cells[:where], cells[where]._replace(mean="yes", half=""), *cells[where + 1 :]))
             if method["satisfied"]
             else (name, cells)
             for method, (name, cells) in zip(found["methods"], grid.rows, strict=True)
@@ -175,13 +173,13 @@ def sheets(comparison: Numbers) -> list[Sheet]:
                 name="group-fairness",
                 heading="Group fairness",
                 caption=sentences.parity_caption(comparison),
-                grid=lay_out(found["methods"], placed(PARITY)),
+                grid=lay_out(found["methods"], placed(PARITY), leaders=found["leaders"]),
                 explanations=sentences.parity_legend(comparison),
                 narrow=True,
             )
         )
     for k, (name, found) in enumerate(comparison["own_measures"].items(), start=1):
-        columns = [column for column in OWN if column.key in found["methods"][0]]
+        columns = _had(found["methods"], OWN)
         worst = (
             f"worst: that of the worst group, {found['better']} is better"
             if found["better"]
@@ -216,7 +214,7 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     """The exported model, or the mean over rounds, whichever the first table does not show; `None` if they are the same."""
     if not (found := comparison["other_rounds"]):
         return None
-    parity = [column for column in placed(PARITY) if column.key in found["methods"][0]]
+    parity = _had(found["methods"], placed(PARITY))
     exported = found["averaged"] == 1
     heading = "The exported model" if exported else "Mean over the last rounds"
     text = (
@@ -227,10 +225,7 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     )
     text += _marked(found["methods"])
     columns = [column for column in columns_of(comparison) if column.key != "client_std"] + parity
-    grid = lay_out(found["methods"], columns, list(found["methods"][0]["groups"]))
-    grid = Grid(
-        grid.titles, tuple((name, tuple(cell._replace(best=False) for cell in cells)) for name, cells in grid.rows)
-    )
+    grid = lay_out(found["methods"], columns, _groups(found["methods"]))
     return Sheet("other-rounds", heading, f"{heading}: accuracy in percent.", grid, [text], totals=len(columns))
 
 
@@ -295,8 +290,8 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
             "clients-level",
             "Level and distance over the clients",
             lay_out(methods, [*level, *distance]),
-            "Every client is tested with the model it predicts with, on the test set of its own group; clients of one group "
-            "share it. In percent; the variance in percent².",
+            f"Every client is tested with the model it predicts with, on {sentences.tested_on(found.histories)}. In percent; the variance "
+            "in percent².",
         ),
         _block(
             "clients-evenness",
@@ -325,7 +320,8 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
         rows.append((called, tuple(_cell(column[m]) for column in columns)))
-    text = "Accuracy in percent of the model that each client predicts with, on the test set of its group."
+    tested = sentences.tested_on(found.histories)
+    text = f"Accuracy in percent of the model that each client predicts with, on {tested}."
     return _block("every-client", "Every client", Grid(tuple(runs), tuple(rows)), text, head="Client")
 
 
@@ -408,7 +404,7 @@ def every_site(comparison: Comparison) -> Sheet | None:
 
 
 def paired_tests(comparison: Numbers) -> list[PairedTests]:
-    """Paired tests against the first method, a table per measure, with p-values corrected for the number of methods."""
+    """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
     found = [
         _paired_tests(f"tests-{one['measure'].replace('_', '-')}", one["title"], one["methods"], columns_of(one))
         for one in tables(comparison)
@@ -437,29 +433,39 @@ def tested(tests: PairedTests, first: str) -> Sheet:
     )
 
 
+def _had(methods: Sequence[Numbers], columns: Sequence[Column]) -> list[Column]:
+    """The columns of which some method has a number; of the others it is not known."""
+    return [column for column in columns if any(column.key in method for method in methods)]
+
+
+def _groups(methods: Sequence[Numbers]) -> list[str]:
+    """The groups of all methods, in the order of their first appearance."""
+    return list(dict.fromkeys(group for method in methods for group in method["groups"]))
+
+
+UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a number that a method does not have
+
+
 def lay_out(
     methods: Sequence[Numbers],
     columns: Sequence[Column],
     groups: Sequence[str] = (),
-    root: str | None = None,
     leaders: Mapping[str, Numbers] | None = None,
 ) -> Grid:
-    """Numbers over seeds as a table, a row per method.
+    """Numbers over seeds as a table, a row per method; a dash where a method does not have a number.
 
     Parameters
     ----------
-    methods : with their `method`, and under the key of each column `{"mean", "std"}`.
+    methods : with their `method`, and under the key of each column `{"mean", "ci95"}`.
     columns : what to show.
     groups : whose values are to the left of the columns.
-    root : the key of the numbers in a method; None if they are in the method itself.
-    leaders : by key of a column, the best method and those that cannot be told apart from it: they are marked as best, unless
-        that is all of them. In a column without, the best mean is marked. Methods that failed, and bounds, never are.
+    leaders : by key of a column, the leading method and those that cannot be told apart from it: they are marked as best, unless
+        that is all of them. In a column without, which is not tested, nothing is marked.
     """
-    numbers = [method if root is None else method[root] for method in methods]
-    found = [(group, list(_cells(methods, [of["groups"][group] for of in numbers], _GROUP))) for group in groups]
+    found = [(group, [_group(method, group) for method in methods]) for group in groups]
     for column in columns:
         leader = (leaders or {}).get(column.key)
-        found.append((column.title, list(_cells(methods, [of[column.key] for of in numbers], column, leader))))
+        found.append((column.title, [_statistic(method, column, leader) for method in methods]))
     rows = zip(*(cells for _, cells in found), strict=True) if found else [()] * len(methods)
     return Grid(
         tuple(title for title, _ in found),
@@ -470,58 +476,52 @@ def lay_out(
     )
 
 
-_GROUP: Final = Column("", "", float, "higher", tested=False)  # the value of one group
+def _group(method: Numbers, group: str) -> Cell:
+    """The value of a group; in brackets that of its last test, where it was not tested in all of the averaged rounds."""
+    of = method["groups"].get(group, UNKNOWN)
+    if of["mean"] is None:
+        before = [one["accuracy"] for one in method.get("untested", ()) if one["group"] == group]
+        known = [accuracy for accuracy in before if accuracy is not None]
+        return Cell(f"({number(float(np.mean(known)))})" if known and len(known) == len(before) else UNDEFINED)
+    ends = (method.get("intervals") or {}).get("groups")
+    return Cell(number(of["mean"]), _half(of, ends and ends[[*method["groups"]].index(group)]))
 
 
-def _cells(
-    methods: Sequence[Numbers], numbers: Sequence[OverSeeds], column: Column, leader: Numbers | None = None
-) -> Iterator[Cell]:
-    means = [number(of["mean"], column.digits) for of in numbers]
-    judged = [
-        bool(column.better)
-        and mean != UNDEFINED
-        and not (column.rewards and method["alone"])
-        and not method.get("failed")
-        and not method.get("bound")
-        for method, mean in zip(methods, means, strict=True)
-    ]
-    known = {mean: float(mean.replace("−", "-")) for mean, counts in zip(means, judged, strict=True) if counts}
-    top = (max if column.better == "higher" else min)(known.values(), default=math.nan)
-    tied = [] if leader is None else leader["tied"]
-    none = leader is not None and len(tied) == len(leader["versus"])  # no method is better than another
-    against = [(method.get("versus") or {}).get(column.key) if column.tested else None for method in methods]
-    family = [one["p"] for one in against if one and one["p"] is not None]
-    corrected = iter(holm(family).tolist() if len(family) > 1 else family)
-    for method, mean, of, counts, one in zip(methods, means, numbers, judged, against, strict=True):
-        p = next(corrected) if one and one["p"] is not None else None
-        best = counts and len(known) > 1 and known[mean] == top
-        yield Cell(
-            mean,
-            "" if of["std"] is None else number(of["std"], column.digits),
-            difference(one, p if len(family) > 1 else None) if one else "",
-            not none and (best or (counts and method["method"] in tied)),
-            (number(one["low"], sign=True), number(one["high"], sign=True)) if one and one["low"] is not None else None,
-        )
+def _half(of: OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
+    """Half of the 95 % interval: over seeds, with one seed over the test samples; nothing where neither is known."""
+    half = of["ci95"] if of["ci95"] is not None else (ends[1] - ends[0]) / 2 if ends else None
+    return "" if half is None else number(half, digits)
+
+
+def _statistic(method: Numbers, column: Column, leader: Numbers | None) -> Cell:
+    of = method.get(column.key) or UNKNOWN
+    mean = number(of["mean"], column.digits)
+    ends = (method.get("intervals") or {}).get(column.key)
+    none = leader is None or len(leader["tied"]) == len(leader["versus"])  # no method is better than another
+    one = (method.get("versus") or {}).get(column.key) if column.tested else None
+    return Cell(
+        mean,
+        "" if mean == UNDEFINED else _half(of, ends, column.digits),
+        difference(one) if one else "",
+        not none and leader is not None and method["method"] in (leader["leading"], *leader["tied"]),
+        (number(one["low"], sign=True), number(one["high"], sign=True)) if one and one["low"] is not None else None,
+    )
 
 
 def _cell(found: OverSeeds) -> Cell:
-    return Cell(number(found["mean"]), "" if found["std"] is None else number(found["std"]))
+    return Cell(number(found["mean"]), _half(found, None))
 
 
 def _of_measure(found: Numbers) -> Sheet:
-    """Values of every group and the statistics over them.
-
-    Of the accuracy: mean and std over seeds. Of another measure: FedISM+'s mean and std over rounds and seeds.
-    """
+    """Values of every group and the statistics over them."""
     columns, methods = columns_of(found), found["methods"]
-    root = None if found["measure"] == "accuracy" else "pooled"
     return _sheet(
         methods,
         columns,
         name=found["measure"].replace("_", "-"),
         heading=f"{found['title']} on every group",
         caption=sentences.caption(found),
-        grid=lay_out(methods, columns, list(methods[0]["groups"]), root, found["leaders"]),
+        grid=lay_out(methods, columns, _groups(methods), found["leaders"]),
         explanations=sentences.legend(found),
         notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(found)), *found["notes"]],
         totals=len(columns),
@@ -538,7 +538,7 @@ def _sheet(methods: Sequence[Numbers], columns: Sequence[Column], *, grid: Grid,
             lines.append(f"{name}: {'; '.join(f'{t} {against[t]}' for t in titles if against[t])}.")
     tests = (
         f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
-        + " (by Holm: corrected for the number of methods)" * (len(methods) > 2)
+        + " (by Holm: corrected for the number of differences)" * any("Holm" in line for line in lines)
         if any(method["versus"] and method["versus"]["seeds"] > 1 for method in methods)
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
@@ -568,22 +568,19 @@ def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: 
     cells: list[list[PairedTest | None]] = [[] for _ in others]
     columns = [column for column in columns if column.tested]
     for column in columns:
-        found = [method["versus"][column.key] for method in others]
-        corrected = holm([math.nan if one["p"] is None else one["p"] for one in found])
-        family = int(np.isfinite(corrected).sum())
-        for row, one, q in zip(cells, found, corrected.tolist(), strict=True):
-            row.append(_paired_test(one, q if family > 1 else math.nan))
+        for row, method in zip(cells, others, strict=True):
+            row.append(_paired_test(method["versus"][column.key]))
     rows = tuple((method["method"], tuple(row)) for method, row in zip(others, cells, strict=True) if any(row))
     return PairedTests(name, heading, tuple(column.title for column in columns), rows)
 
 
-def _paired_test(found: OverSeeds, corrected: float) -> PairedTest | None:
+def _paired_test(found: Numbers) -> PairedTest | None:
     mean, *ends, p = (found[key] for key in ("difference", "low", "high", "p"))
     if mean is None or None in ends:
         return None
     low, high = (number(end, sign=True) for end in ends)
-    holm_p = p_value(corrected) if math.isfinite(corrected) else ""
-    return PairedTest(number(mean, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), holm_p)
+    corrected = p_value(found["holm"]) if p is not None and found["family"] > 1 else ""
+    return PairedTest(number(mean, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), corrected)
 
 
 def _sent(record: Mapping[str, Any]) -> bool:

@@ -80,7 +80,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     blocks: list[list[int]] = [[]]
     free = room = width - names - 2  # an edge on either side
     for k, title in enumerate(sheet.grid.titles):
-        cells = [text for _, row in sheet.grid.rows for text in (*row[k].mean.split("\n"), f"±{row[k].std}")]
+        cells = [text for _, row in sheet.grid.rows for text in (*row[k].mean.split("\n"), f"±{row[k].half}")]
         need = 1 + max(6, len(title), *map(len, cells))
         if blocks[-1] and need > free:
             blocks.append([])
@@ -134,7 +134,7 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
         texts = []
         for cell in cells:
             text = Text(cell.mean, style="bold green" if cell.best else "")
-            text.append(f"\n±{cell.std}" if cell.std else "", style="not bold dim default")
+            text.append(f"\n±{cell.half}" if cell.half else "", style="not bold dim default")
             texts.append(text)
         table.add_row(Text(name if sheet.narrow else "\n".join(lines(name, NAME))), *texts)
     return table
@@ -180,7 +180,7 @@ def latex_sheet(sheet: Sheet) -> str:
     def entry(cell: Cell) -> str:
         mean = tex(cell.mean)
         mean = rf"\textbf{{{mean}}}" if cell.best else mean
-        return rf"{mean}\,{{\scriptsize$\pm$\,{cell.std}}}" if cell.std else mean
+        return rf"{mean}\,{{\scriptsize$\pm$\,{cell.half}}}" if cell.half else mean
 
     body = [" & ".join([tex(name), *map(entry, cells)]) + r" \\" for name, cells in rows]
     text = " ".join([sheet.caption, *sheet.sentences])

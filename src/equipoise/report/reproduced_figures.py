@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing, figures
 from equipoise.report.drawing import FAINT, INK, MARKERS
 from equipoise.report.reproduction import Block, ReproducedValue, Result
@@ -47,7 +48,7 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
       alike, up to a comma, share a figure;
     - `bars`, `clients`, `contributions`, `spread`: the functions of `equipoise.report.figures`.
 
-    Lines and points are means over the seeds, bands and crosses the std (ddof 1).
+    Lines and points are means over the seeds, bands and crosses their 95 % intervals.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
 def curves(
     found: Mapping[str, Sequence[History]], spec: str, name: str, series: Mapping[str, str] | None = None
 ) -> Figure:
-    """A column over the rounds, one line per row and one panel per series; bands are the std (ddof 1) over seeds.
+    """A column over the rounds, one line per row and one panel per series; bands are 95 % intervals over seeds.
 
     Parameters
     ----------
@@ -129,8 +130,8 @@ def _line(axes: Axes, runs: Sequence[History], spec: str, label: str, i: int) ->
         label=drawing.plain(label),
     )
     if len(values) > 1:
-        std = values.std(axis=0, ddof=1)
-        axes.fill_between(rounds, mean - std, mean + std, color=drawing.color(i), alpha=0.15, linewidth=0)
+        half = half_interval(values)
+        axes.fill_between(rounds, mean - half, mean + half, color=drawing.color(i), alpha=0.15, linewidth=0)
 
 
 def over_rounds(history: History, spec: str) -> Curves:
@@ -228,7 +229,7 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
 def _spread(entries: Sequence[ReproducedValue] | Any) -> list[float] | None:
     """Half-lengths of error bars; none where there is one seed."""
     several = [entry for entry in entries if len(entry.values) > 1]
-    return [entry.std if len(entry.values) > 1 else 0.0 for entry in entries] if several else None
+    return [entry.ci95 if len(entry.values) > 1 else 0.0 for entry in entries] if several else None
 
 
 def _planes(parts: Sequence[Block], x: str, y: str) -> dict[str, Figure]:
@@ -244,7 +245,7 @@ def _planes(parts: Sequence[Block], x: str, y: str) -> dict[str, Figure]:
 
 
 def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
-    """One column against another: colours are rows, marks are parts, crosses the std (ddof 1) over seeds.
+    """One column against another: colours are rows, marks are parts, crosses 95 % intervals over seeds.
 
     Parameters
     ----------

@@ -185,6 +185,8 @@ def sentences(result: Result, part: Block) -> list[str]:
             if result.embedded
             else "Second line: the paper's number, and in brackets ours less the paper's."
         )
+        if any(e.paper_std is not None for e in part.entries.values()):
+            said.append("The paper's ± is a standard deviation.")
     if result.embedded:
         said.append(EMBEDDED)
     agreements = [(c, agreement) for c in part.columns if (agreement := part.agreement(c))]

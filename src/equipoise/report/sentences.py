@@ -12,6 +12,7 @@ from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, plural
 from equipoise.report.provenance import data_digest, environment
 from equipoise.report.statistics import Comparison, Run, columns_of, tables
+from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -32,14 +33,55 @@ def when(comparison: Numbers) -> str:
 
 def legend(comparison: Numbers) -> list[str]:
     """What the columns of a table are, a sentence each."""
-    several = len(comparison["seeds"])
-    text = [column.explanation for column in columns_of(comparison) if column.explanation]
-    if comparison["measure"] != "accuracy":
-        if max(method["pooled"]["n"] for method in comparison["methods"]) > 1:
-            of = f" and {several} seeds" if several > 1 else ""
-            text.append(f"±: standard deviation (ddof 0) over these rounds{of}, pooled as in FedISM+.")
-        return text
-    return [*text, *_over_seeds(several)]
+    columns = columns_of(comparison)
+    text = [column.explanation for column in columns if column.explanation]
+    if any(column.key == "worst" for column in columns):
+        text += _worst_named(comparison["methods"])
+    return [*text, *untested(comparison), *plus_minus(comparison["methods"])]
+
+
+def _worst_named(methods: Sequence[Numbers]) -> Iterator[str]:
+    """Which group is the worst one, by method."""
+    named: dict[str, list[str]] = {}
+    for method in methods:
+        worst = method["worst_groups"]
+        if sum(worst.values()) < len(method["seeds"]) or not worst:
+            continue
+        several = len(worst) > 1
+        who = notes.listed([f"{group} ({plural(n, 'seed')})" if several else group for group, n in worst.items()])
+        named.setdefault(who, []).append(method["method"])
+    if len(named) == 1:
+        yield f"The worst group is {next(iter(named))}."
+    elif named:
+        parts = [f"{who} for {some(labels)}" for who, labels in named.items()]
+        yield f"The worst group is {'; '.join(parts)}."
+
+
+def untested(comparison: Numbers) -> list[str]:
+    """Groups that were not tested in all of the averaged rounds, since when, and what the last test gave."""
+    averaged = comparison["averaged"]
+    which = f"in each of the last {averaged} evaluated rounds" if averaged > 1 else "in the round that is shown"
+    said: dict[str, list[str]] = {}
+    for method in comparison["methods"]:
+        for of in method["untested"]:
+            last = "never" if of["round"] is None else f"last in round {of['round']}, at {of['accuracy']:.2f}{PERCENT}"
+            of_run = method["method"] + (f" with seed {of['seed']}" if len(comparison["seeds"]) > 1 else "")
+            said.setdefault(f"{of['group']} was not tested {which} ({last})", []).append(of_run)
+    if not said:
+        return []
+    alone = len(comparison["methods"]) == 1
+    sentences = [f"{what}{'' if alone else f' in the run of {some(labels)}'}." for what, labels in said.items()]
+    return [*sentences, "What is in brackets is of a group's last test, and enters no AVG, STD or worst."]
+
+
+def plus_minus(methods: Sequence[Numbers]) -> list[str]:
+    """What ± is in a table of these methods: half of the 95 % interval, and over what."""
+    seeds = sorted({len(method["seeds"]) for method in methods})
+    if seeds[-1] > 1:
+        of = f"{seeds[-1]} seeds" if len(seeds) == 1 else "the seeds of a method"
+        return [f"±: half of the 95{PERCENT} interval over {of} (Student's t)."]
+    sampled = any(method.get("intervals") for method in methods)
+    return [f"±: half of the 95{PERCENT} interval over the test samples of this one seed."] * sampled
 
 
 def collaboration_caption(comparison: Numbers) -> str:
@@ -63,7 +105,7 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
         "contribution to the best reward; yes: all.",
         "down, up: bytes per client and round in percent of the whole model.",
         *(column.explanation for column in COLLABORATION if column.explanation),
-        *_over_seeds(len(comparison["collaboration"]["seeds"])),
+        *plus_minus(comparison["collaboration"]["methods"]),
     ]
 
 
@@ -82,7 +124,7 @@ def parity_legend(comparison: Numbers) -> list[str]:
         *(column.explanation for column in PARITY if column.explanation),
         *_gaps(comparison["group_fairness"]["methods"]),
         *comparison["group_fairness"]["notes"],
-        *_over_seeds(len(comparison["group_fairness"]["seeds"])),
+        *plus_minus(comparison["group_fairness"]["methods"]),
     ]
 
 
@@ -100,37 +142,98 @@ def _on(found: Numbers) -> str:
     return f" on {found['scenario']}" if found["scenario"] else ""
 
 
-def _over_seeds(seeds: int) -> list[str]:
-    return [f"±: standard deviation over {seeds} seeds."] if seeds > 1 else []
+MOST: Final = 5  # sentences of the first paragraph of a page
 
 
 def verdict(comparison: Numbers) -> str:
-    """What a comparison shows, in plain language and without more certainty than seeds and test samples allow."""
+    """What a comparison shows in at most five sentences, without more certainty than seeds and test samples allow."""
+    return " ".join(_shown_and_left(comparison)[0])
+
+
+def evidence(comparison: Numbers) -> list[str]:
+    """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
+    racing = _learned(comparison)
+    lines = [*_shown_and_left(comparison)[1], *_reasons(comparison)]
+    lines += _intervals_of_one(racing[0]) if len(racing) == 1 else _differences(comparison)
+    return [*lines, *_brackets(comparison, lines)]
+
+
+def _learned(comparison: Numbers) -> list[Numbers]:
+    """The methods that did not fail, without bounds where there are others."""
+    racing = [method for method in comparison["methods"] if not method["bound"]] or comparison["methods"]
+    return [method for method in racing if not method["failed"]]
+
+
+def _shown_and_left(comparison: Numbers) -> tuple[list[str], list[str]]:
+    """The sentences of the first paragraph in their order, and those for which it has no room."""
+    told = sorted(_told(comparison), key=lambda ranked: ranked[0])
+    kept = {text for _, text in told[:MOST]}
+    every = [text for _, text in _told(comparison)]
+    return [text for text in every if text in kept], [text for text in every if text not in kept]
+
+
+def _told(comparison: Numbers) -> Iterator[tuple[int, str]]:
+    """Every sentence about a comparison in the order of reading, with its rank: the lowest are kept where there are too many."""
     methods, seeds = comparison["methods"], len(comparison["seeds"])
-    if all(method["avg"]["mean"] is None for method in methods):
-        return "No method was evaluated on all groups in the last rounds, so there is nothing to compare yet."
-    sentences = [*failures(comparison)]
+    if not any(of["mean"] is not None or method["untested"] for method in methods for of in method["groups"].values()):
+        yield 0, "No method was evaluated on any group, so there is nothing to compare yet."
+        return
     racing = [method for method in methods if not method["bound"]] or methods
-    learned = [method for method in racing if not method["failed"]]
-    if len(learned) == 1 < len(racing) and learned[0]["bound"] != "lower":  # which is not judged
-        sentences.append(f"Only {learned[0]['method']} is better than guessing with every seed.")
+    learned = _learned(comparison)
+    if failed := [method for method in methods if method["failed"]]:
+        yield 1, _failed(failed)
+    if missing := _missing(methods):
+        yield 2, missing
     if len(learned) == 1:
-        sentences.append(_of_one(learned[0]))
+        only = len(racing) > 1 and learned[0]["bound"] != "lower"  # which is not judged
+        yield 3, _of_one(learned[0], only)
     elif learned:
-        sentences += _of_several(comparison, learned)
-        sentences += _by_other_measures(comparison)
-    sentences += _rewards(comparison)
+        yield from ((4, text) for text in _claims(comparison, learned))
+        yield from ((7, text) for text in _by_other_measures(comparison))
+    yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
-        sentences.append("Two seeds are too few to assess a difference; run at least three.")
+        yield 5, "Two seeds are too few to assess a difference; run at least three."
     if seeds == 1 and learned:
         other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
-        sentences.append(f"This is one seed, and one seed proves nothing: {other}. Run at least three.")
-    return " ".join(sentences)
+        yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
+
+
+def _failed(failed: Sequence[Numbers]) -> str:
+    """Which methods failed: their numbers are neither fair nor unfair."""
+    runs = sum(len(method["failed"]) for method in failed)
+    every = sum(len(method["seeds"]) for method in failed)
+    part = "" if runs == every else f" in {runs} of {plural(every, 'run')}"
+    one = len(failed) == 1
+    guessing = f"{'is' if one else 'are'} no better than guessing"
+    diverged = {why.startswith("training diverged") for method in failed for why in method["failed"].values()}
+    what = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
+    names = _few([method["method"] for method in failed], "method")
+    return f"{names} {what}{part}, so {'its' if one else 'their'} numbers show neither fairness nor unfairness."
+
+
+def _few(names: Sequence[str], noun: str) -> str:
+    """Names that can be read aloud; of more than three their number."""
+    return notes.listed(names) if len(names) <= 3 else plural(len(names), noun)
+
+
+def _missing(methods: Sequence[Numbers]) -> str:
+    """Which groups were not tested at the end."""
+    groups = list(dict.fromkeys(of["group"] for method in methods for of in method["untested"]))
+    if not groups:
+        return ""
+    known = [of["round"] for method in methods for of in method["untested"] if of["round"] is not None]
+    since = f" (last in round {max(known)})" if known and len(groups) == 1 and len(set(known)) == 1 else ""
+    were = "was" if len(groups) == 1 else "were"
+    return f"{_few(groups, 'group')} {were} not tested in all of the last rounds{since}, so average, spread and worst group are not known."
 
 
 def failures(comparison: Numbers) -> list[str]:
     """A sentence for each method that failed with some seed: its numbers are neither fair nor unfair."""
-    found = []
+    return [f"{why} Its numbers show neither fairness nor unfairness." for why in _reasons(comparison)]
+
+
+def _reasons(comparison: Numbers) -> Iterator[str]:
+    """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
         whys: dict[str, list[str]] = {}
         for seed, why in method["failed"].items():
@@ -138,32 +241,45 @@ def failures(comparison: Numbers) -> list[str]:
         for kind, seeds in whys.items():
             which = f"seed{'s' * (len(seeds) > 1)} {notes.listed(seeds)}"
             why = method["failed"][seeds[0]].split(": ", 1)[1]
-            found.append(
-                f"{method['method']}, {which}: {kind} ({why}). Its numbers show neither fairness nor unfairness."
-            )
-    return found
+            yield f"{method['method']}, {which}: {kind} ({why})."
 
 
-def _of_one(method: dict[str, Any]) -> str:
+def _of_one(method: Numbers, only: bool) -> str:
+    """What the one method that learned reaches; ``only`` if others did not."""
+    groups = {group: of["mean"] for group, of in method["groups"].items() if of["mean"] is not None}
+    name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
     if method["avg"]["mean"] is None:
-        return f"{method['method']} was not evaluated on all groups in the last rounds."
-    groups = {group: accuracy["mean"] for group, accuracy in method["groups"].items()}
-    between = method["intervals"]
-    text = (
-        f"{method['method']} reaches {method['avg']['mean']:.2f}{PERCENT}"
-        f"{_interval(*between['avg']) if between and between['avg'] else ''} on average over {plural(len(groups), 'group')}"
-    )
+        reached = (
+            notes.listed([f"{value:.2f}{PERCENT} on {group}" for group, value in [*groups.items()][:4]])
+            if groups
+            else ""
+        )
+        return (
+            f"{name} reaches {reached}."
+            if reached
+            else f"{name} has no group that was tested in all of the last rounds."
+        )
+    text = f"{name} reaches {method['avg']['mean']:.2f}{PERCENT}"
     if len(groups) == 1:
-        return f"{text}."
-    if None in groups.values():
-        return f"{text}, not all of which were tested with every seed."
+        return f"{text} on {next(iter(groups))}."
     low = min(groups, key=lambda group: groups[group])
-    of_low = between["groups"][list(groups).index(low)] if between else None
     return (
-        f"{text}, with a standard deviation of {number(method['std']['mean'])} points"
-        f"{_interval(*between['std']) if between and between['std'] else ''} between them; "
-        f"the lowest is {low} at {groups[low]:.2f}{PERCENT}{_interval(*of_low) if of_low else ''}."
+        f"{text} on average over {plural(len(groups), 'group')}, with a standard deviation of {number(method['std']['mean'])} points "
+        f"between them; the lowest is {low} at {groups[low]:.2f}{PERCENT}."
     )
+
+
+def _intervals_of_one(method: Numbers) -> Iterator[str]:
+    """The 95 % intervals of what the first paragraph says of one method."""
+    if method["avg"]["mean"] is None:
+        return
+    keys = [("avg", "AVG"), *([("std", "STD"), ("worst", "worst")] if len(method["groups"]) > 1 else [])]
+    for key, title in keys:
+        of, ends = method[key], (method["intervals"] or {}).get(key)
+        if of["ci95"] is not None:
+            ends = [of["mean"] - of["ci95"], of["mean"] + of["ci95"]]
+        if of["mean"] is not None and ends:
+            yield f"{method['method']}, {title}: {number(of['mean'])}{_interval(*ends)}."
 
 
 def _interval(low: float, high: float, *, sign: bool = False) -> str:
@@ -171,85 +287,140 @@ def _interval(low: float, high: float, *, sign: bool = False) -> str:
 
 
 def _against(leader: Numbers, label: str) -> str:
-    """How the best method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
+    """How the leading method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
     found = leader["versus"][label]
     if found["difference"] is None or found["low"] is None:
         return label
     ends = _interval(found["low"], found["high"], sign=True)
     text = f"{label} ({number(found['difference'], sign=True)}{ends}"
-    if found["p"] is not None:
-        text += f", p {p_value(found['p'])}"
+    if found["holm"] is not None:
+        text += f", {'Holm ' * (found['family'] > 1)}p {p_value(found['holm'])}"
     if not found["apart"] and found["seeds"] > 1:
         text += f", about {n} seeds" if (n := found["seeds_needed"]) else ", more than 1000 seeds"
     return f"{text})"
 
 
-CLAIMS: Final = (  # of a column: its value, and the sentences where the best is not, and is, told apart from all others
+CLAIMS: Final = (  # of a column: what is claimed, what is said where it is shown, and who leads
     (
         "std",
-        "{:.2f} points (STD)",
-        "No method is shown to be the fairest: the accuracy of {best} varies by {value} over {groups}, and it cannot be told apart "
-        "from {others}.",
-        "{best} is the fairest: its accuracy varies least over {groups}, by {value}, against {others}.",
+        "the fairest",
+        "is the fairest: its accuracy varies least over {groups}, by {value:.2f} points",
+        "the lowest STD is that of {label}, {value:.2f} points",
     ),
     (
         "worst",
-        f"{{:.2f}}{PERCENT}",
-        "No method is shown to serve the worst group best: {best} reaches {value} there, and cannot be told apart from {others}.",
-        "{best} serves the worst group best, at {value}, against {others}.",
+        "the best for the worst group",
+        f"serves the worst group best: {{value:.2f}}{PERCENT} on {{worst}}",
+        f"the highest worst is that of {{label}}, {{value:.2f}}{PERCENT} ({{worst}})",
     ),
     (
         "avg",
-        f"{{:.2f}}{PERCENT} on average",
-        "No method is shown to be the most accurate: {best} reaches {value}, and cannot be told apart from {others}.",
-        "{best} is the most accurate, at {value}, against {others}.",
+        "the most accurate",
+        f"is the most accurate, at {{value:.2f}}{PERCENT} on average",
+        f"the highest AVG is that of {{label}}, {{value:.2f}}{PERCENT}",
     ),
 )
 
 
-def _of_several(comparison: Numbers, learned: list[dict[str, Any]]) -> list[str]:
-    """Sentences about the lowest STD, the best worst group and the average, a winner only where it can be told apart."""
-    groups, leaders = plural(len(learned[0]["groups"]), "group"), comparison["leaders"]
-    by_label = {method["method"]: method for method in learned}
-    seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
-    sentences = []
-    for key, value, tied, alone in CLAIMS:
-        found = leaders.get(key)
-        if not found or (key == "worst" and len(learned[0]["groups"]) == 1):
+def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
+    """Of every claim that these runs can be asked about: its leader, what is claimed, the sentence where it is shown, and the value."""
+    by_label = {method["method"]: method for method in comparison["methods"]}
+    for key, claim, shown, value in CLAIMS:
+        leader = comparison["leaders"].get(key)
+        if not leader or (key == "worst" and len(comparison["methods"][0]["groups"]) == 1):
             continue
-        words = {"best": found["best"], "value": value.format(by_label[found["best"]][key]["mean"]), "groups": groups}
-        if found["tied"]:
-            sentences.append(tied.format(**words, others=_all(found, found["tied"])))
+        method = by_label[leader["leading"]]
+        words = {
+            "label": leader["leading"],
+            "value": method[key]["mean"],
+            "groups": plural(len(method["groups"]), "group"),
+            "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
+        }
+        yield leader, claim, shown.format(**words), value.format(**words)
+
+
+def _claims(comparison: Numbers, learned: Sequence[Numbers]) -> Iterator[str]:
+    """Who is the fairest, the best for the worst group, the most accurate: a winner only where it can be told apart from all others."""
+    seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
+    tied = []
+    for leader, claim, shown, _ in _judged(comparison):
+        if leader["best"]:
+            yield f"{seed}{leader['best']} {shown}."
         else:
-            sentences.append(seed + alone.format(**words, others=_all(found, found["versus"])))
-    if not any(" [" in text for text in sentences):  # no interval is known
-        return sentences
+            tied.append(claim)
+    if tied:
+        last = f"{', '.join(tied[:-1])} or {tied[-1]}" if len(tied) > 1 else tied[0]
+        yield f"{'No method' if len(learned) > 2 else 'Neither method'} is shown to be {last}."
+
+
+def _differences(comparison: Numbers) -> Iterator[str]:
+    """What the leading method of every claim is ahead of, with intervals."""
+    for leader, claim, _, value in _judged(comparison):
+        apart = [label for label in leader["versus"] if label not in leader["tied"]]
+        text = f"{claim[0].upper()}{claim[1:]}: {value}"
+        if apart:
+            text += f"; told apart from {_all(leader, apart)}"
+        if leader["tied"]:
+            text += f"; not told apart from {_all(leader, leader['tied'])}"
+        yield f"{text}."
+    for other, leader in _leaders_by_other_measures(comparison):
+        yield f"The worst group by {other}: the highest is that of {leader['leading']}; told apart from {_all(leader, leader['versus'])}."
+    if (rewards := _fairness(comparison)) is not None:
+        which = rewards["versus"] if rewards["best"] else rewards["tied"]
+        yield f"Rewards: the highest fairness is that of {rewards['leading']}; {'told' if rewards['best'] else 'not told'} apart from {_all(rewards, which)}."
+
+
+def _brackets(comparison: Numbers, lines: Sequence[str]) -> Iterator[str]:
+    """What stands in brackets."""
+    if not any(" [" in text for text in lines):  # no interval is known
+        return
+    leaders = [leader for of in tables(comparison) for leader in of["leaders"].values()]
+    family = max((found["family"] for leader in leaders for found in leader["versus"].values()), default=1)
+    difference = "the difference and its" if any(" told apart from " in text for text in lines) else "the"
     if len(comparison["seeds"]) == 1:
-        sentences.append(f"In brackets: the difference and its 95{PERCENT} interval over the test samples.")
+        how = (
+            f" Two methods are told apart where the interval corrected for {family} differences, which is wider, leaves out zero."
+            if family > 1
+            else ""
+        )
+        yield f"In brackets: {difference} 95{PERCENT} interval over the test samples.{how}"
     else:
-        corrected = " by Holm" * (len(learned) > 2)
-        seeds = ", and how many seeds would be needed to tell them apart" * any(" seeds)" in text for text in sentences)
-        sentences.append(f"In brackets: the difference, its 95{PERCENT} interval over the seeds, p{corrected}{seeds}.")
-    return sentences
+        corrected = f" by Holm, corrected for the {family} differences of a column" * (family > 1)
+        seeds = ", and how many seeds would be needed to tell them apart" * any(" seeds)" in text for text in lines)
+        p = f", p{corrected}" if difference != "the" else ""
+        yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."
 
 
 def _all(leader: Numbers, labels: Iterable[str]) -> str:
     return notes.listed([_against(leader, label) for label in labels])
 
 
+def _leaders_by_other_measures(comparison: Numbers) -> Iterator[tuple[str, Numbers]]:
+    """The measures by which another method is shown to serve the worst group best, and its leader."""
+    kindest = (comparison["leaders"].get("worst") or {}).get("best")
+    for other in tables(comparison)[1:]:
+        leader = other["leaders"].get("worst")
+        if len(other["methods"][0]["groups"]) > 1 and leader and leader["best"] and leader["best"] != kindest:
+            what = other["title"].split(" (")[0]
+            yield what[0].lower() + what[1:], leader
+
+
 def _by_other_measures(comparison: Numbers) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
-    kindest = comparison["leaders"].get("worst")
     measures: dict[str, list[str]] = {}
-    for other in tables(comparison)[1:]:
-        found = other["leaders"].get("worst")
-        if len(other["methods"][0]["groups"]) < 2 or not found or found["tied"]:
-            continue
-        if kindest is None or kindest["tied"] or found["best"] != kindest["best"]:
-            what = other["title"].split(" (")[0]
-            measures.setdefault(found["best"], []).append(what[0].lower() + what[1:])
+    for what, leader in _leaders_by_other_measures(comparison):
+        measures.setdefault(leader["best"], []).append(what)
     for method, of in measures.items():
         yield f"By {' and '.join(of)}, {method} serves the worst group best."
+
+
+def _fairness(comparison: Numbers) -> Numbers | None:
+    """Who leads in rewarding contributions, where several seeds say so."""
+    together = comparison["collaboration"]
+    if not together or len(together["seeds"]) == 1:
+        return None
+    leader: Numbers | None = together["leaders"].get("fairness")
+    return leader
 
 
 def _rewards(comparison: Numbers) -> Iterator[str]:
@@ -261,24 +432,16 @@ def _rewards(comparison: Numbers) -> Iterator[str]:
         return
 
     def of(label: str) -> str:
-        return f"{label} {methods[label]['fairness']['mean']:.2f}"
+        method = methods[label]
+        return f"{method['fairness']['mean']:.2f} of 100, with {method['max']['mean']:.2f}{PERCENT} for the best client"
 
-    found = together["leaders"].get("fairness")
-    top = {label: f"{m['max']['mean']:.2f}{PERCENT} for the best client" for label, m in methods.items()}
-    if len(methods) == 1 or len(together["seeds"]) == 1 or not found:
-        values = "; ".join(f"{of(label)}, with {top[label]}" for label in methods)
-        yield f"Fairness of contribution and reward, of 100: {values}."
-    elif found["tied"]:
-        yield (
-            f"No method is shown to reward contributions best: {of(found['best'])} of 100, with {top[found['best']]}, cannot be "
-            f"told apart from {_all(found, found['tied'])}."
-        )
+    if (leader := _fairness(comparison)) is None:
+        values = "; ".join(f"{label} {of(label)}" for label in [*methods][:3])
+        yield f"Fairness of contribution and reward: {values}."
+    elif leader["best"]:
+        yield f"What clients get follows what they contribute best with {leader['best']}: fairness {of(leader['best'])}."
     else:
-        yield (
-            f"What clients get follows what they contribute best with {found['best']}: fairness "
-            f"{methods[found['best']]['fairness']['mean']:.2f} of 100, with {top[found['best']]}, against "
-            f"{_all(found, found['versus'])}."
-        )
+        yield f"No method is shown to reward contributions best: {leader['leading']} has a fairness of {of(leader['leading'])}."
 
 
 def limits(histories: Sequence[History] | Comparison) -> list[str]:
@@ -291,8 +454,8 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     n, methods = len(comparison["seeds"]), comparison["methods"]
     if n == 1:
         yield (
-            "One seed: intervals are over the test samples of these models, and do not cover another draw of the data, another "
-            "first model or another order of samples."
+            "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "
+            f"{notes.listed(seeds_change(histories))}."
         )
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
@@ -302,10 +465,10 @@ def _limits(comparison: Comparison) -> Iterator[str]:
         )
     if len(methods) > 1:
         yield (
-            "Seeds change the draw of the data, the first model and the order of samples. The results do not cover other "
-            "data, networks or hyper-parameters; a method tuned longer than its rival appears better than it is."
+            f"Seeds change {notes.listed(seeds_change(histories))}. The results do not cover other data, networks or "
+            "hyper-parameters; a method tuned longer than its rival appears better than it is."
         )
-    if all(history.meta.get("config") and not history.meta["config"].get("data") for history in histories):
+    if all(embedded(history) for history in histories):
         yield (
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the accuracies and "
             "the order of methods may differ on another task."
@@ -344,6 +507,69 @@ def _limits(comparison: Comparison) -> Iterator[str]:
         ", " in text for name, text in environment(histories) if not name.startswith(("data", "system", "computed"))
     ):
         yield "Not all runs were made with the same source and versions, see Environment."
+
+
+def seeds_change(histories: Sequence[History]) -> list[str]:
+    """What another seed changes, as far as the runs say; the order of samples in any case."""
+    return [what for what in (_drawn(histories), _first(histories), "the order of samples") if what]
+
+
+def _drawn(histories: Sequence[History]) -> str:
+    """What a seed draws of the data; empty if it is nothing, or not known."""
+    configs = [history.meta.get("config") or {} for history in histories]
+    if not all(config for config in configs) or any(at_real_sites(history) for history in histories):
+        return ""  # given from Python, or what sites have: the same for every seed
+    draws: dict[int, set[str]] = {}
+    for history in histories:
+        data = history.meta.get("data") or {}
+        draws.setdefault(history.seed, set()).add(f"{data.get('sha256')} {data.get('rows')}")
+    if len(draws) > 1 and len(set.union(*draws.values())) == 1:
+        return ""
+    if len(draws) == 1 and not any(embedded(history) for history in histories):
+        return ""  # of one seed it is not known
+    own = all(config.get("scenario") == "own" for config in configs)
+    divided = any((config.get("scenario_options") or {}).get("clients") for config in configs)
+    return "which samples are for testing" if own and not divided else "the draw of the data"
+
+
+def _first(histories: Sequence[History]) -> str:
+    """Whether a seed changes the first model."""
+    known: dict[int, set[str]] = {}
+    for history in histories:
+        config = history.meta.get("config") or {}
+        weights = (config.get("network_options") or {}).get("weights")
+        if at_real_sites(history) or not (config or history.meta.get("first")) or weights:
+            return ""
+        known.setdefault(history.seed, set()).add(str(history.meta.get("first") or f"of seed {history.seed}"))
+    same = len(known) > 1 and len(set.union(*known.values())) == 1
+    given = len(known) == 1 and not all(history.meta.get("config") for history in histories)
+    return "" if same or given else "the first model"
+
+
+def at_real_sites(history: History) -> bool:
+    """Whether a run was made at sites that keep their data."""
+    return (history.meta.get("config") or {}).get("engine") == "flower"
+
+
+def embedded(history: History) -> bool:
+    """Whether a run was made on data that come with Equipoise."""
+    config = history.meta.get("config") or {}
+    return bool(config) and not config.get("data") and not at_real_sites(history)
+
+
+def tested_on(histories: Sequence[History]) -> str:
+    """On what the model that a client predicts with is tested."""
+    found = dict.fromkeys(_tested_on(history) for history in histories)
+    return " or ".join(found)
+
+
+def _tested_on(history: History) -> str:
+    if at_real_sites(history):
+        return "the test samples of its own site"
+    groups = history.client_groups
+    if history.meta.get("client_tests") or (groups and all(groups) and len(set(groups)) == len(groups)):
+        return "test samples of its own"
+    return "the test set of its group" if groups and all(groups) else "all test samples"
 
 
 def _rises(runs: Sequence[Run]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -143,14 +144,17 @@ class Comparison(Mapping[str, Any]):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Accuracy in percent, a row per method; columns are pairs: a statistic or group, and `mean` or `std` over the seeds."""
+        """Accuracy in percent, a row per method; columns are pairs: a statistic or group, and `mean`, `std` or `ci95` over the seeds.
+
+        `ci95` is half of the 95 % interval, which tables show as ±.
+        """
         import pandas as pd
 
         rows = {
             of["method"]: {
                 (title, key): found[key]
                 for title, found in [*((c.title, of[c.key]) for c in columns_of(self)), *of["groups"].items()]
-                for key in ("mean", "std")
+                for key in ("mean", "std", "ci95")
             }
             for of in self["methods"]
         }
@@ -158,30 +162,36 @@ class Comparison(Mapping[str, Any]):
 
     @property
     def tests(self) -> pd.DataFrame:
-        """Paired differences to the first method with their 95 % interval, p, and p corrected for the number of methods; NaN if undefined."""
+        """Paired differences to the first method with their 95 % interval, p, and p by Holm, as everywhere; NaN if undefined."""
         import pandas as pd
 
-        keys, others = ["difference", "low", "high", "p"], [of for of in self["methods"] if of["versus"]]
+        keys, others = ["difference", "low", "high", "p", "holm"], [of for of in self["methods"] if of["versus"]]
         rows = [
             {"method": of["method"], "statistic": c.title, **{key: of["versus"][c.key][key] for key in keys}}
             for c in columns_of(self)
             if c.tested
             for of in others
         ]
-        frame = pd.DataFrame(rows, columns=["method", "statistic", *keys]).astype(dict.fromkeys(keys, float))
-        return frame.assign(holm=frame.groupby("statistic")["p"].transform(holm))
+        return pd.DataFrame(rows, columns=["method", "statistic", *keys]).astype(dict.fromkeys(keys, float))
 
     @property
     def best(self) -> str | None:
-        """The method with the best mean over the groups, None if fewer than two learned; `["leaders"]` says whether it is chance."""
+        """The method that is shown to be the most accurate on average: told apart from all others, as in `verdict`; None if none is."""
         return self["leaders"].get("avg", {}).get("best")  # type: ignore[no-any-return]
 
     @property
     def verdict(self) -> str:
-        """What the runs show in words, with no more certainty than seeds and test samples allow."""
+        """What the runs show in at most five sentences, with no more certainty than seeds and test samples allow."""
         from equipoise.report.sentences import verdict
 
         return verdict(self)
+
+    @property
+    def evidence(self) -> list[str]:
+        """The numbers behind `verdict`: differences, intervals, p-values, and what there was no room for."""
+        from equipoise.report.sentences import evidence
+
+        return evidence(self)
 
     def figure(self, name: str) -> Figure:
         """A figure of the report by name, such as `"tradeoff"`, which a notebook shows.
@@ -251,16 +261,21 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     - `failed`: by seed, whether training diverged or the model is no better than guessing, see `equipoise.metrics.failure`;
     - `intervals`: of one seed, the 95 % intervals `[low, high]` over the test samples of `groups` (in their order) and of
       `avg`, `std`, `worst`, `gap`; null with more seeds, and where the samples are not known;
+    - `worst_groups`: names of the worst group, by how many seeds have it there: `{group: seeds}`;
+    - `untested`: groups without a test in one of the averaged rounds, `[{"group", "seed", "round", "accuracy"}]` with the round of
+      its last test and the accuracy then, null if it never was tested; they have no value, and so AVG, STD and worst have none;
     - `versus`: `{"method", "seeds", "avg", "std", "worst", "gap", "client_std"}` with `{"difference", "ci95", "low", "high",
-      "p"}`, this method minus the first, paired over the `seeds` common seeds; `low` to `high` is the 95 % interval, with
-      one seed that over the test samples; null for the first method;
+      "p", "holm", "family"}`, this method minus the first, paired over the `seeds` common seeds; `low` to `high` is the 95 %
+      interval, with one seed that over the test samples; `holm` is p corrected for the `family`, which is all differences that
+      are shown of a column: of every method to the first, and of the leading one to every other; null for the first method;
     - `pooled`: the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with `{"mean", "std" (ddof 0)}` over
       the last rounds of all seeds, see `equipoise.metrics.pooled`;
 
-    `leaders`, by key of a column: `best`, the method with the best mean among those that did not fail; `versus`, by other
-    method `{"difference" (of the best, less the other), "low", "high", "p" (by Holm), "seeds", "apart", "seeds_needed"}`, where
-    `apart` says whether the two can be told apart, and `seeds_needed` is the number of seeds for a test of power 0.8, null
-    if it is above 1000 or the spread is unknown; `tied`, the others that cannot be told apart from the best;
+    `leaders`, by key of a column: `leading`, the method with the best mean among those that did not fail; `best`, the same if it
+    can be told apart from all others, else null; `versus`, by other method `{"difference" (of the leading, less the other), "low",
+    "high", "p", "holm", "family", "seeds", "apart", "seeds_needed"}`, where `apart` says whether the two can be told apart, and
+    `seeds_needed` is the number of seeds for a test of power 0.8, null if it is above 1000 or the spread is unknown; `tied`, the
+    others that cannot be told apart from the leading one;
 
     and `measures`: all of this again for every measure that was recorded, `{name: ...}`;
 
@@ -401,6 +416,13 @@ def _of_measure(
     bounds = {label: bound for label, seeds in grouped.items() if (bound := next(iter(seeds.values())).bound)}
     racing = {label: seeds for label, seeds in runs.items() if label not in bounds}
     draws = _draws(racing) if measure == "accuracy" and racing else {}
+    versus, leaders = _tests(
+        GROUPS,
+        summaries,
+        tested=[label for label in runs if label not in bounds] or [first],
+        ranked=lambda _, label: not any(run.failure for run in runs[label].values()) and label not in bounds,
+        draws=draws,
+    )
     failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
     averaged = min(last, max(len(run.groups[measure][0]) for run in every) or last)
     evaluated = {label: [len(run.groups[measure][0]) for run in seeds.values()] for label, seeds in runs.items()}
@@ -419,9 +441,9 @@ def _of_measure(
                 "clients": {name: over_seeds([s["clients"].get(name) for s in found]) for name in indices},
                 "failed": {str(seed): why for seed, why in failed[label].items()},
                 "intervals": _intervals(draws[label]) if label in draws else None,
-                "versus": None
-                if label in (first, *bounds)
-                else _versus(first, label, seeds, summaries[first], GROUPS, draws),
+                "versus": versus.get(label),
+                "worst_groups": _worst_groups(found),
+                "untested": _untested(runs[label], measure, last),
                 "pooled": _pooled(together, groups, last),
             }
         )
@@ -439,16 +461,27 @@ def _of_measure(
             *(notes.of_areas(histories) if measure in AREAS else ()),
         ],
         "methods": methods,
-        "leaders": {
-            column.key: leader
-            for column in GROUPS
-            if (
-                leader := _leader(
-                    column, summaries, [label for label in runs if failed[label] or label in bounds], draws
-                )
-            )
-        },
+        "leaders": leaders,
     }
+
+
+def _worst_groups(summaries: Sequence[Numbers]) -> dict[str, int]:
+    """The worst group, by how many runs have it there, most first."""
+    names = Counter(summary["worst_group"] for summary in summaries if summary["worst_group"] is not None)
+    return dict(names.most_common())
+
+
+def _untested(runs: Mapping[int, Run], measure: str, last: int) -> list[Numbers]:
+    """The groups that were not tested in one of the last rounds, with the round of their last test and what it gave."""
+    found: list[Numbers] = []
+    for seed, run in runs.items():
+        rounds, table = run.groups[measure]
+        for group, values in zip(run.history.groups, table.T, strict=True):
+            if not np.isfinite(values[-last:]).all():
+                there = np.flatnonzero(np.isfinite(values))
+                t, a = (rounds[there[-1]], 100 * float(values[there[-1]])) if there.size else (None, None)
+                found.append({"group": group, "seed": seed, "round": t, "accuracy": a})
+    return found
 
 
 def _draws(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Table]:
@@ -476,47 +509,80 @@ def _intervals(draws: Table) -> Numbers:
     return {"groups": groups, **{key: ends(draws, key) for key in OVER_GROUPS}}
 
 
-def _leader(
-    column: Column,
+def _tests(
+    columns: Iterable[Column],
     summaries: Mapping[str, Mapping[int, Numbers]],
-    failed: Sequence[str],
-    draws: Mapping[str, Table],
-) -> Numbers | None:
-    """The method with the best mean of a column, and from which others it can be told apart.
+    *,
+    tested: Sequence[str],
+    ranked: Callable[[Column, str], bool],
+    draws: Mapping[str, Table] | None = None,
+) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
+    """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
 
-    It can be told apart from a method if the paired test over their common seeds says so at 5 %, corrected by Holm for the
-    number of methods; with one seed, if the interval of the difference over the test samples, at the level of Bonferroni,
-    leaves out zero. Methods of which a run `failed` do not take part.
+    The leading method of a column is that with the best mean. It can be told apart from another if the paired test over their
+    common seeds says so at 5 %; with one seed, if the interval of the difference over the test samples leaves out zero. All
+    differences of a column are one family: p is corrected by Holm for their number, and the interval by Bonferroni.
+
+    Parameters
+    ----------
+    columns : what to compare.
+    summaries : by method and seed, the numbers of the columns.
+    tested : the methods that are compared, the first is the one that all others are compared with.
+    ranked : whether a method can be the leading one of a column.
+    draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     """
-    means = {
-        label: float(np.mean([s[column.key] for s in seeds.values()]))
-        for label, seeds in summaries.items()
-        if label not in failed and all(s[column.key] is not None for s in seeds.values())
+    first, *others = tested
+    versus: dict[str, Numbers] = {
+        label: {"method": first, "seeds": sum(seed in summaries[first] for seed in summaries[label])}
+        for label in others
     }
-    if len(means) < 2 or not column.better:
-        return None
-    best = (max if column.better == "higher" else min)(means, key=lambda label: means[label])
-    others = [label for label in means if label != best]
-    against = [_paired(summaries[best], summaries[label], column.key) for label in others]
-    corrected = holm([math.nan if found["p"] is None else found["p"] for found in against]).tolist()
-    versus: Numbers = {}
-    for label, (differences, found), p in zip(others, ((f["each"], f) for f in against), corrected, strict=True):
-        ends: list[float | None] = [found["low"], found["high"]]
-        apart = math.isfinite(p) and p < 0.05
-        if len(differences) == 1 and best in draws and column.key in OVER_GROUPS:
-            of = difference(draws[best], draws[label], column.key, 1 - 0.05 / len(others))
-            ends = [_json(100 * of.low), _json(100 * of.high)]
-            apart = of.low > 0 or of.high < 0
-        versus[label] = {
-            "difference": found["difference"],
-            "low": ends[0],
-            "high": ends[1],
-            "p": _json(p),
-            "seeds": len(differences),
-            "apart": apart,
-            "seeds_needed": None if apart or len(differences) < 2 else seeds_needed(differences),
+    leaders: dict[str, Numbers] = {}
+    for column in columns:
+        means = {
+            label: float(np.mean([s[column.key] for s in summaries[label].values()]))
+            for label in tested
+            if ranked(column, label) and all(s[column.key] is not None for s in summaries[label].values())
         }
-    return {"best": best, "tied": [label for label in others if not versus[label]["apart"]], "versus": versus}
+        ahead = (max if column.better == "higher" else min)(means, key=lambda label: means[label]) if means else first
+        rivals = [label for label in means if label != ahead] if column.better else []
+        pairs = dict.fromkeys((label, first) for label in others)
+        pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
+        family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
+        _correct(family, column.key, draws or {})
+        for label in others:
+            versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
+        if rivals:
+            against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
+            tied = [label for label, found in against.items() if not found["apart"]]
+            shown = {r: {k: v for k, v in of.items() if k in AGAINST} for r, of in against.items()}
+            leaders[column.key] = {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": shown}
+    return versus, leaders
+
+
+TESTED: Final = ("difference", "ci95", "low", "high", "p", "holm", "family")
+AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart", "seeds_needed")
+
+
+def _correct(family: Mapping[tuple[str, str], Numbers], key: str, draws: Mapping[str, Table]) -> None:
+    """Add to differences of two methods what depends on how many there are, and with one seed the intervals over test samples."""
+    sampled = [pair for pair in family if key in OVER_GROUPS and all(label in draws for label in pair)]
+    corrected = holm([math.nan if found["p"] is None else found["p"] for found in family.values()])
+    judged = len(sampled) or int(np.isfinite(corrected).sum())
+    for (a, b), found in family.items():
+        p = corrected[list(family).index((a, b))]
+        found |= {"holm": _json(p), "family": judged, "apart": bool(p < 0.05), "seeds": len(found["each"])}
+        if (a, b) in sampled:
+            low, high = (100 * end for end in difference(draws[a], draws[b], key))
+            ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged)
+            found |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
+        known = not found["apart"] and len(found["each"]) > 1
+        found["seeds_needed"] = seeds_needed(found["each"]) if known else None
+
+
+def _turned(found: Numbers) -> Numbers:
+    """The difference the other way round."""
+    turned = {key: None if found[key] is None else 0.0 - found[key] for key in ("difference", "low", "high")}
+    return found | {"difference": turned["difference"], "low": turned["high"], "high": turned["low"]}
 
 
 def _collaboration(
@@ -532,10 +598,15 @@ def _collaboration(
         return None
     first = next(iter(found))
     every = [summary for seeds in found.values() for summary in seeds.values()]
-    reference = found[first]
-    if notes.alone(reference):  # its fairness is 100 by construction: no test against it
-        reference = {seed: {**summary, "fairness": None} for seed, summary in reference.items()}
-    tested = [column for column in COLLABORATION if column.tested]
+    compared = {label: dict(seeds) for label, seeds in found.items()}
+    if notes.alone(found[first]):  # its fairness is 100 by construction: no test against it
+        compared[first] = {seed: {**summary, "fairness": None} for seed, summary in found[first].items()}
+    versus, leaders = _tests(
+        [column for column in COLLABORATION if column.tested],
+        compared,
+        tested=list(found),
+        ranked=lambda column, label: not (column.rewards and notes.alone(found[label])),
+    )
     return {
         "scenario": _scenario(grouped),
         "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
@@ -548,19 +619,11 @@ def _collaboration(
                 "alone": notes.alone(seeds),
                 "satisfied": all(summary["satisfied"] for summary in seeds.values()),
                 **{c.key: over_seeds([summary[c.key] for summary in seeds.values()]) for c in COLLABORATION},
-                "versus": None if label == first else _versus(first, label, seeds, reference, tested, {}),
+                "versus": versus.get(label),
             }
             for label, seeds in found.items()
         ],
-        "leaders": {
-            column.key: leader
-            for column in tested
-            if (
-                leader := _leader(
-                    column, found, [k for k, of in found.items() if column.rewards and notes.alone(of)], {}
-                )
-            )
-        },
+        "leaders": leaders,
     }
 
 
@@ -588,20 +651,28 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
     found = {label: seeds for label, seeds in found.items() if seeds}
     if not found:
         return None
-    first = next(iter(found))
+    bounds = {label: next(iter(runs[label].values())).history.bound for label in found}
+    failed = {label: any(run.failure for run in runs[label].values()) for label in found}
+    versus, leaders = _tests(
+        PARITY,
+        found,
+        tested=[label for label, bound in bounds.items() if not bound] or [next(iter(found))],
+        ranked=lambda _, label: not failed[label] and not bounds[label],
+    )
     return {
         "scenario": _scenario(grouped),
         "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
         "notes": list(notes.of_parity(grouped, found)),
+        "leaders": leaders,
         "methods": [
             {
                 "method": label,
                 "seeds": list(seeds),
                 **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in PARITY},
                 "intervals": next(iter(seeds.values()))["intervals"] if len(seeds) == 1 else None,
-                "failed": any(run.failure for run in runs[label].values()),
-                "bound": (bound := next(iter(runs[label].values())).history.bound),
-                "versus": None if bound or label == first else _versus(first, label, seeds, found[first], PARITY, {}),
+                "failed": failed[label],
+                "bound": bounds[label],
+                "versus": versus.get(label),
             }
             for label, seeds in found.items()
         ],
@@ -700,26 +771,6 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
 
 def _scenario(grouped: Mapping[str, Mapping[int, History]]) -> str:
     return next(history.scenario for seeds in grouped.values() for history in seeds.values())
-
-
-def _versus(
-    first: str,
-    label: str,
-    seeds: Mapping[int, Numbers],
-    reference: Mapping[int, Numbers],
-    columns: Iterable[Column],
-    draws: Mapping[str, Table],
-) -> Numbers:
-    """Differences to the first method: paired over the common seeds; with one seed, with intervals over the test samples."""
-    found: Numbers = {"method": first, "seeds": sum(seed in reference for seed in seeds)}
-    for column in columns:
-        of = _paired(seeds, reference, column.key)
-        del of["each"]
-        if label in draws and column.key in OVER_GROUPS:
-            ends = difference(draws[label], draws[first], column.key)
-            of |= {"low": _json(100 * ends.low), "high": _json(100 * ends.high)}
-        found[column.key] = of
-    return found
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Numbers:

@@ -97,7 +97,8 @@ def compare(
                     fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
                 bar.update(task, advance=rounds - fed.progress.t)
                 history = fed.history
-                histories.append(replace(history, meta={**history.meta, "label": label}))
+                first = digest(fed.model.initial)
+                histories.append(replace(history, meta={**history.meta, "label": label, "first": first}))
     return Comparison.of(histories, last)
 
 
