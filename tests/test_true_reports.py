@@ -7,6 +7,7 @@ import csv
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from equipoise.metrics import class_counts
 from equipoise.report import booktabs, markdown, render, rich_table
 from equipoise.report.layout import sheets
 from equipoise.report.statistics import Comparison
-from run_helpers import cache, equipoise
+from equipoise.runs.configuration import configure
+from run_helpers import cache, equipoise, executed
 
-pytestmark = pytest.mark.drawn
 Call = Callable[..., Any]
 
 
@@ -72,6 +73,7 @@ def test_runs_with_different_measures_stand_in_one_table(kinds: tuple[str, str],
         assert all(len(cells) == len(sheet.grid.titles) for _, cells in sheet.grid.rows)
 
 
+@pytest.mark.drawn
 def test_own_measures_that_some_runs_lack(tmp_path: Path) -> None:
     def with_measure(method: str, name: str, better: str) -> History:
         plain = run(method)
@@ -83,8 +85,9 @@ def test_own_measures_that_some_runs_lack(tmp_path: Path) -> None:
     assert "Measure size" in text
 
 
-def test_bounds_beside_groups_of_people(tmp_path: Path, equipoise: Call) -> None:
-    """`compare --bounds` on a table with clients and groups: clients that train alone have no rates."""
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """A table of people of two groups at three sites."""
     rng = np.random.default_rng(0)
     with (tmp_path / "people.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -92,26 +95,34 @@ def test_bounds_beside_groups_of_people(tmp_path: Path, equipoise: Call) -> None
         for k in range(120):
             age, height = rng.normal(size=2)
             writer.writerow([age, height, "yes" if age > 0 else "no", f"site-{k % 3}", "fm"[k % 2]])
-    told = ("--data", tmp_path / "people.csv", "--rounds", 2, "--runs", tmp_path / "runs", "--name", "all", "--jobs", 1)
-    ended = equipoise("compare", "fedavg", *told, "--bounds", "--figures")
+    return tmp_path / "people.csv"
+
+
+def test_bounds_beside_groups_of_people(tmp_path: Path, people: Path, equipoise: Call) -> None:
+    """`compare --bounds` on a table with clients and groups: clients that train alone have no rates."""
+    for method in ("fedavg", "standalone", "centralised"):
+        told = {"scenario": "own", "data": str(people), "rounds": 2, "batch_size": 32}
+        executed(tmp_path / "runs" / method, configure(method, **told))
+    ended = equipoise("report", *(tmp_path / "runs").iterdir(), "--output", tmp_path / "report.html")
     assert (ended.status, ended.err) == (0, "")
-    text = (tmp_path / "runs" / "all" / "report.html").read_text()
+    text = (tmp_path / "report.html").read_text()
     assert "Group fairness" in text
     assert "recorded no rates" in text
 
 
-def test_training_is_not_lost_with_a_report(tmp_path: Path, equipoise: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_not_lost_with_a_report(
+    tmp_path: Path, people: Path, equipoise: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise KeyError("accuracy_gap")
 
     monkeypatch.setattr("equipoise.report.html.write", fails)
-    tiny = ("--scenario", "digits(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=4)", "--rounds", 1)
-    ended = equipoise("run", "--method", "fedavg", *tiny, "--runs", tmp_path, "--name", "kept run")
+    ended = equipoise(
+        "run", "--method", "fedavg", "--data", people, "--rounds", 1, "--runs", tmp_path, "--name", "kept"
+    )
     assert ended.status == 1
     (command,) = re.findall(r"`(equipoise report [^`]+)`", ended.err)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    import shlex
-
     again = equipoise(*shlex.split(command)[1:])
     assert (again.status, again.err) == (0, "")
