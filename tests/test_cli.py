@@ -225,6 +225,8 @@ def schema(text: str, method: str, rounds: int) -> None:
         "intervals",
         "versus",
         "pooled",
+        "untested",
+        "worst_groups",
     }
     assert entry["pooled"].keys() == {"groups", *statistics, "n"}
     assert entry["method"] == method
