@@ -94,7 +94,7 @@ def test_folders_per_client(tmp_path: Path) -> None:
     assert found.classes == ("cat", "dog")
     assert len(found) == 20
     assert found.split is found.group is None
-    assert found.notes == ()  # what systems leave behind is nobody's business
+    assert found.notes == ("2 files of operating systems are left out: Thumbs.db, north/cat/.DS_Store.",)
     assert dict(zip(found.names, found.label, strict=True))["south/dog/3.png"] == "dog"
     assert found.about["files"] == 20
 
@@ -389,7 +389,7 @@ def test_table_of_images(tmp_path: Path) -> None:
         "twice.csv: 1 line repeats an image of another; it counts each time, perhaps in training and in test data.",
     )
     table(twice, [("path", "label", "client"), rows[0][:3], (rows[0][0], "dog", "a")])
-    with pytest.raises(DataError, match=r"line 3, column path: .* is 'dog' here and 'cat' before \(.*line 2"):
+    with pytest.raises(DataError, match=r"line 3: .* is 'dog' here and 'cat' before \(.*line 2"):
         read_user_data(twice)
 
 
@@ -426,7 +426,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
         ("label,client,v\n0.5,x,1\n1,x,1\n", r"column label: the label is 0\.5 \(line 2\), and labels are classes"),
         ("label,client\na,x\nb,x\n", "neither a column path nor columns of numbers"),
         ("label,label,v\na,x,1\n", "two columns are called 'label'"),
-        ("label,client,path\na,x,no.png\nb,x,\n", r"line 2, column path: there is no image .*no\.png, and 1 more are missing"),
+        ("label,client,path\na,x,no.png\nb,x,\n", r"no image for 2 of 2 rows: line 2 .no\.png., line 3 .empty."),
         ("label,client,v\na,x,1\nb,X,1\n", "client 'x' and client 'X' differ only in capital"),
         ("label,client,v,split\na,x,1,train\nb,x,1,train\nc,x,1,test\n", "'c' is in the test or validation data"),
     ],

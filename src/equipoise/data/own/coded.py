@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
+from equipoise.data.own.arrays import of_arrays
 from equipoise.data.own.columns import Columns, UserData
-from equipoise.data.own.tables import of_arrays
 from equipoise.data.samples import Lazy
 from equipoise.system import own_code
 

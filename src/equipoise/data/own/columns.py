@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,7 +27,9 @@ SPLITS = {
     "valid": "validation",
     "validation": "validation",
 }
+ROLES = ("client", "group", "split")  # of columns, beside the labels and the inputs
 SHOWN = 5  # names in a sentence
+PROBLEMS = 10  # in an error
 MANY = 50  # columns in a sentence
 INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
@@ -138,6 +141,17 @@ def listed(words: Iterable[str]) -> str:
     every = list(words)
     more = len(every) - SHOWN
     return ", ".join(every[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def together(path: Path, problems: Sequence[str]) -> str:
+    """All problems of a file or folder as one text: the first, and how many more; each ends with a full stop."""
+    said = [problem.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for problem in problems]
+    if len(problems) == 1:
+        return problems[0] if said[0] != problems[0] or problems[0].startswith(str(path)) else f"{path}: {said[0]}"
+    more = f" And {len(said) - PROBLEMS} more." if len(said) > PROBLEMS else ""
+    return (
+        f"{path} has {len(said)} problems: {' '.join(f'({k}) {one}' for k, one in enumerate(said[:PROBLEMS], 1))}{more}"
+    )
 
 
 def option(name: str, values: Iterable[str]) -> str:

@@ -9,13 +9,12 @@ from pathlib import Path
 from equipoise.data.contents import DataError
 from equipoise.data.dicom import is_dicom
 from equipoise.data.own.columns import SPLITS, UserData, listed
+from equipoise.data.own.paths import of_a_system
 from equipoise.data.pictures import of_files
 
 SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".npy", ".dcm", ".dicom",
 )  # fmt: skip
-# files of operating systems, which are ignored like all names with a leading dot
-SYSTEM = ("thumbs.db", "desktop.ini", "__macosx")
 FORM = (
     "Expected CLIENT/CLASS/image.jpg everywhere; where there are parts train, test or val, all of PART/CLIENT/CLASS/image.jpg "
     "or all of CLIENT/PART/CLASS/image.jpg."
@@ -24,11 +23,12 @@ FORM = (
 
 @dataclass(frozen=True)
 class _Tree:
-    """Image files below a folder, with the folders they are in; other files; and folders without an image."""
+    """Image files below a folder, with the folders they are in; other files; folders without an image; and what systems write."""
 
     images: tuple[tuple[tuple[str, ...], Path], ...]
     others: tuple[Path, ...]
     empty: tuple[tuple[str, ...], ...]
+    systems: tuple[Path, ...]
 
 
 def read(top: Path) -> UserData:
@@ -52,6 +52,11 @@ def read(top: Path) -> UserData:
             f"{len(tree.others)} file{'s are' if len(tree.others) > 1 else ' is'} no image and ignored: "
             f"{listed(path.relative_to(top).as_posix() for path in tree.others)}."
         )
+    if tree.systems:
+        notes.append(
+            f"{len(tree.systems)} file{'s' * (len(tree.systems) > 1)} of operating systems {'are' if len(tree.systems) > 1 else 'is'} "
+            f"left out: {listed(path.relative_to(top).as_posix() for path in tree.systems)}."
+        )
     if tree.empty:
         notes.append(f"No image in {listed('/'.join(parts) for parts in tree.empty)}: ignored.")
     by_client = any(clients)
@@ -72,6 +77,7 @@ def _tree(top: Path) -> _Tree:
     images: list[tuple[tuple[str, ...], Path]] = []
     others: list[Path] = []
     empty: list[tuple[str, ...]] = []
+    systems: list[Path] = []
 
     def walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> int:
         here = folder.resolve()
@@ -79,7 +85,10 @@ def _tree(top: Path) -> _Tree:
             raise DataError(f"{folder} is a link to a folder that it is in. Remove the link.")
         count = 0
         for path in sorted(folder.iterdir()):
-            if path.name.startswith(".") or path.name.lower() in SYSTEM:
+            if of_a_system(path.name):
+                systems.append(path)
+                continue
+            if path.name.startswith("."):
                 continue
             if path.is_dir():
                 count += walk(path, (*parts, path.name), (*above, here))
@@ -96,7 +105,7 @@ def _tree(top: Path) -> _Tree:
 
     walk(top, (), ())
     within = {parts[:k] for parts in empty for k in range(1, len(parts))}  # only the lowest empty folders are named
-    return _Tree(tuple(images), tuple(others), tuple(e for e in empty if e not in within))
+    return _Tree(tuple(images), tuple(others), tuple(e for e in empty if e not in within), tuple(systems))
 
 
 def _without_suffix(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,10 @@ def read_user_data(
     ``DIR``                 with exactly one table or ``.npz`` file in it: that file
     ``table.csv``           a row per sample: ``label``, and ``path`` (of an image) or columns of numbers; ``client``, ``group``
                             and ``split``; also ``.tsv``, packed as ``.csv.gz``, ``.bz2`` or ``.xz``, and ``.parquet``
-    ``arrays.npz``          arrays ``x`` and ``y``; ``client``, ``group`` and ``split``
+    ``arrays.npz``          arrays ``x`` and ``y``; ``client``, ``group`` and ``split``; ``train_images``, ``train_labels``,
+                            ``test_images`` and so on, as of MedMNIST; ``.mat`` of MATLAB with such variables
+    ``DIR``, ``users.json`` users of LEAF: JSON files, also in ``train`` and ``test`` or ``all_data``
+    ``DIR``                 ``train/CLIENT.npz`` and ``test/CLIENT.npz``, each with ``x`` and ``y``
     ``hub:OWNER/NAME``      a data set of the Hugging Face Hub that is on this machine, or may be downloaded
     ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.own.coded.read`
     ======================= ============================================================================================
@@ -74,25 +77,43 @@ def read_user_data(
 
 
 def _read(path: Path, columns: Columns) -> UserData:
-    from equipoise.data.own import folders as own_folders
-    from equipoise.data.own import tables as own_tables
+    from equipoise.data.own import arrays, folders, leaf, matlab, pfllib, tables
     from equipoise.data.own.delimited import COMPRESSED
 
-    suffixes = (*own_tables.READERS, *(f"{text}{packed}" for text in own_tables.TEXT for packed in COMPRESSED))
+    readers = {**tables.READERS, ".npz": arrays.npz, ".mat": matlab.read}
+
+    def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
+        if file.suffix.lower() in COMPRESSED and Path(file.stem).suffix.lower() in tables.TEXT:
+            return tables.text
+        return readers.get(file.suffix.lower())
+
     if path.is_file():
-        if (reader := own_tables.reader(path)) is None:
+        if path.suffix.lower() == ".json":
+            return leaf.read(path, columns, {"": [path]})
+        if (known := reader(path)) is None:
+            suffixes = (
+                *readers,
+                *(f"{text}{packed}" for text in tables.TEXT for packed in COMPRESSED),
+                ".json of LEAF",
+            )
             raise DataError(f"{path}: expected a folder, or a file that ends in {', '.join(suffixes)}.")
-        return reader(path, columns)
-    tables = sorted(p for p in path.iterdir() if own_tables.reader(p) and not p.name.startswith("."))
-    if len(tables) > 1:
-        raise DataError(f"{path} has several tables ({listed(p.name for p in tables)}). Give one of them with --data.")
-    if tables:
-        return own_tables.reader(tables[0])(tables[0], columns)  # type: ignore[misc]
+        return known(path, columns)
+    if parts := leaf.parts(path):
+        return leaf.read(path, columns, parts)
+    if of_clients := pfllib.files(path):
+        return pfllib.read(path, columns, of_clients)
+    inside = sorted(file for file in path.iterdir() if reader(file) and not file.name.startswith("."))
+    if len(inside) > 1:
+        raise DataError(
+            f"{path} has several tables ({listed(file.name for file in inside)}). Give one of them with --data."
+        )
+    if inside:
+        return _read(inside[0], columns)
     if columns.of_tables:
         raise DataError(
             f"{path} is a folder of images, and {columns.of_tables[0]} is an option of a table. Leave it out."
         )
-    return own_folders.read(path)
+    return folders.read(path)
 
 
 def _ranged(own: UserData, between: Range | None) -> UserData:

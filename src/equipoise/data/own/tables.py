@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,15 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_npz
-from equipoise.data.own import delimited, parquet
-from equipoise.data.own.columns import MANY, Column, Columns, UserData, column, listed, option, splits
-from equipoise.data.own.delimited import COMPRESSED
-from equipoise.data.own.numbers import counting, finite, left_out, nameless, numbering, refusal, single
-from equipoise.data.own.words import Origin, read_classes, read_names, settled
+from equipoise.data.own import delimited, parquet, paths
+from equipoise.data.own.columns import MANY, ROLES, Column, Columns, UserData, column, listed, option, splits, together
+from equipoise.data.own.numbers import counting, left_out, nameless, numbering, refusal
+from equipoise.data.own.words import Origin, read_classes, read_names
 from equipoise.data.pictures import of_files
-
-ROLES = ("client", "group", "split")
 
 
 class Table(Protocol):
@@ -81,16 +75,32 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     rest = [name for name in header if name not in apart]
     problems: list[str] = []
     notes = list(table.notes)
-    roles, cells = _roles(path, columns, table, there, problems, notes)
+    cells: Mapping[str, Sequence[Any]] = table.words([*there.values()])
+    rows: Sequence[int] = range(len(table))
+    if used["path"] is not None:
+        rows = [k for k, cell in enumerate(cells[used["path"]]) if not paths.needless(str(cell))]
+        if lost := sorted({*range(len(table))} - {*rows}):
+            named = listed(str(cells[used["path"]][k]) for k in lost)
+            notes.append(
+                f"{path.name}: {len(lost)} row{'s name files' if len(lost) > 1 else ' names a file'} of operating systems, "
+                f"which {'are' if len(lost) > 1 else 'is'} left out: {named}."
+            )
+            cells = {name: [of[k] for k in rows] for name, of in cells.items()}
+
+    def at(k: int) -> str:
+        return table.at(rows[k])
+
+    roles = _roles(path, columns, table.names, cells, at, there, problems, notes)
     inputs: Any = None
+    images: Column = ()
     if used["path"] is None:
         inputs, rest = _numbers(path, columns, table, rest, problems, notes)
     if problems:
-        raise DataError(_together(path, problems))
+        raise DataError(together(path, problems))
     if used["path"] is not None:
-        files, more = _files(
-            path, cells["path"], roles["label"], lambda k: f"{path}, {table.at(k)}, column {used['path']}"
-        )
+        images = tuple(map(str, cells[used["path"]]))
+        files, more = paths.located(path, images, at)
+        more += _repeats(path, files, roles["label"], at)
         inputs = of_files(files)
         if rest:
             are = "s {} are" if len(rest) > 1 else " {} is"
@@ -101,7 +111,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
         layout="a table of images" if used["path"] is not None else f"a table of {len(rest)} numbers per row",
         inputs=inputs,
         features=() if used["path"] is not None else tuple(rest),
-        names=tuple(cells["path"]) if used["path"] is not None else tuple(map(table.at, range(len(table)))),
+        names=images if used["path"] is not None else tuple(map(at, rows)),
         about={"file": path.name, "bytes": path.stat().st_size},
         notes=tuple(notes),
         **roles,
@@ -109,19 +119,25 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
 
 
 def _roles(
-    path: Path, columns: Columns, table: Table, used: Mapping[str, str], problems: list[str], notes: list[str]
-) -> tuple[dict[str, Column], Mapping[str, Sequence[Any]]]:
-    """Class, client, group and split of every sample, if there are such columns, and the cells of these and the images."""
-    cells = table.words([*used.values()])
+    path: Path,
+    columns: Columns,
+    header: Sequence[str],
+    cells: Mapping[str, Sequence[Any]],
+    at: Callable[[int], str],
+    used: Mapping[str, str],
+    problems: list[str],
+    notes: list[str],
+) -> dict[str, Column]:
+    """Class, client, group and split of every sample, if there are such columns; ``at(k)`` is the place of sample k."""
     roles: dict[str, Column] = {}
     if "label" not in used:
-        every = f"{', '.join(table.names[:MANY])}{f' and {len(table.names) - MANY:,} more' * (len(table.names) > MANY)}"
+        every = f"{', '.join(header[:MANY])}{f' and {len(header) - MANY:,} more' * (len(header) > MANY)}"
         problems.append(
             f"{path} has no column label; its columns are {every or 'none'}. Name the one with the class: --set label=COLUMN."
         )
     for role in ("label", "client", "group"):
         if role in used:
-            origin = Origin(f"{path}, column {used[role]}", table.at)
+            origin = Origin(f"{path}, column {used[role]}", at)
             if role == "label":
                 names = read_classes(cells[used[role]], origin, columns.not_missing)
             else:
@@ -133,11 +149,11 @@ def _roles(
         try:
             roles["split"] = splits(
                 [str(cell) for cell in cells[used["split"]]],
-                lambda k: f"{path}, {table.at(k)}, column {used['split']}",
+                lambda k: f"{path}, {at(k)}, column {used['split']}",
             )
         except DataError as error:
             problems.append(str(error))
-    return roles, {role: [str(cell) for cell in cells[name]] for role, name in used.items() if role == "path"}
+    return roles
 
 
 def _numbers(
@@ -176,29 +192,13 @@ def _numbers(
     return x, rest
 
 
-def _together(path: Path, problems: Sequence[str]) -> str:
-    """All problems of a table as one text; each names the file."""
-    if len(problems) == 1:
-        return problems[0]
-    said = (
-        f"({k}) {problem.removeprefix(f'{path}, ').removeprefix(f'{path}: ')}" for k, problem in enumerate(problems, 1)
-    )
-    return f"{path} has {len(problems)} problems: {' '.join(said)}"
+def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Callable[[int], str]) -> list[str]:
+    """A note if some images are there several times.
 
-
-def _files(
-    path: Path, cells: Sequence[str], labels: Sequence[str], where: Callable[[int], str]
-) -> tuple[tuple[Path, ...], list[str]]:
-    """The images of a table, which must exist, and a note if some are repeated."""
-    files = tuple(path.parent / cell.strip() for cell in cells)
-    lost = [
-        k for k, (cell, file) in enumerate(zip(cells, files, strict=True)) if not cell.strip() or not file.is_file()
-    ]
-    if lost:
-        more = f", and {len(lost) - 1} more are missing" if len(lost) > 1 else ""
-        raise DataError(
-            f"{where(lost[0])}: there is no image {files[lost[0]]}{more}. Paths are relative to the folder of {path.name}."
-        )
+    Raises
+    ------
+    DataError : with several classes.
+    """
     seen: dict[Path, int] = {}
     again = 0
     for k, file in enumerate(files):
@@ -206,136 +206,13 @@ def _files(
         again += first != k
         if labels[first] != labels[k]:
             raise DataError(
-                f"{where(k)}: {cells[k]} is {labels[k]!r} here and {labels[first]!r} before ({where(first)}). An image has one class."
+                f"{path}, {at(k)}: {file.name} is {labels[k]!r} here and {labels[first]!r} before ({at(first)}). An image has one class."
             )
     repeat = "line repeats an image of another" if again == 1 else "lines repeat images of others"
-    note = f"{path.name}: {again} {repeat}; it counts each time, perhaps in training and in test data."
-    return files, [note] if again else []
-
-
-def npz(path: Path, columns: Columns) -> UserData:
-    """Read arrays: x [n, ...] and y [n], and client, group and split [n] if they exist.
-
-    Raises
-    ------
-    DataError : an array is missing or wrong.
-    """
-    with path.open("rb") as file:
-        if file.read(2) != b"PK":  # of a zip file
-            raise DataError(f"{path} cannot be read: it is no NPZ file. Write it with np.savez(...).")
-    try:
-        check_npz(path)
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: x for name in archive.files if isinstance(x := archive[name], np.ndarray)}
-    except DataError:
-        raise
-    except ValueError as error:
-        if "pickle" in str(error).lower():
-            raise DataError(
-                f"{path}: an array holds Python objects, which are not read because they could run code. "
-                "Save numbers, or text as np.array(list_of_words)."
-            ) from None
-        raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
-    return of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
-
-
-def of_arrays(
-    path: Path | str, arrays: Mapping[str, NDArray[Any]], columns: Columns, about: Mapping[str, Any]
-) -> UserData:
-    """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
-    file, known = Path(path).name, list(arrays)
-    used = {role: column(known, getattr(columns, role), role, file) for role in ROLES}
-    used["label"] = column(known, columns.label, "y", file) or column(known, None, "label", file)
-    x_name = column(known, columns.image, "x", file)
-    for what, name in (("x", x_name), ("y", used["label"])):
-        if name is None:
-            raise DataError(
-                f"{path} has no array {what}; it holds {listed(known) or 'nothing'}. Expected x [n, ...] and y [n]."
-            )
-    x = arrays[str(x_name)]
-    for role, name in used.items():
-        if name is not None and arrays[name].shape != x.shape[:1]:
-            raise DataError(
-                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
-                f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
-            )
-        if name is not None and arrays[name].dtype.kind == "c":
-            raise DataError(f"{path}: {name} holds complex numbers; expected words or whole numbers.")
-    function = "function" in about
-    tokens = function and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
-    inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
-    if function and inputs.dtype.kind in "bf":
-        inputs = single(inputs, lambda at: f"{path}: {x_name}{at}")
-    unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
-    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
-    roles: dict[str, Column] = {}
-    for role, name in used.items():
-        if name is None:
-            continue
-        origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
-        if role == "label":
-            roles[role] = settled(read_classes(arrays[name], origin, columns.not_missing), notes)
-        elif role == "split":
-            roles[role] = splits(
-                [str(cell) for cell in _decoded(arrays[name])], lambda k: f"{path}, {used['split']}[{k}]"
-            )
-        else:
-            roles[role] = settled(read_names(arrays[name], role, origin, columns.not_missing), notes)
-    if inputs.ndim == 2 and inputs.dtype.kind in "iuf" and not function:
-        which = [f"{x_name}[:, {k}]" for k in counting(inputs)]
-        if which:
-            notes.append(
-                f"{file}: {listed(which)} holds nothing but the numbers of the rows. Remove it if it is no feature."
-            )
-    kind = "images" if inputs.dtype == np.uint8 else "numbers"
-    return UserData(
-        source=str(path),
-        layout=f"arrays: {kind} {list(inputs.shape[1:])}",
-        inputs=inputs,
-        names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
-        about=about,
-        notes=tuple(notes),
-        **roles,
+    return (
+        [f"{path.name}: {again} {repeat}; it counts each time, perhaps in training and in test data."] if again else []
     )
 
 
-def _decoded(words: NDArray[Any]) -> list[Any]:
-    return [word.decode() if isinstance(word, bytes) else word for word in words.tolist()]
-
-
-def _inputs(path: Path | str, name: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Finite numbers [n, ...], or images uint8 [n, C, H, W] from [n, H, W], [n, H, W, C] or [n, C, H, W]."""
-    if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
-        raise DataError(
-            f"{path}: {name} must hold numbers [n, ...], at least one per sample; found {x.dtype} {list(x.shape)}."
-        )
-    if x.dtype == np.uint8 and x.ndim == 3:
-        return x[:, None]
-    if x.dtype == np.uint8 and x.ndim == 4:
-        if x.shape[1] in (1, 3):
-            return x
-        if x.shape[3] in (1, 3):
-            return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-        raise DataError(
-            f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
-        )
-    return finite(x, lambda at: f"{path}: {name}{at}")
-
-
 TEXT = (".csv", ".tsv")
-READERS: Mapping[str, Callable[[Path, Columns], UserData]] = {
-    ".csv": text,
-    ".tsv": text,
-    ".parquet": parquet_file,
-    ".npz": npz,
-}
-
-
-def reader(path: Path) -> Callable[[Path, Columns], UserData] | None:
-    """What reads a file of this name, which may end in ``.gz``, ``.bz2`` or ``.xz`` if it is text."""
-    suffix = path.suffix.lower()
-    if suffix in COMPRESSED and Path(path.stem).suffix.lower() in TEXT:
-        return text
-    return READERS.get(suffix)
+READERS: Mapping[str, Callable[[Path, Columns], UserData]] = {".csv": text, ".tsv": text, ".parquet": parquet_file}

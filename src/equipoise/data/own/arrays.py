@@ -1,0 +1,197 @@
+"""Arrays x and y: of an ``.npz`` file, of a function, or of another reader."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import zipfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.declared import check_npz
+from equipoise.data.own.columns import ROLES, SPLITS, Column, Columns, UserData, column, listed, splits
+from equipoise.data.own.numbers import counting, finite, single
+from equipoise.data.own.words import Origin, read_classes, read_names, settled
+
+PAIRS = (
+    ("{}_images", "{}_labels"),
+    ("x_{}", "y_{}"),
+    ("{}_x", "{}_y"),
+    ("{}_data", "{}_labels"),
+)  # of inputs and labels
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class PickledError(DataError):
+    """An array holds Python objects."""
+
+
+def npz(path: Path, columns: Columns) -> UserData:
+    """Read arrays: x [n, ...] and y [n], and client, group and split [n] if they exist; or those of MedMNIST and Keras.
+
+    Raises
+    ------
+    DataError : an array is missing or wrong.
+    """
+    arrays = joined(path, opened(path))
+    return of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+
+
+def opened(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file, which fit into memory and hold no Python objects.
+
+    Raises
+    ------
+    PickledError : some do. DataError : the file is damaged or too large.
+    """
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":  # of a zip file
+            raise DataError(f"{path} cannot be read: it is no NPZ file. Write it with np.savez(...).")
+    try:
+        check_npz(path)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: x for name in archive.files if isinstance(x := archive[name], np.ndarray)}
+    except DataError:
+        raise
+    except ValueError as error:
+        if "pickle" in str(error).lower():
+            raise PickledError(
+                f"{path}: an array holds Python objects, which are not read because they could run code. "
+                "Save numbers, or text as np.array(list_of_words)."
+            ) from None
+        raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
+
+
+def joined(path: Path, arrays: Arrays) -> Arrays:
+    """Arrays with x, y and split, of those that have a pair of arrays for each part: ``train_images`` and ``train_labels``.
+
+    Raises
+    ------
+    DataError : a part lacks one of its pair, or samples have several labels.
+    """
+    names = {name.lower(): name for name in arrays}
+    for forms in PAIRS:
+        pairs = {part: [names.get(form.format(part)) for form in forms] for part in SPLITS}
+        there = {part: pair for part, pair in pairs.items() if any(pair)}
+        if None not in there.get("train", [None]):
+            break
+    else:
+        return arrays
+    if lone := [next(filter(None, pair)) for pair in there.values() if None in pair]:
+        expected = " and ".join(form.format("PART") for form in forms)
+        raise DataError(f"{path}: {lone[0]} is there without its pair; expected {expected} for each part.")
+    x, y = ([arrays[str(pair[k])] for pair in there.values()] for k in (0, 1))
+    y = [labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels for labels in y]
+    if many := [labels.shape for labels in y if labels.ndim != 1]:
+        raise DataError(_choice(path, many[0], forms[1].format("")))
+    if len(shapes := {samples.shape[1:] for samples in x}) > 1:
+        found = " and ".join(str(list(shape)) for shape in shapes)
+        raise DataError(f"{path}: samples of all parts must have one shape; found {found}.")
+    used = {name for pair in there.values() for name in pair}
+    made = {"x": np.concatenate(x), "y": np.concatenate(y), "split": np.repeat([*there], [*map(len, y)])}
+    return made | {name: array for name, array in arrays.items() if name not in used | made.keys()}
+
+
+def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
+    """What to do with samples of several labels, in columns."""
+    new = str(path.with_name(f"{path.stem}-0.npz").absolute())
+    code = (
+        f"import numpy as np; d = dict(np.load({json.dumps(str(path.absolute()))})); "
+        f"d.update({{k: v[:, [0]] for k, v in d.items() if {json.dumps(labels)} in k.lower()}}); np.savez({json.dumps(new)}, **d)"
+    )
+    return (
+        f"{path}: the labels are {list(shape)}, several for each sample, and a sample has one class here. Choose one of them, here that "
+        f"of column 0, and give the result with --data {shlex.quote(new)}:\n\npython -c {shlex.quote(code)}\n"
+    )
+
+
+def of_arrays(
+    path: Path | str, arrays: Mapping[str, NDArray[Any]], columns: Columns, about: Mapping[str, Any]
+) -> UserData:
+    """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
+    file, known = Path(path).name, list(arrays)
+    used = {role: column(known, getattr(columns, role), role, file) for role in ROLES}
+    used["label"] = column(known, columns.label, "y", file) or column(known, None, "label", file)
+    x_name = column(known, columns.image, "x", file)
+    for what, name in (("x", x_name), ("y", used["label"])):
+        if name is None:
+            raise DataError(
+                f"{path} has no array {what}; it holds {listed(known) or 'nothing'}. Expected x [n, ...] and y [n]."
+            )
+    x = arrays[str(x_name)]
+    for role, name in used.items():
+        if name is not None and arrays[name].shape != x.shape[:1]:
+            raise DataError(
+                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
+                f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
+            )
+        if name is not None and arrays[name].dtype.kind == "c":
+            raise DataError(f"{path}: {name} holds complex numbers; expected words or whole numbers.")
+    function = "function" in about
+    tokens = function and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
+    inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
+    if function and inputs.dtype.kind in "bf":
+        inputs = single(inputs, lambda at: f"{path}: {x_name}{at}")
+    unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
+    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
+    roles: dict[str, Column] = {}
+    for role, name in used.items():
+        if name is None:
+            continue
+        origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
+        if role == "label":
+            roles[role] = settled(read_classes(arrays[name], origin, columns.not_missing), notes)
+        elif role == "split":
+            roles[role] = splits(
+                [str(cell) for cell in _decoded(arrays[name])], lambda k: f"{path}, {used['split']}[{k}]"
+            )
+        else:
+            roles[role] = settled(read_names(arrays[name], role, origin, columns.not_missing), notes)
+    if inputs.ndim == 2 and inputs.dtype.kind in "iuf" and not function:
+        which = [f"{x_name}[:, {k}]" for k in counting(inputs)]
+        if which:
+            notes.append(
+                f"{file}: {listed(which)} holds nothing but the numbers of the rows. Remove it if it is no feature."
+            )
+    kind = "images" if inputs.dtype == np.uint8 else "numbers"
+    return UserData(
+        source=str(path),
+        layout=f"arrays: {kind} {list(inputs.shape[1:])}",
+        inputs=inputs,
+        names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
+        about=about,
+        notes=tuple(notes),
+        **roles,
+    )
+
+
+def _decoded(words: NDArray[Any]) -> list[Any]:
+    return [word.decode() if isinstance(word, bytes) else word for word in words.tolist()]
+
+
+def _inputs(path: Path | str, name: str, x: NDArray[Any]) -> NDArray[Any]:
+    """Finite numbers [n, ...], or images uint8 [n, C, H, W] from [n, H, W], [n, H, W, C] or [n, C, H, W]."""
+    if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
+        raise DataError(
+            f"{path}: {name} must hold numbers [n, ...], at least one per sample; found {x.dtype} {list(x.shape)}."
+        )
+    if x.dtype == np.uint8 and x.ndim == 3:
+        return x[:, None]
+    if x.dtype == np.uint8 and x.ndim == 4:
+        if x.shape[1] in (1, 3):
+            return x
+        if x.shape[3] in (1, 3):
+            return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        raise DataError(
+            f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
+        )
+    return finite(x, lambda at: f"{path}: {name}{at}")

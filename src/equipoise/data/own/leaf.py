@@ -1,0 +1,153 @@
+"""The JSON files of LEAF (Caldas et al. 2018): users with their samples; the users are the clients."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.declared import check_bytes
+from equipoise.data.own.arrays import of_arrays
+from equipoise.data.own.columns import Columns, UserData, listed, together
+
+KEYS = ("users", "num_samples", "user_data", "hierarchies")
+BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')
+LOOKED_AT = 1 << 12  # bytes
+GROWTH = 16  # times the size of its file that JSON takes in memory, at most
+TEXT = (
+    "{file}, user {user}: x holds text ({found!r}), and networks here take numbers. Make numbers of it in a function of your own, "
+    "--data my.py:clients; of names of images make a table with the columns path, label and client."
+)
+
+
+def is_leaf(path: Path) -> bool:
+    """Whether a file is one of LEAF, by how it begins."""
+    with path.open("rb") as file:
+        return BEGIN.match(file.read(LOOKED_AT)) is not None
+
+
+def parts(folder: Path) -> dict[str, list[Path]]:
+    """The files of LEAF in a folder: of ``train`` and ``test`` if it has both, or else its own, or those of ``all_data``."""
+    inside = {name: _files(folder / name) for name in ("train", "test", "all_data")}
+    if inside["train"] and inside["test"]:
+        return {"train": inside["train"], "test": inside["test"]}
+    found = _files(folder) or inside["all_data"]
+    return {"": found} if found else {}
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.glob("*.json") if not path.name.startswith(".") and is_leaf(path))
+
+
+def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> UserData:
+    """Read the users of all files, by the part that these belong to (``""``: none), one file at a time.
+
+    Raises
+    ------
+    DataError : a file is damaged, its samples are no numbers, or users, samples and labels do not fit together; names the first.
+    """
+    users: list[tuple[str, str, NDArray[Any], list[str]]] = []
+    seen: dict[tuple[str, str], Path] = {}
+    problems: list[str] = []
+    for part, of_part in files.items():
+        for file in of_part:
+            for user, x, y in _users(file, problems):
+                if (first := seen.setdefault((part, user), file)) != file:
+                    problems.append(f"{file.name}, user {user}: also in {first.name}.")
+                users.append((part, user, x, y))
+    shapes = {x.shape[1:]: user for _, user, x, _ in users if len(x)}
+    if len(shapes) > 1:
+        told = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
+        problems.append(f"samples must have one shape, found {told}.")
+    if problems:
+        raise DataError(together(path, problems))
+    sizes = [len(y) for *_, y in users]
+    arrays = {
+        "x": np.concatenate([x for _, _, x, _ in users if len(x)] or [np.empty((0, 1))]),
+        "y": np.array([label for *_, y in users for label in y]),
+        "client": np.repeat([user for _, user, _, _ in users], sizes),
+    }
+    if "" not in files:
+        arrays["split"] = np.repeat([part for part, *_ in users], sizes)
+    every = [file for of_part in files.values() for file in of_part]
+    about = {"files": len(every), "bytes": sum(file.stat().st_size for file in every)}
+    own = of_arrays(path, arrays, columns, about)
+    return replace(
+        own, layout=f"users of LEAF, {len(every)} file{'s' * (len(every) > 1)}: {own.layout.removeprefix('arrays: ')}"
+    )
+
+
+def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], list[str]]]:
+    """Every user of a file, with samples [n, ...] and labels; adds to ``problems`` what is wrong."""
+    check_bytes(file, GROWTH * file.stat().st_size)
+    try:
+        content = json.loads(file.read_bytes(), object_pairs_hook=_unique)
+        names, data, counts = content["users"], content["user_data"], content.get("num_samples")
+        pairs = [(str(user), data[user]["x"], data[user]["y"]) for user in names]
+        if counts is None or len(counts) != len(names):
+            counts = [None] * len(names)
+        if lost := listed(sorted(data.keys() - set(names))):
+            problems.append(f"{file.name}: {lost} in user_data, but not in users.")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise DataError(
+            f'{file} cannot be read as JSON of LEAF ({reason}). Expected {{"users": [...], "num_samples": [...], '
+            '"user_data": {USER: {"x": [...], "y": [...]}}}.'
+        ) from None
+    for (user, x, y), count in zip(pairs, counts, strict=True):
+        if len(x) != len(y) or count not in (None, len(y)):
+            told = "" if count is None else f", num_samples says {count}"
+            problems.append(f"{file.name}, user {user}: {len(x)} samples and {len(y)} labels{told}.")
+        elif strange := [label for label in y if not isinstance(label, str | int | float)][:1]:
+            problems.append(
+                f"{file.name}, user {user}: a label is {str(strange[0])[:40]}, expected a word or a number."
+            )
+        elif isinstance(found := _numbers(x), str):
+            problems.append(TEXT.format(file=file.name, user=user, found=found[:40]))
+        elif found is None:
+            problems.append(f"{file.name}, user {user}: samples have different lengths, or are no numbers.")
+        else:
+            yield user, found, [str(int(label)) if isinstance(label, bool) else str(label) for label in y]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, none of whose names comes twice: JSON would keep the last."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(a for (a, _), (b, _) in pairwise(sorted(pairs, key=lambda pair: pair[0])) if a == b)
+        raise ValueError(f"{twice!r} is there twice")
+    return made
+
+
+def _numbers(x: Sequence[Any]) -> NDArray[Any] | str | None:
+    """Samples [n, ...]; the first text among them; None of what is neither."""
+    first: Any = x
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, str):
+        return first
+    try:
+        made = np.array(x)
+    except ValueError:  # of different lengths
+        return None
+    if made.dtype.kind == "U":
+        return str(next(word for word in made.flat if not _is_number(word)))
+    return (made[:, None] if made.ndim == 1 else made) if made.dtype.kind in "biuf" else None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

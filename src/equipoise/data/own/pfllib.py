@@ -1,0 +1,78 @@
+"""A file of arrays per client and part, as PFLlib has them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from equipoise.data.contents import DataError
+from equipoise.data.declared import check_bytes
+from equipoise.data.own.arrays import Arrays, PickledError, of_arrays, opened
+from equipoise.data.own.columns import Columns, UserData, column, together
+
+PARTS = ("train", "test")
+
+
+def files(folder: Path) -> list[Path]:
+    """The files ``train/CLIENT.npz`` and ``test/CLIENT.npz`` of a folder; none unless there are some of both."""
+    of = [sorted((folder / part).glob("*.npz")) for part in PARTS]
+    return [path for files in of for path in files] if all(of) else []
+
+
+def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
+    """Read a file per client and part, as PFLlib has them, each with arrays x and y.
+
+    Raises
+    ------
+    DataError : they hold Python objects, as those of PFLlib do, with what makes arrays of them; or an array is missing.
+    """
+    found: list[Arrays] = []
+    problems: list[str] = []
+    for path in files:
+        try:
+            arrays = opened(path)
+        except PickledError:
+            raise DataError(_conversion(folder, path)) from None
+        pair = [
+            column([*arrays], given, usual, path.name) for given, usual in ((columns.image, "x"), (columns.label, "y"))
+        ]
+        if None in pair:
+            problems.append(f"{path.parent.name}/{path.name} holds {', '.join(arrays) or 'nothing'}, expected x and y.")
+            continue
+        x, y = (arrays[str(name)] for name in pair)
+        if y.shape != x.shape[:1]:
+            problems.append(f"{path.parent.name}/{path.name}: x is {list(x.shape)} and y {list(y.shape)}.")
+        found.append({"x": x, "y": y})
+    if len(shapes := {of["x"].shape[1:] for of in found}) > 1:
+        problems.append(f"samples must have one shape, found {' and '.join(map(str, map(list, shapes)))}.")
+    if problems:
+        raise DataError(together(folder, problems))
+    check_bytes(folder, 2 * sum(of["x"].nbytes for of in found))
+    sizes = [len(of["y"]) for of in found]
+    made = {name: np.concatenate([of[name] for of in found]) for name in ("x", "y")}
+    made["client"] = np.repeat([path.stem for path in files], sizes)
+    made["split"] = np.repeat([path.parent.name for path in files], sizes)
+    about = {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
+    own = of_arrays(folder, made, replace(columns, image=None, label=None), about)
+    return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")
+
+
+def _conversion(folder: Path, path: Path) -> str:
+    """What to do with the files of PFLlib, whose one array is a pickled dictionary."""
+    new = f"{folder.absolute()}.npz"
+    code = (
+        "import numpy as np, pathlib; "
+        f'f = [p for s in ({json.dumps(PARTS[0])}, {json.dumps(PARTS[1])}) for p in sorted(pathlib.Path({json.dumps(str(folder.absolute()))}, s).glob("*.npz"))]; '
+        'd = [np.load(p, allow_pickle=True)["data"].item() for p in f]; n = [len(e["y"]) for e in d]; '
+        f'np.savez({json.dumps(new)}, x=np.concatenate([e["x"] for e in d]), y=np.concatenate([e["y"] for e in d]), '
+        "client=np.repeat([p.stem for p in f], n), split=np.repeat([p.parent.name for p in f], n))"
+    )
+    return (
+        f"{path} holds Python objects, as PFLlib saves them, which are not read because they could run code. If you trust who made them, "
+        f"make arrays of them, and give these with --data {shlex.quote(new)}:\n\npython -c {shlex.quote(code)}\n"
+    )

@@ -1,0 +1,374 @@
+"""Files as the field has them: LEAF, MedMNIST, Keras, PFLlib, MATLAB, and tables of images made on Windows."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+import equipoise as eq
+from equipoise import scenarios
+from equipoise.data.contents import DataError
+from equipoise.data.own.reading import read_user_data
+from run_helpers import cache, equipoise
+
+__all__ = ["cache", "equipoise"]
+
+RNG = np.random.default_rng(0)
+
+
+# LEAF
+def leaf(path: Path, sizes: dict[str, int], seed: int = 0, **changes: Any) -> Path:
+    """A JSON file of LEAF, with so many samples of each user."""
+    rng = np.random.default_rng(seed)
+    data = {}
+    for user, n in sizes.items():
+        y = (np.arange(n) % 2).tolist()
+        data[user] = {"x": rng.normal(np.array(y)[:, None], 1, (n, 6)).round(3).tolist(), "y": y}
+    content = {"users": list(sizes), "num_samples": list(sizes.values()), "user_data": data, **changes}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_leaf_with_parts(tmp_path: Path) -> None:
+    leaf(tmp_path / "train/all_data_0.json", {"f01": 8, "f02": 6})
+    leaf(tmp_path / "train/all_data_1.json", {"007": 4})
+    leaf(tmp_path / "test/all_data_0.json", {"f01": 2, "f02": 2, "007": 2}, 1)
+    leaf(tmp_path / "all_data/all_data.json", {"f01": 10, "f02": 8, "007": 6}, 2)  # from which the parts were drawn
+    made = scenarios.load("own", 0, tmp_path)
+    assert dict(zip(made.client_names, made.sizes, strict=True)) == {"007": 4, "f01": 8, "f02": 6}
+    assert {name: len(data[1]) for name, data in made.tests.items()} == {"007": 2, "f01": 2, "f02": 2}  # type: ignore[index]
+    assert made.manifest["layout"] == "users of LEAF, 3 files: numbers [6]"
+    x = read_user_data(tmp_path).inputs
+    given = json.loads((tmp_path / "train/all_data_0.json").read_text())["user_data"]["f02"]["x"]
+    np.testing.assert_array_equal(np.asarray(x)[8:14], np.array(given, np.asarray(x).dtype))
+
+
+@pytest.mark.parametrize("where", ["all_data", ".", "one file", "train"])
+def test_leaf_without_parts(tmp_path: Path, where: str) -> None:
+    path = leaf(tmp_path / ("x.json" if where == "one file" else f"{where}/x.json"), {"a": 10, "b": 20})
+    source = path if where == "one file" else path.parent if where == "train" else tmp_path
+    own = read_user_data(source)
+    assert (own.clients, own.split, len(own)) == (("a", "b"), None, 30)
+
+
+def test_leaf_in_python_and_on_the_command_line(
+    tmp_path: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    leaf(tmp_path / "femnist/all_data/0.json", {"a": 10, "b": 20})
+    assert eq.scenario("own", data="femnist").sizes == (8, 16)
+    assert "users of LEAF" in equipoise("init", "--data", "femnist").out
+    done = equipoise("run", "--config", "equipoise.toml", "--rounds", "1", "--no-report")
+    assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"users": ["a"]}, "b in user_data, but not in users"),
+        ({"users": ["a", "b", "c"]}, "cannot be read as JSON of LEAF .*'c' is missing"),
+        ({"num_samples": [4, 3]}, "user b: 4 samples and 4 labels, num_samples says 3"),
+        ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1, 2], [1]], "y": [0, 1]}}, "num_samples": [1, 2]}, "different lengths"),
+        ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1]], "y": [0]}}, "num_samples": [1, 1]}, r"\[2\] of user a, \[1\] of user b"),
+        ({"user_data": {"a": {"x": ["so it was"], "y": ["s"]}, "b": {"x": ["and"], "y": ["t"]}}, "num_samples": [1, 1]}, "2 problems: .*x holds text"),
+        ({"user_data": {"a": {"x": [["id", "a tweet"]], "y": [0]}, "b": {"x": [[1, 2]], "y": [1]}}, "num_samples": [1, 1]}, "x holds text .'id'"),
+        ({"user_data": {"a": {"x": [[1, 2]], "y": [[0, 1]]}, "b": {"x": [[1, 2]], "y": [1]}}, "num_samples": [1, 1]}, r"a label is \[0, 1\]"),
+    ],
+)  # fmt: skip
+def test_leaf_that_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read_user_data(leaf(tmp_path / "a.json", {"a": 4, "b": 4}, **changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"users": ["a"', "cannot be read as JSON of LEAF"),
+        ('{"users": ' + "[" * 5000 + "]" * 5000 + "}", "cannot be read as JSON of LEAF"),
+        (
+            '{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [1]}, "a": {"x": [[2]], "y": [0]}}}',
+            "'a' is there twice",
+        ),
+        ('{"users": ["a"], "user_data": {"a": {"x": [[NaN]], "y": [1]}}}', "not a finite number"),
+        ('{"images": [], "annotations": []}', "cannot be read as JSON of LEAF .*'users' is missing"),
+    ],
+)
+def test_leaf_that_is_damaged(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_user_data(tmp_path / "a.json")
+
+
+def test_a_user_in_two_files_is_refused_and_so_are_all_problems_at_once(tmp_path: Path) -> None:
+    leaf(tmp_path / "1.json", {f"u{k}": 2 for k in range(14)})
+    leaf(tmp_path / "2.json", {f"u{k}": 2 for k in range(14)})
+    with pytest.raises(DataError, match=r"14 problems: \(1\) 2\.json, user u0: also in 1\.json.* And 4 more"):
+        read_user_data(tmp_path)
+
+
+def test_json_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = leaf(tmp_path / "a.json", {"a": 400, "b": 4})
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "100KiB")
+    with pytest.raises(DataError, match=r"a\.json declares .* of numbers"):
+        read_user_data(path)
+
+
+def test_a_stray_json_file_leaves_a_folder_one_of_images(tmp_path: Path) -> None:
+    for k in range(8):
+        path = tmp_path / "ab"[k // 4] / "xy"[k % 2] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    (tmp_path / "annotations.json").write_text('{"images": []}')
+    assert len(read_user_data(tmp_path)) == 8
+
+
+def pasted(text: str) -> str:
+    """Run the line of an error as one would paste it, and give what it says is to be given with --data then."""
+    line = text.split("\n\n")[1].strip()
+    subprocess.run(line, shell=True, check=True, env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
+    [new] = shlex.split(text.split("--data ")[1].split(":\n")[0])
+    return new
+
+
+# arrays by part
+def medmnist(path: Path, shape: tuple[int, ...] = (8, 8, 3), labels: int = 1) -> Path:
+    arrays: dict[str, Any] = {}
+    for part, n in {"train": 20, "val": 6, "test": 8}.items():
+        arrays[f"{part}_images"] = RNG.integers(0, 256, (n, *shape), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.stack([np.arange(n) % 3] * labels, 1).astype(np.uint8)
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8)])
+def test_medmnist(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = medmnist(tmp_path / "pathmnist.npz", shape)
+    with pytest.raises(DataError, match="--set clients=8"):
+        scenarios.load("own", 0, path)
+    made = scenarios.load("own", 0, path, clients=2)
+    assert (sum(made.sizes), made.shape, made.n_classes) == (20, (3 if len(shape) == 3 else 1, 8, 8), 3)
+    assert [len(data[1]) for data in (*made.tests.values(), made.server_validation)] == [8, 6]  # type: ignore[index]
+    with np.load(path) as given:
+        own = read_user_data(path)
+        expected = given["val_images"].transpose(0, 3, 1, 2) if len(shape) == 3 else given["val_images"][:, None]
+        np.testing.assert_array_equal(np.asarray(own.inputs)[[k == "validation" for k in own.split or ()]], expected)
+
+
+def test_medmnist_that_is_refused(tmp_path: Path) -> None:
+    path = medmnist(tmp_path / "chestmnist.npz", (8, 8), 14)
+    with pytest.raises(DataError, match=r"the labels are \[20, 14\], several for each sample") as error:
+        read_user_data(path)
+    pasted(str(error.value))
+    assert len(read_user_data(tmp_path / "chestmnist-0.npz")) == 34
+    with pytest.raises(DataError, match=r"holds bytes \[34, 8, 8, 8\]: images have 1 or 3 channels"):
+        read_user_data(medmnist(tmp_path / "organmnist3d.npz", (8, 8, 8)))
+    np.savez(
+        tmp_path / "lone.npz",
+        train_images=np.zeros((4, 8, 8)),
+        train_labels=np.arange(4),
+        test_images=np.zeros((4, 8, 8)),
+    )
+    with pytest.raises(DataError, match="test_images is there without its pair"):
+        read_user_data(tmp_path / "lone.npz")
+
+
+@pytest.mark.parametrize("names", [("x_{}", "y_{}"), ("X_{}", "Y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels")])
+def test_arrays_by_part(tmp_path: Path, names: tuple[str, str]) -> None:
+    arrays = {}
+    for part, n in {"train": 12, "test": 4}.items():
+        arrays |= {names[0].format(part): RNG.normal(size=(n, 3)), names[1].format(part): np.arange(n) % 2}
+    np.savez(tmp_path / "mnist.npz", **arrays, extra=np.zeros(2))
+    own = read_user_data(tmp_path / "mnist.npz")
+    assert (own.split or ()).count("train") == 12
+    assert any("extra is not used" in note for note in own.notes)
+
+
+# a file per client
+def pfllib(top: Path, pickled: bool = True) -> Path:
+    """PFLlib's files: a pickled dictionary in an array of one element."""
+    for part, n in {"train": 12, "test": 4}.items():
+        (top / part).mkdir(parents=True)
+        for client in range(3):
+            y = np.arange(n) % 2
+            told = {"x": RNG.normal(y[:, None], 1, (n, 5)).astype(np.float32), "y": y}
+            path = top / part / f"{client}.npz"
+            if pickled:
+                np.savez_compressed(path, data=np.array(told, dtype=object))
+            else:
+                np.savez(path, **told)
+    return top
+
+
+@pytest.mark.parametrize("name", ["Cifar10", "my 'own' \"data\" $x"])
+def test_pfllib_is_refused_with_a_line_that_works(tmp_path: Path, name: str) -> None:
+    top = pfllib(tmp_path / name)
+    with pytest.raises(DataError, match="holds Python objects, as PFLlib saves them") as error:
+        read_user_data(top)
+    new = pasted(str(error.value))
+    made = scenarios.load("own", 0, new)
+    assert (made.client_names, made.sizes) == (("0", "1", "2"), (12, 12, 12))
+    assert [len(data[1]) for data in made.tests.values()] == [4, 4, 4]  # type: ignore[index]
+
+
+def test_a_file_per_client(tmp_path: Path) -> None:
+    made = scenarios.load("own", 0, pfllib(tmp_path, pickled=False))
+    assert (made.client_names, made.sizes) == (("0", "1", "2"), (12, 12, 12))
+    assert made.manifest["layout"] == "a file per client and part: numbers [5]"
+    np.savez(tmp_path / "train/1.npz", x=np.zeros((3, 4)), y=np.zeros(3))
+    np.savez(tmp_path / "train/2.npz", x=np.zeros((3, 5)))
+    np.savez(tmp_path / "test/2.npz", x=np.zeros((3, 5)), y=np.zeros(2))
+    with pytest.raises(
+        DataError,
+        match=r"3 problems: \(1\) train/2\.npz holds x, expected x and y\. \(2\) test/2\.npz: x is \[3, 5\] and y \[2\]",
+    ):
+        read_user_data(tmp_path)
+
+
+# MATLAB
+@pytest.mark.parametrize(
+    ("x", "shape", "note"),
+    [
+        (RNG.normal(size=(24, 5)), (5,), ""),
+        (RNG.normal(size=(5, 24)), (5,), "has the samples last"),
+        (RNG.integers(0, 256, (8, 9, 3, 24), dtype=np.uint8), (3, 8, 9), "has the samples last"),
+        (RNG.integers(0, 256, (8, 9, 24), dtype=np.uint8), (1, 8, 9), "has the samples last"),
+        (RNG.integers(0, 256, (24, 8, 9), dtype=np.uint8), (1, 8, 9), ""),
+        (RNG.normal(size=(24, 24)), (24,), "as many rows as columns; a row is taken as a sample"),
+    ],
+)
+def test_matlab(tmp_path: Path, x: np.ndarray[Any, Any], shape: tuple[int, ...], note: str) -> None:
+    y, client = np.arange(24) % 2 + 1.0, np.array(["north", "south"] * 12, dtype=object)
+    savemat(tmp_path / "a.mat", {"X": x, "y": y[:, None], "client": client[:, None], "info": {"by": "me"}})
+    own = read_user_data(tmp_path / "a.mat")
+    assert (own.classes, own.clients) == (("1", "2"), ("north", "south"))
+    assert np.asarray(own.inputs).shape == (24, *shape)
+    assert any(note in said for said in own.notes) or not note
+    last = x.shape[-1] == 24 != x.shape[0]
+    first = np.asarray(x[..., 0] if last else x[0])
+    found = np.asarray(own.inputs)[0]
+    expected = first.transpose(2, 0, 1) if first.ndim == 3 else first
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-6)
+    assert scenarios.load("own", 0, tmp_path / "a.mat").client_names == ("north", "south")
+
+
+def test_matlab_with_other_names(tmp_path: Path) -> None:
+    savemat(tmp_path / "faces.mat", {"fea": RNG.normal(size=(24, 5)), "gnd": np.arange(24) % 3})
+    with pytest.raises(DataError, match=r"holds fea, gnd\. .*--set image=NAME --set label=NAME"):
+        read_user_data(tmp_path / "faces.mat")
+    assert len(scenarios.load("own", 0, tmp_path / "faces.mat", image="fea", label="gnd", clients=2).clients) == 2
+
+
+def test_matlab_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "new.mat").write_bytes(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512) + b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(DataError, match=r"version 7\.3, .*load\('new\.mat'\); save\('new-v7\.mat', '-v7'\)"):
+        read_user_data(tmp_path / "new.mat")
+    savemat(tmp_path / "a.mat", {"x": RNG.normal(size=(24, 50)), "y": np.arange(24) % 2})
+    whole = (tmp_path / "a.mat").read_bytes()
+    for k, content in enumerate((whole[: len(whole) // 2], b"none", b"")):
+        (tmp_path / f"{k}.mat").write_bytes(content)
+        with pytest.raises(DataError, match=r"cannot be read as a MATLAB file|no array|holds"):
+            read_user_data(tmp_path / f"{k}.mat")
+
+
+def test_matlab_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    savemat(tmp_path / "a.mat", {"x": np.zeros((1000, 100)), "y": np.arange(1000) % 2}, do_compression=True)
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "400KiB")
+    with pytest.raises(DataError, match=r"a\.mat declares .* of numbers"):
+        read_user_data(tmp_path / "a.mat")
+
+
+# tables of images, made on Windows
+def windows(top: Path, rows: list[str], head: str = "path,label,client") -> Path:
+    """A table of images with the line ends and the mark of Windows, and images north/Cat/0.png to 11.png beside it."""
+    for k in range(12):
+        path = top / ("north" if k < 6 else "south") / "Cat" / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    (top / "t.csv").write_bytes(b"\xef\xbb\xbf" + "".join(f"{row}\r\n" for row in [head, *rows]).encode())
+    return top / "t.csv"
+
+
+def rows_of(form: str) -> list[str]:
+    return [
+        f"{form.format(site='north' if k < 6 else 'south', k=k)},{'xy'[k % 2]},{'north' if k < 6 else 'south'}"
+        for k in range(12)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("form", "note"),
+    [
+        ("{site}/Cat/{k}.png", ""),
+        ("{site}\\Cat\\{k}.png", r"\ in paths is read as /"),
+        (".\\{site}\\Cat\\{k}.png", r"\ in paths is read as /"),
+        ("{site}\\cat\\{k}.PNG", "although capital letters or accents differ and in 11 more"),
+        ('"{site}\\Cat\\{k}.png"', r"\ in paths is read as /"),
+    ],
+)
+def test_tables_of_images_made_on_windows(tmp_path: Path, form: str, note: str) -> None:
+    own = read_user_data(windows(tmp_path, rows_of(form)))
+    assert (len(own), own.clients, own.classes) == (12, ("north", "south"), ("x", "y"))
+    assert any(note in said for said in own.notes) or not note
+    made = scenarios.load("own", 0, tmp_path / "t.csv", size=8)
+    assert sum(made.sizes) + sum(len(data[1]) for data in made.tests.values()) == 12  # type: ignore[index]
+
+
+def test_accents_in_either_form(tmp_path: Path) -> None:
+    windows(tmp_path, [])
+    for k in range(8):
+        Image.fromarray(RNG.integers(0, 256, (8, 8), dtype=np.uint8)).save(tmp_path / f"Mu\u0308ller{k}.png")
+    (tmp_path / "t.csv").write_text(
+        "path,label,client\n" + "".join(f"M\u00fcller{k}.png,{k % 2},{k // 4}\n" for k in range(8)), "utf-8"
+    )
+    assert len(read_user_data(tmp_path / "t.csv")) == 8
+
+
+def test_files_of_systems_are_left_out(tmp_path: Path) -> None:
+    more = [
+        "north\\Thumbs.db,x,north",
+        "south\\.DS_Store,y,south",
+        "__MACOSX\\north\\._1.png,x,north",
+        "north\\desktop.ini,?,north",
+    ]
+    own = read_user_data(windows(tmp_path, rows_of("{site}\\Cat\\{k}.png") + more[:3]))
+    assert len(own) == 12
+    assert any(
+        "3 rows name files of operating systems, which are left out: north\\Thumbs.db" in note for note in own.notes
+    )
+    for name in ("Thumbs.db", ".DS_Store", "desktop.ini", "._1.png", "__MACOSX/._2.png"):
+        (tmp_path / "my/a/x" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "my/a/x" / name).write_bytes(b"x")
+    for k in range(8):
+        path = tmp_path / "my" / "ab"[k // 4] / "xy"[k % 2] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    own = read_user_data(tmp_path / "my")
+    assert len(own) == 8
+    assert any("5 files of operating systems are left out" in note and "Thumbs.db" in note for note in own.notes)
+
+
+def test_images_that_are_not_there_are_named_at_once(tmp_path: Path) -> None:
+    path = windows(tmp_path, rows_of("{site}\\Dog\\{k}.png"))
+    with pytest.raises(DataError, match=r"no image for 12 of 12 rows: .*line 2.* \(north\\Dog\\0\.png\).* and 2 more"):
+        read_user_data(path)
+    path = windows(tmp_path, rows_of("C:\\study\\{site}\\Cat\\{k}.png"))
+    with pytest.raises(DataError, match=r"Remove 'C:\\\\study\\\\' at the beginning of each path: the rest is here"):
+        read_user_data(path)
+    path = windows(tmp_path, rows_of("\\\\server\\share\\{k}.png"))
+    with pytest.raises(DataError, match="is a path of another machine"):
+        read_user_data(path)
+    if not (tmp_path / "NORTH").exists():  # a system on which capital letters count
+        (tmp_path / "north/Cat/a.png").write_bytes(b"x")
+        (tmp_path / "north/Cat/A.png").write_bytes(b"y")
+        with pytest.raises(DataError, match="no image for 1 of 13 rows"):
+            read_user_data(windows(tmp_path, [*rows_of("{site}\\Cat\\{k}.png"), "north\\cat\\A.PNG,x,north"]))
