@@ -148,17 +148,23 @@ def together(path: Path, problems: Sequence[str]) -> str:
     said = [problem.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for problem in problems]
     if len(problems) == 1:
         return problems[0] if said[0] != problems[0] or problems[0].startswith(str(path)) else f"{path}: {said[0]}"
+    said = [f"it {one.removeprefix(f'{path} ')}" if one.startswith(f"{path} ") else one for one in said]
     more = f" And {len(said) - PROBLEMS} more." if len(said) > PROBLEMS else ""
     return (
         f"{path} has {len(said)} problems: {' '.join(f'({k}) {one}' for k, one in enumerate(said[:PROBLEMS], 1))}{more}"
     )
 
 
-def option(name: str, values: Iterable[str]) -> str:
-    """An option of the command line as one types it; names with commas in quotation marks, as :func:`several` reads them."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(values)
-    return f"--set {shlex.quote(f'{name}={line.getvalue()}')}"
+def option(name: str, value: str | Sequence[str]) -> str:
+    """An option of the command line as one types it; of several names those with commas are in quotation marks, as :func:`several` reads them."""
+    if not isinstance(value, str):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(value)
+        value = line.getvalue()
+    elif value == "none" or value.startswith(("'", '"', "[", "(")):  # which would be read as Python writes them
+        value = repr(value)
+    typed = f"{name}={value}"
+    return f"--set {shlex.quote(typed)}" if typed[-1].isalnum() else f"--set {shlex.quote(typed + ' ')[:-2]}'"
 
 
 def several(words: str | Sequence[str]) -> tuple[str, ...]:

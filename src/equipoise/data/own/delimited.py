@@ -136,46 +136,52 @@ class Delimited:
         for j, some in true.items():
             if sum(fault.count for fault in some) < len(self):  # true and false are numbers where there is nothing else
                 found.setdefault(j, []).extend(some)
-        return x, {names[j]: described(names[j], found[j], len(self)) for j in sorted(found)}
+        return x, {names[j]: described(found[j], len(self)) for j in sorted(found)}
 
     def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
         with self._parsed(where, dtype, None) as frame:
             if len(frame) != len(self):
-                raise DataError(
-                    f"{self.path}: found {len(self):,} rows in one reading and {len(frame):,} in another. Is a quotation mark open?"
-                )
+                raise self._open_quotes()
             return cast("pd.DataFrame", frame)
 
     def _chunks(self, where: Sequence[int], rows: int) -> Iterator[pd.DataFrame]:
         with self._parsed(where, str, rows) as frames:
             yield from frames
 
+    def _open_quotes(self) -> DataError:
+        last = f", perhaps below line {self.lines[-2]}" if len(self) > 1 else ""
+        return DataError(f"{self.path}: a quotation mark is opened and not closed{last}. Close or remove it.")
+
     @contextmanager
     def _parsed(self, where: Sequence[int], dtype: type, rows: int | None) -> Iterator[Any]:
+        """What pandas makes of the file: a frame, or frames of so many ``rows``."""
         import pandas as pd
 
         read: Any = pd.read_csv
 
         with opened(self.path, self.encoding) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
-            yield read(
-                file,
-                sep=self.sep,
-                header=None,
-                names=range(self.width),
-                usecols=where,
-                skiprows=self.skipped,
-                index_col=False,
-                dtype=dtype,
-                keep_default_na=False,
-                na_filter=False,
-                skipinitialspace=self.spaced,
-                decimal=self.decimal,
-                float_precision="round_trip",
-                low_memory=False,
-                chunksize=rows,
-                engine="c",
-            )
+            try:
+                yield read(
+                    file,
+                    sep=self.sep,
+                    header=None,
+                    names=range(self.width),
+                    usecols=where,
+                    skiprows=self.skipped,
+                    index_col=False,
+                    dtype=dtype,
+                    keep_default_na=False,
+                    na_filter=False,
+                    skipinitialspace=self.spaced,
+                    decimal=self.decimal,
+                    float_precision="round_trip",
+                    low_memory=False,
+                    chunksize=rows,
+                    engine="c",
+                )
+            except pd.errors.ParserError:
+                raise self._open_quotes() from None
 
 
 def _whole(cells: set[str]) -> list[str]:
@@ -198,13 +204,14 @@ def read(path: Path, columns: Columns) -> Delimited:
     given = None if columns.sep is None else SPOKEN.get(columns.sep, columns.sep)
     if given is not None and (len(given) != 1 or given in '"\r\n#' or given.isalnum()):
         raise DataError(f"{path}: sep must be one sign between cells, or tab or space; found {columns.sep!r}.")
-    encoding = _encoding(path, columns.encoding)
+    encoding = columns.encoding or "UTF-8"
     try:
+        encoding = _encoding(path, columns.encoding)
         return _structure(path, encoding, given, decimal)
-    except UnicodeDecodeError as error:
-        other = option("encoding", ["latin-1" if columns.encoding != "latin-1" else "utf-8"])
+    except UnicodeError as error:
+        other = option("encoding", "latin-1" if columns.encoding is None else "utf-8")
         raise DataError(
-            f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error.reason}, byte {error.start:,}). "
+            f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error}). "
             f"Save it as UTF-8; or, if it is text of Western Europe: {other}."
         ) from None
     except csv.Error as error:
@@ -238,8 +245,9 @@ def _encoding(path: Path, given: str | None) -> str:
 def _text(file: TextIO, path: Path) -> Iterator[str]:
     for k, line in enumerate(lines(file, path), start=1):
         if "\0" in line:
+            wide = option("encoding", "utf-16-le" if line.index("\0") % 2 else "utf-16-be")
             raise DataError(
-                f"{path}, line {k} holds a NUL, which text does not. Save it as UTF-8, or, if it is UTF-16: {option('encoding', ['utf-16'])}."
+                f"{path}, line {k} holds a NUL, as no text does. Save it as UTF-8; or, if it is UTF-16: {wide}."
             )
         yield line
 
@@ -349,7 +357,8 @@ def _rows(
 
 def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     stripped = [name.strip() for name in header]
-    names = tuple(name or f"Unnamed: {k}" for k, name in enumerate(stripped))
+    numbered = (f"Unnamed: {k}" for k in range(len(stripped)))
+    names = tuple(name or f"{of}{'.1' * (of in stripped)}" for name, of in zip(stripped, numbered, strict=True))
     if len(set(names)) < len(names):
         seen: dict[str, int] = {}
         for name in names:

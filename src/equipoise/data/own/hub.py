@@ -181,7 +181,7 @@ def _numbers(
 ) -> tuple[NDArray[np.float64], list[str]]:
     """The columns of numbers [n, D] and their names, without those that have no name or count the rows."""
     if unnamed := [name for name in names if nameless(name) and name not in keep]:
-        notes.append(left_out(unnamed, what, "a column without a name is an index of the rows as a rule"))
+        notes.append(left_out(unnamed, keep, what, "a column without a name is an index of the rows as a rule"))
     names = [name for name in names if name not in unnamed]
     columns, wrong = [], []
     for name in names:
@@ -200,7 +200,7 @@ def _numbers(
         )
     x = np.stack(columns, axis=1) if columns else np.empty((0, 0))
     if counts := [names[k] for k in counting(x) if names[k] not in keep]:
-        notes.append(left_out(counts, what, "it holds nothing but the numbers of the rows"))
+        notes.append(left_out(counts, [*keep, *unnamed], what, "it holds nothing but the numbers of the rows"))
         x, names = x[:, [name not in counts for name in names]], [name for name in names if name not in counts]
     if not names:
         raise DataError(

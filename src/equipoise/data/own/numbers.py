@@ -14,8 +14,11 @@ from equipoise.data.contents import DataError
 from equipoise.data.own.columns import MANY, listed, option
 from equipoise.data.own.words import FIRST, NUMBER, missing
 
+MISSING_CELLS = "missing"  # a kind of cells
 LARGEST = 3e38  # a larger number is infinite in float32
-NAMELESS = re.compile(r"(Unnamed: \d+|__index_level_\d+__|\.\.\.\d+)?")  # what pandas, pyarrow and R call such a column
+NAMELESS = re.compile(
+    r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?"
+)  # what pandas, pyarrow and R call such a column
 LEAST = 8  # rows from which on a column that counts them does so on purpose
 LOST = 0.01  # share of a column's different numbers, from which on their loss is said
 LOOKED_AT = 1 << 22  # numbers whose differences are counted, at most
@@ -30,7 +33,7 @@ def nameless(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Fault:
-    """Cells of a column that are no numbers, all of one kind: how many, and the first of them with their places."""
+    """Cells of a column that are no numbers, all of one kind: how many, and the first different ones with their places."""
 
     kind: str
     count: int
@@ -43,39 +46,59 @@ def faults(cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str]) 
     meaning = {cell: _kind(cell) for cell in set(cells)}
     for k, cell in enumerate(cells):
         kinds.setdefault(meaning[cell], []).append(k)
-    return [
-        Fault(kind, len(which), tuple(f"{cells[k].strip()[:40]!r} in {at(rows[k])}" for k in which[:FIRST]))
-        for kind, which in kinds.items()
-    ]
+    found = []
+    for kind, which in kinds.items():
+        if kind == MISSING_CELLS:
+            first = [(cells[k].strip(), rows[k]) for k in which[:FIRST]]
+        else:
+            different: dict[str, int] = {}
+            for k in which:
+                if len(different) < FIRST:
+                    different.setdefault(cells[k].strip(), rows[k])
+            first = list(different.items())
+        examples = tuple(f"{cell[:40]!r} in {at(row)}" if cell else f"empty in {at(row)}" for cell, row in first)
+        found.append(Fault(kind, len(which), examples))
+    return found
 
 
 def _kind(cell: str) -> str:
-    return "missing" if missing(cell) else "too large" if NUMBER.fullmatch(cell.strip()) else "no number"
+    return MISSING_CELLS if missing(cell) else "too large" if NUMBER.fullmatch(cell.strip()) else "no number"
 
 
-def described(name: str, found: Sequence[Fault], n: int) -> str:
+def described(found: Sequence[Fault], n: int) -> str:
     """What is wrong with a column of ``n`` cells."""
     said = []
     for kind in dict.fromkeys(fault.kind for fault in found):
         count = sum(fault.count for fault in found if fault.kind == kind)
-        examples = [example for fault in found if fault.kind == kind for example in fault.examples][:FIRST]
+        examples = list(dict.fromkeys(e for fault in found if fault.kind == kind for e in fault.examples))[:FIRST]
         share = f"all {n:,} are" if count == n > 1 else f"{count:,} of {n:,} {'are' if count > 1 else 'is'}"
         said.append(f"{share} {kind} ({', '.join(examples)}{', ...' * (count > len(examples))})")
-    return f"{name}: {' and '.join(said)}"
+    return " and ".join(said)
 
 
-def refusal(columns: Mapping[str, str], *, commas: bool) -> str:
-    """A sentence about columns that do not hold a number in every row, by name, and what to do; ``commas`` if these may be decimal ones."""
+def refusal(columns: Mapping[str, str], before: Sequence[str], *, groups: Sequence[str], commas: bool) -> str:
+    """A sentence about columns that do not hold a number in every row, and what to do.
+
+    Parameters
+    ----------
+    columns : what is wrong with each, by name.
+    before : the columns that are left out already.
+    groups : those of them that could be groups.
+    commas : whether a comma may stand before the digits of fractions.
+    """
     few, s = list(columns)[:MANY], "s" * (len(columns) > 1)
     more = f"; and {len(columns) - MANY:,} columns more" * (len(columns) > MANY)
     leave = (
-        option("leave_out", few) if not more else "leave_out = [...] in a configuration, which equipoise init writes"
+        "leave_out = [...] in a configuration, which equipoise init writes"
+        if more
+        else option("leave_out", [*before, *few])
     )
-    european = f" If a comma stands before the digits of fractions: {option('decimal', [','])}." * commas
+    european = f"If a comma stands before the digits of fractions: {option('decimal', ',')}. " * commas
+    people = f"; or, for groups of people: {option('group', groups[0])}" if groups else ""
     return (
         f"expected a number in every row of a column without another purpose; {len(columns):,} column{s} "
-        f"{'have' if s else 'has'} other cells. {'; '.join(columns[name] for name in few)}{more}.{european} Correct these cells; "
-        f"leave the column{s} out, {leave}; or give {'one' if s else 'it'} a purpose, such as {option('group', few[:1])}."
+        f"{'have' if s else 'has'} other cells. {'; '.join(f'{name}: {columns[name]}' for name in few)}{more}. {european}"
+        f"Leave the column{s} out: {leave}; or correct these cells{people}."
     )
 
 
@@ -184,10 +207,10 @@ def different(x: NDArray[np.generic]) -> NDArray[np.int64]:
     return count
 
 
-def left_out(columns: Sequence[str], source: str, why: str) -> str:
-    """A note on columns that are left out, as ``why`` says of each, with the option that puts them back."""
+def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
+    """A note on columns that are left out, as ``why`` says of each, with the option that puts them back beside those of ``before``."""
     s = "s" * (len(columns) > 1)
     return (
         f"{source}: the column{s} {listed(columns)} {'are' if s else 'is'} left out: {why}. "
-        f"If {'they are features' if s else 'it is a feature'}: {option('keep', columns[:MANY])}."
+        f"If {'they are features' if s else 'it is a feature'}: {option('keep', [*before, *columns][:MANY])}."
     )

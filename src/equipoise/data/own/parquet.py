@@ -53,7 +53,7 @@ class Frame:
             bad = np.flatnonzero(~(np.abs(x[:, j]) <= LARGEST))
             if len(bad):
                 cells = ["" if cell is None else str(cell) for cell in _cells(self.frame[name].iloc[bad])]
-                wrong[name] = described(name, faults(cells, bad.tolist(), self.at), len(self))
+                wrong[name] = described(faults(cells, bad.tolist(), self.at), len(self))
         return x, wrong
 
     def commas(self, names: Sequence[str]) -> bool:

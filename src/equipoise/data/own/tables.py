@@ -13,7 +13,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.own import delimited, parquet, paths
 from equipoise.data.own.columns import MANY, ROLES, Column, Columns, UserData, column, listed, option, splits, together
 from equipoise.data.own.numbers import counting, left_out, nameless, numbering, refusal
-from equipoise.data.own.words import Origin, read_classes, read_names
+from equipoise.data.own.words import Origin, missing, read_classes, read_names
 from equipoise.data.pictures import of_files
 
 
@@ -94,7 +94,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     inputs: Any = None
     images: Column = ()
     if used["path"] is None:
-        inputs, rest = _numbers(path, columns, table, rest, problems, notes)
+        inputs, rest = _numbers(path, columns, table, there, rest, problems, notes)
     if problems:
         raise DataError(together(path, problems))
     if used["path"] is not None:
@@ -157,7 +157,13 @@ def _roles(
 
 
 def _numbers(
-    path: Path, columns: Columns, table: Table, rest: list[str], problems: list[str], notes: list[str]
+    path: Path,
+    columns: Columns,
+    table: Table,
+    used: Mapping[str, str],
+    rest: list[str],
+    problems: list[str],
+    notes: list[str],
 ) -> tuple[NDArray[np.float64], list[str]]:
     """The features [n, D] and their names: what has a name and does not only count the rows."""
     unnamed = [name for name in rest if nameless(name) and name not in columns.keep]
@@ -165,7 +171,8 @@ def _numbers(
     empty = {name for name, cells in table.words(unnamed).items() if not any(str(cell).strip() for cell in cells)}
     x, wrong = table.numbers(rest)
     if wrong:
-        problems.append(f"{path}: {refusal(wrong, commas=table.commas(list(wrong)))}")
+        groups = [name for name in wrong if "group" not in used and _could_be_groups(table, name)]
+        problems.append(f"{path}: {refusal(wrong, columns.leave_out, groups=groups, commas=table.commas(list(wrong)))}")
         return x, rest
     if merged := table.merged(rest, x):
         notes.append(
@@ -174,9 +181,13 @@ def _numbers(
         )
     counts = [rest[k] for k in counting(x) if rest[k] not in columns.keep]
     if unnamed := [name for name in unnamed if name not in empty]:
-        notes.append(left_out(unnamed, path.name, "a column without a name is an index of the rows as a rule"))
+        notes.append(
+            left_out(unnamed, columns.keep, path.name, "a column without a name is an index of the rows as a rule")
+        )
     if counts:
-        notes.append(left_out(counts, path.name, "it holds nothing but the numbers of the rows"))
+        notes.append(
+            left_out(counts, [*columns.keep, *unnamed], path.name, "it holds nothing but the numbers of the rows")
+        )
         keep = [name not in set(counts) for name in rest]
         x, rest = x[:, keep], [name for name in rest if name not in set(counts)]
     if increasing := [rest[k] for k in numbering(x) if rest[k] not in columns.keep]:
@@ -190,6 +201,12 @@ def _numbers(
             f"{path} has neither a column path nor columns of numbers, so there is nothing to learn from.{why}"
         )
     return x, rest
+
+
+def _could_be_groups(table: Table, name: str) -> bool:
+    """Whether a column has a few words, each of them often, and nothing is missing."""
+    words = [str(cell).strip() for cell in table.words([name])[name]]
+    return not any(map(missing, set(words))) and 1 < len(set(words)) <= min(MANY, len(words) // 2)
 
 
 def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Callable[[int], str]) -> list[str]:

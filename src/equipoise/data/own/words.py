@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -80,8 +79,8 @@ def read_names(values: Iterable[Any], role: str, origin: Origin, not_missing: Se
     origin : where they are from.
     not_missing : words of :data:`MISSING` that are names here, such as NA for Namibia.
     """
-    texts, codes = _texts(values)
-    return _named(texts, codes, [text.strip() for text in texts], role, origin, not_missing)
+    texts, codes, large = _texts(values)
+    return _named(texts, codes, large, [text.strip() for text in texts], role, origin, not_missing)
 
 
 def read_classes(values: Iterable[Any], origin: Origin, not_missing: Sequence[str] = ()) -> Names:
@@ -90,18 +89,19 @@ def read_classes(values: Iterable[Any], origin: Origin, not_missing: Sequence[st
     Where all labels are whole numbers that are written as floating-point ones, 1.0 as some programs write 1, they are the
     whole numbers. All other text stays as it is: 007 is not 07, and no digit of a long code is lost.
     """
-    texts, codes = _texts(values)
+    texts, codes, large = _texts(values)
     words = [text.strip() for text in texts]
     there = [k for k, word in enumerate(words) if not missing(word) or word in not_missing]
     if there and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in there):
         for k in there:
             words[k] = str(int(Decimal(words[k])))
-    return _named(texts, codes, words, "label", origin, not_missing)
+    return _named(texts, codes, large, words, "label", origin, not_missing)
 
 
 def _named(
     texts: Sequence[str],
     codes: NDArray[np.int64],
+    large: Sequence[int],
     words: Sequence[str],
     role: str,
     origin: Origin,
@@ -112,12 +112,12 @@ def _named(
         rows = np.flatnonzero(np.isin(codes, lost)).tolist()
         spelled = [words[k] for k in lost if words[k]]
         what = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})" if spelled else ""
-        keep = f" If {spelled[0]} is a name: {option('not_missing', spelled[:1])}." if spelled else ""
+        keep = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, *spelled[:1]])}." if spelled else ""
         problems.append(
             f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
             f"Fill it in, or remove the sample.{keep}"
         )
-    if large := [k for k, text in enumerate(texts) if EXPONENT.fullmatch(text.strip()) and abs(float(text)) >= EXACT]:
+    if large:
         rows = np.flatnonzero(np.isin(codes, large)).tolist()
         problems.append(
             f"{origin.what}: the {role} is the floating-point number {texts[large[0]].strip()} ({origin.places(rows)}), and of such "
@@ -180,17 +180,24 @@ def _whole(word: str) -> bool:
     return number == number.to_integral_value()
 
 
-def _texts(values: Iterable[Any]) -> tuple[list[str], NDArray[np.int64]]:
-    """The different cells as text, and for every sample which of them is its own."""
+def _texts(values: Iterable[Any]) -> tuple[list[str], NDArray[np.int64], list[int]]:
+    """The different cells as text; for every sample which of them is its own; and those in which neighbouring whole numbers are one."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biufM":
         different, inverse = np.unique(values, return_inverse=True)
-        dates = values.dtype.kind == "M"
-        texts = np.datetime_as_string(different).tolist() if dates else [*map(_text, different)]
-        return texts, inverse.reshape(-1).astype(np.int64)
+        codes = inverse.reshape(-1).astype(np.int64)
+        if different.dtype.kind == "M":
+            return np.datetime_as_string(different).tolist(), codes, []
+        large: list[int] = []
+        if different.dtype.kind == "f":
+            limit = 2.0 ** (np.finfo(different.dtype).nmant + 1)
+            large = np.flatnonzero(np.isfinite(different) & (abs(different) >= limit)).tolist()
+        return [_text(cell) for cell in different.tolist()], codes, large
     number: dict[str, int] = {}
     cells = values.tolist() if isinstance(values, np.ndarray) else values
     codes = np.fromiter((number.setdefault(_text(cell), len(number)) for cell in cells), np.int64)
-    return list(number), codes
+    texts = list(number)
+    large = [k for k, text in enumerate(texts) if EXPONENT.fullmatch(text.strip()) and abs(float(text)) >= EXACT]
+    return texts, codes, large
 
 
 def _text(cell: Any) -> str:
@@ -203,7 +210,6 @@ def _text(cell: Any) -> str:
         return str(int(cell))
     if isinstance(cell, bytes):
         return cell.decode()
-    if isinstance(cell, np.floating):
-        limit = 2.0 ** (np.finfo(cell).nmant + 1)  # from which on whole numbers are not told apart
-        return f"{cell:e}" if np.isfinite(cell) and abs(cell) >= limit else repr(float(cell))
-    return f"{cell:e}" if isinstance(cell, float) and math.isfinite(cell) and abs(cell) >= EXACT else str(cell)
+    if isinstance(cell, float | np.floating) and np.isfinite(cell) and abs(cell) >= EXACT:
+        return f"{cell:e}"
+    return str(cell)

@@ -1,0 +1,642 @@
+"""Tables and arrays of a user: labels, clients and groups stay the text they are, numbers keep their digits, files are read as they are written."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.preprocessing import StandardScaler
+
+import equipoise as eq
+from equipoise import scenarios
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import Columns, UserData, several
+from equipoise.data.own.numbers import standardised
+from equipoise.data.own.reading import read_user_data
+from equipoise.data.own.words import MISSING, Origin, missing, read_classes, read_names
+from equipoise.runs.configuration import called, option_value
+from run_helpers import cache, equipoise
+
+__all__ = ["cache", "equipoise"]
+
+REUSED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HERE = Origin("here", "sample {}".format)
+
+
+def write(path: Path, rows: Sequence[Sequence[object]], **how: Any) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, **how).writerows(rows)
+    return path
+
+
+def rows_with(labels: Sequence[object], clients: Sequence[object] = ("a", "b")) -> list[Sequence[object]]:
+    return [
+        ("v", "label", "client"),
+        *((k * 7 % 11, label, clients[k % len(clients)]) for k, label in enumerate(labels)),
+    ]
+
+
+def numbers_of(found: UserData) -> np.ndarray[Any, Any]:
+    assert isinstance(found.inputs, np.ndarray)
+    return found.inputs
+
+
+# labels, clients and groups
+LONG = ["900000000000000103", "900000000000000104", "24700007"]
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        LONG,
+        ["123456789012345678901", "123456789012345678902"],
+        ["-900000000000000103", "-900000000000000104"],
+        ["007", "07", "7"],
+        ["1_12", "11_2", "112"],
+        ["1e3", "1000", "10e2"],
+        ["１２", "12"],
+        ["0x10", "16"],
+        ["+1", "1"],
+        ["E11.9", "E11.90"],
+        ["1.2.3", "1.2.30"],
+        ["inf", "infinity"],
+        ["yes", "no", "maybe so"],
+        ['say "so"', "a;b", "c,d"],
+    ],
+)
+def test_codes_stay_apart(tmp_path: Path, codes: list[str]) -> None:
+    words = codes * 6
+    found = read_user_data(write(tmp_path / "t.csv", rows_with(words, codes)))
+    assert list(found.label) == words
+    assert set(found.clients) == set(codes)
+    np.savez(tmp_path / "t.npz", x=np.arange(len(words))[:, None] * 7 % 11, y=np.array(words), client=np.array(words))
+    again = read_user_data(tmp_path / "t.npz")
+    assert again.label == again.client == found.label
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.array([2**62 + 1, 2**62, 5] * 4),
+        np.array([2**63 + 1, 2**63, 5] * 4, np.uint64),
+        np.array([-5, 0, 127] * 4, np.int8),
+        np.array([10**25, 10**25 + 1, 5] * 4, object),
+        np.array([b"007", b"07", b"7"] * 4),
+        np.array(["2020-01-01", "2020-01-02", "2021-01-01"] * 4, "datetime64[D]"),
+    ],
+)
+def test_arrays_of_labels_stay_what_they_are(y: np.ndarray[Any, Any]) -> None:
+    plain = [word.decode() if isinstance(word, bytes) else str(word) for word in y.tolist()]
+    assert list(read_classes(y, HERE).words) == list(read_names(y, "client", HERE).words) == plain
+
+
+def test_dates_of_any_unit_are_dates() -> None:
+    found = read_classes(np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), HERE)
+    assert [word[:10] for word in found.words] == ["2020-01-01", "2020-01-02"]
+
+
+@pytest.mark.parametrize(
+    ("words", "classes"),
+    [
+        (["1.0", "0.0", "2.0"], ("0", "1", "2")),
+        (["1.00", "-1.0", "+1.0"], ("-1", "1")),
+        (["0.000000000000000000e+00", "1.000000000000000000e+00"], ("0", "1")),  # of numpy.savetxt
+        (["10.", "9."], ("9", "10")),
+        (["1.0", "x"], ("1.0", "x")),
+        (["1", "x", "0"], ("0", "1", "x")),
+    ],
+)
+def test_whole_numbers_written_with_a_point(tmp_path: Path, words: list[str], classes: tuple[str, ...]) -> None:
+    assert read_user_data(write(tmp_path / "t.csv", rows_with(words * 3))).classes == classes
+
+
+def test_labels_in_floats_are_whole() -> None:
+    for kind in (np.float64, np.float32, np.float16):
+        assert read_classes(np.array([0, 1, 3], kind), HERE).words == ("0", "1", "3")
+    assert read_classes(np.array([True, False]), HERE).words == ("1", "0")
+    for large in (
+        np.array([9e17, 1]),
+        np.array([2.0**24 + 2, 1], np.float32),
+        [9e17, 1.0],
+        ["9.000000000000001e+17", "1.0"],
+    ):
+        (said,) = read_classes(large, HERE).problems
+        assert "neighbours are the same. Save names as whole numbers (int64) or as text" in said
+
+
+@pytest.mark.parametrize("words", [["0.5", "1.5"], ["0.5", "high"], ["1e-3", "1"], ["0,5", "1,5", "2"], [".5", "1."]])
+def test_measurements_are_no_classes(words: list[str]) -> None:
+    (said,) = read_classes(words, HERE).problems
+    assert f"the label is {words[0]} (sample 0" in said
+    assert "labels are classes: words or whole numbers" in said
+
+
+@given(
+    st.lists(
+        st.text(
+            st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cf", "Zl", "Zp"]), min_size=1, max_size=6
+        ).map(str.strip),
+        min_size=2,
+        max_size=5,
+        unique_by=str.casefold,
+    ),
+    st.sampled_from([",", ";", "\t", "|"]),
+)
+@REUSED
+def test_any_text_is_a_class(tmp_path: Path, words: list[str], sep: str) -> None:
+    """What is written into a table as text is the class, to the letter, unless it is refused."""
+    path = write(tmp_path / "t.csv", rows_with(words * 2, words), delimiter=sep)
+    if any(map(missing, words)):
+        with pytest.raises(DataError, match="the label is missing"):
+            read_user_data(path)
+        return
+    try:
+        found = read_user_data(path)
+    except DataError as error:
+        assert re.search("labels are classes|which is one number|differ only in capital letters", str(error))  # noqa: PT017
+        return
+    if len(set(found.label)) == len(words) and not all(re.fullmatch(r"[+-]?\d+\.0*", word, re.ASCII) for word in words):
+        assert list(found.label) == words * 2
+    assert list(found.client or ()) == words * 2
+
+
+def test_what_becomes_one_name_is_said(tmp_path: Path) -> None:
+    found = read_user_data(write(tmp_path / "t.csv", rows_with(["yes", " yes", "no", "no "] * 3, ["a", "a ", "b"])))
+    assert found.classes == ("no", "yes")
+    assert [note.partition(", ")[2] for note in found.notes] == [
+        "column label: 'yes', ' yes' are read as 'yes'.",
+        "column label: 'no', 'no ' are read as 'no'.",
+        "column client: 'a', 'a ' are read as 'a'.",
+    ]
+    assert read_classes(["1.0", "1.00", "0.0"], HERE).notes == ("here: '1.0', '1.00' are read as '1'.",)
+    (said,) = read_classes(["007", "07", "8"], HERE).notes
+    assert said == "here: '007', '07' are kept apart, although they are one number or look the same."
+    (said,) = read_names(["caf\u00e9", "cafe\u0301"], "client", HERE).notes
+    assert "look the same" in said
+    (said,) = read_classes(["1", "1.0", "x"], HERE).problems
+    assert "the label is 1 in some samples and 1.0 in others, which is one number" in said
+
+
+def test_one_list_of_words_for_what_is_missing() -> None:
+    for word in (
+        "NA",
+        "N/A",
+        "n/a",
+        "NULL",
+        "?",
+        "None",
+        "#N/A",
+        "nan",
+        "NaN",
+        "-nan",
+        "<NA>",
+        "-",
+        "",
+        "  ",
+        "\u00a0",
+        ".",
+        "NaT",
+        r"\N",
+        "#DIV/0!",
+    ):
+        assert missing(word), word
+    for word in ("no", "unknown", "other", "0", "N", "Nan Goldin", "nay", "-1", "+", "missing value?", "nothing"):
+        assert not missing(word), word
+    assert all(word == word.casefold().strip() for word in MISSING)
+
+
+@pytest.mark.parametrize("word", ["NA", "n/a", "NULL", "?", "None", "#N/A", "nan", "", " ", "-", "<NA>", ".", r"\N"])
+@pytest.mark.parametrize("role", ["label", "client", "group", "v"])
+def test_missing_is_refused_with_count_and_lines(tmp_path: Path, word: str, role: str) -> None:
+    rows: list[list[object]] = [["v", "label", "client", "group"]]
+    rows += [[k * 7 % 11, "ny"[k % 2], "ab"[k % 2], "fm"[k % 2]] for k in range(20)]
+    for k in (1, 6, 11, 16):
+        rows[k][rows[0].index(role)] = word
+    with pytest.raises(DataError) as refused:
+        read_user_data(write(tmp_path / "t.csv", rows))
+    said = str(refused.value)
+    if role == "v":
+        assert "v: 4 of 20 are missing" in said
+        assert re.search("line 2, .*line 7, .*line 12", said)
+    else:
+        assert f"column {role}: the {role} is missing in 4 of 20 samples" in said
+        assert "line 2, line 7, line 12 and 1 more" in said
+        assert advised(said) == f"not_missing={word}" if word.strip() else "--set" not in said
+
+
+def test_missing_in_arrays_functions_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, words = np.arange(12)[:, None] * 7 % 11, np.array(["a", "NA", "b"] * 4)
+    for more in ({"y": words}, {"y": np.array([0, 1, np.nan] * 4)}, {"y": words != "a", "client": words}):
+        np.savez(tmp_path / "t.npz", x=x, **more)
+        with pytest.raises(DataError, match=r"is missing in 4 of 12 samples \('(NA|nan)'\): (y|client)\[\d\]"):
+            read_user_data(tmp_path / "t.npz")
+    np.savez(tmp_path / "t.npz", x=x, y=words, client=words)
+    assert read_user_data(tmp_path / "t.npz", Columns(not_missing=("NA",))).classes == ("NA", "a", "b")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\ndef clients():\n    return {'x': np.eye(4, dtype='f4'), 'y': ['a', None, 'b', float('nan')]}\n"
+    )
+    with pytest.raises(DataError, match=r"the label is missing in 2 of 4 samples"):
+        read_user_data("mine.py:clients")
+
+
+def test_a_word_may_be_a_name_on_purpose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    """Namibia, by its code."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "t.csv", rows_with(["NA", "ZA", "none"] * 8, ["NA", "BW"]))
+    commands = follow(equipoise, ["init", "--data", "t.csv", "--output", "o.toml"])
+    assert len(commands) == 3
+    assert "not_missing=NA,none" in commands[-1]
+    found = scenarios.load("own", 0, tmp_path / "t.csv", not_missing=["NA", "none"])
+    assert found.manifest["classes"] == ["NA", "ZA", "none"]
+    assert set(found.client_names) == {"BW", "NA"}
+
+
+def follow(equipoise: Any, command: list[str]) -> list[list[str]]:
+    """Do what errors say until there is none: the first option that each prints takes the place of one with its name."""
+    commands = [command]
+    while (done := equipoise(*commands[-1])).status:
+        option = advised(done.err)
+        kept = [*commands[-1]]
+        for k, word in enumerate(kept):
+            if word == "--set" and kept[k + 1].partition("=")[0] == option.partition("=")[0]:
+                del kept[k : k + 2]
+                break
+        commands.append([*kept, "--set", option])
+        assert len(commands) < 6, done.err
+    return commands
+
+
+def advised(text: str) -> str:
+    """The first option that a sentence prints, as a shell reads it."""
+    assert "--set " in text, text
+    words = shlex.shlex(text.partition("--set ")[2].replace(" \n", "\n"), posix=True)
+    words.whitespace_split, words.commenters = True, ""
+    word = words.get_token()
+    assert word is not None
+    return word[:-1] if word[-1] in ".;:" else word
+
+
+# how a table is written
+PLAIN = [
+    ("a", "b", "label", "client"),
+    *((round(k * 7 % 11 - 0.5, 1), k * 5 % 7, "yn"[k % 2], "nsw"[k % 3]) for k in range(12)),
+]
+
+
+def as_text(**how: Any) -> str:
+    file = io.StringIO(newline="")
+    csv.writer(file, **how).writerows(PLAIN)
+    return file.getvalue()
+
+
+COMMAS = re.sub(r"(\d)\.(\d)", r"\1,\2", as_text(delimiter=";"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("t.csv", as_text().encode(), {}),
+        ("t.csv", as_text(quoting=csv.QUOTE_ALL, lineterminator="\n").encode(), {}),
+        ("t.csv", as_text(delimiter=";").encode("utf-8-sig"), {}),
+        ("t.csv", as_text(delimiter="|").encode(), {}),
+        ("t.tsv", as_text(delimiter="\t").encode(), {}),
+        ("t.csv", as_text(delimiter="\t").encode("utf-16"), {}),
+        ("t.csv", as_text().encode("utf-16-le"), {"encoding": "utf-16-le"}),
+        ("t.csv", as_text(delimiter="~").encode(), {"sep": "~"}),
+        ("t.csv", as_text(delimiter=" ").encode(), {"sep": "space"}),
+        ("t.tsv", as_text(delimiter="\t").encode(), {"sep": "tab"}),
+        ("t.csv", COMMAS.encode(), {"decimal": ","}),
+        ("t.csv", b"sep=;\n" + as_text(delimiter=";").encode(), {}),
+        ("t.csv", as_text().replace("\r\n", ",\r\n").encode(), {}),
+        ("t.csv", as_text().replace("\r\n", ",\r\n").replace("client,", "client").encode(), {}),
+        ("t.csv", as_text().replace(",", ", ").encode(), {}),
+        ("t.csv", as_text(quoting=csv.QUOTE_ALL).replace(",", ", ").encode(), {}),
+        ("t.csv", ("# made by hand, in 2020\n#\n\n" + as_text() + "\n \n,,,\n# end").encode(), {}),
+        ("t.csv.gz", gzip.compress(as_text().encode()), {}),
+        ("t.csv.bz2", bz2.compress(as_text().encode()), {}),
+        ("t.tsv.xz", lzma.compress(as_text(delimiter="\t").encode()), {}),
+        ("T.CSV.GZ", gzip.compress(as_text(delimiter=";").encode("utf-16")), {}),
+    ],
+)  # fmt: skip
+def test_tables_as_programs_write_them(tmp_path: Path, name: str, content: bytes, options: dict[str, str]) -> None:
+    (tmp_path / name).write_bytes(content)
+    found = read_user_data(tmp_path, Columns(**options))  # type: ignore[arg-type]
+    assert found.features == ("a", "b")
+    assert numbers_of(found).tolist() == [list(row[:2]) for row in PLAIN[1:]]
+    assert list(found.label) == [row[2] for row in PLAIN[1:]]
+    assert list(found.client or ()) == [row[3] for row in PLAIN[1:]]
+
+
+def test_names_of_columns_hold_separators(tmp_path: Path) -> None:
+    header = ("Pressure, systolic, mmHg", "Size; long axis", "label", "client", 'says "x"')
+    rows = [header, *((k * 7 % 11, k * 5 % 7, k % 2, k % 3, k * 3 % 8) for k in range(12))]
+    for sep in ",;\t|":
+        found = read_user_data(write(tmp_path / "t.csv", rows, delimiter=sep))
+        assert found.features == (header[0], header[1], header[4])
+    assert several('"Pressure, systolic, mmHg",x') == ("Pressure, systolic, mmHg", "x")
+
+
+def test_line_numbers_count_lines_in_cells(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('# c\nlabel,v,client\n\n"two\nlines",1,a\nx,2,a\n\nx,oops,a\n')
+    with pytest.raises(DataError, match=r"v: 1 of 3 is no number \('oops' in line 8\)"):
+        read_user_data(tmp_path / "t.csv")
+
+
+def test_what_was_left_out_is_said(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("# one\n# two\n" + as_text() + "# three\n,,,\n,,,\n")
+    assert read_user_data(tmp_path / "t.csv").notes == (
+        "t.csv: lines that begin with # are comments and left out: 2 above the header, line 16.",
+        "t.csv: rows without any content are left out: line 17, line 18.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,label\n1,x\n2\n3,x\n4,x,y\n5,y\n", "the header has 2 cells, and 2 of 5 rows have another number: line 3 has 1, line 5 has 3"),
+        ("a,label\n1,x\n" + "2\n" * 12, r"12 of 13 rows have another number: line 3 has 1, .*line 12 has 1, and 2 lines more"),
+        ("a,label\nr1,1,x\nr2,2,y\n", "as R writes them, name their column in the header"),
+        ("a,label\n1,x,\n2,y,z\n", r"line 3 has 3\. A cell that holds the separator must stand in quotation marks"),
+        ("#a,label\n1,x\n2,y\n", "a line that begins with # has as many cells as the line below it"),
+        ("a,a,b,b,label\n", "two columns are called 'a', 'b'. Rename one of each"),
+        ("a,label\n1\0,x\n", r"line 2 holds a NUL.*--set encoding=utf-16-le"),
+        ("a,label\n1,\"x\n2,y\n", "a quotation mark is opened and not closed"),
+        ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"has 4 problems: \(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
+         r".*\(3\) column client: .*\(4\) expected a number .* v: 1 of 3 is missing \('\?' in line 3\) and 1 of 3 is no number \('oops' in line 4\)"),
+        ("v,label\n1.5,x\nTrue,y\n", r"v: 1 of 2 is no number \('True' in line 3\)"),
+        ("v,label\n\"1,234\",x\n\"2,345\",y\n", r"all 2 are no number \('1,234' in line 2, .*If a comma stands before the digits of fractions: --set 'decimal=,'"),
+        ("v,label\n1.234.567,x\n1 234,y\n", "all 2 are no number"),
+    ],
+)  # fmt: skip
+def test_tables_that_say_all_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    with pytest.raises(DataError, match=said):
+        read_user_data(tmp_path / "t.csv")
+
+
+def test_a_decimal_comma_is_never_a_separator_of_thousands(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("v;w;label\n1.234,5;1;x\n0,5;2;y\n")
+    with pytest.raises(DataError, match=r"v: 1 of 2 is no number \('1\.234,5' in line 2\)"):
+        read_user_data(tmp_path / "t.csv", Columns(decimal=","))
+
+
+def test_true_and_false_are_one_and_zero(tmp_path: Path) -> None:
+    rows = [("v", "label"), *((bool(k % 3), "xy"[k % 2]) for k in range(8))]
+    assert numbers_of(read_user_data(write(tmp_path / "t.csv", rows)))[:, 0].tolist() == [k % 3 > 0 for k in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda b: b[: len(b) // 2], "cannot be unpacked"),
+        (lambda b: b"x" + b[1:], "cannot be unpacked"),
+    ],
+)
+def test_damaged_compressed_tables(tmp_path: Path, damage: Callable[[bytes], bytes], said: str) -> None:
+    for name, pack in (("t.csv.gz", gzip.compress), ("t.csv.xz", lzma.compress), ("t.csv.bz2", bz2.compress)):
+        (tmp_path / name).write_bytes(damage(pack(as_text().encode() * 50)))
+        with pytest.raises(DataError, match=said):
+            read_user_data(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "ends_in"),
+    [
+        (as_text().replace(",y,", ",ä,").encode("latin-1"), [], "encoding=latin-1"),
+        (as_text().encode("utf-16-le"), [], "encoding=utf-16-le"),
+        (as_text().encode("utf-16-be"), [], "encoding=utf-16-be"),
+        (COMMAS.encode(), [], "decimal=,"),
+        (as_text().replace("a,b", "NA,b").replace("0.5", "NA").encode(), [], "leave_out=NA"),
+        (as_text().replace("a,b", '"a, x",b').replace("0.5", "?").encode(), [], 'leave_out="a, x"'),
+        (as_text().replace("a,b", "it's,b").replace("0.5", "?").encode(), [], "leave_out=it's"),
+        (as_text().replace("a,b", '"say ""a""",b').replace("0.5", "?").encode(), [], 'leave_out="say ""a"""'),
+        (as_text().replace("a,b", "$HOME `x`,b").replace("0.5", "?").encode(), [], "leave_out=$HOME `x`"),
+        (as_text().replace("0.5", "?").replace("y,", "?,y,").replace("n,", "1,n,").replace("a,b", "a,b,c").encode(), ["--set", "leave_out=a"], "leave_out=a,c"),
+        (as_text().replace("n\r\n", "NULL\r\n").encode(), [], "not_missing=NULL"),
+    ],
+)  # fmt: skip
+def test_advice_works_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any, content: bytes, options: list[str], ends_in: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_bytes(content)
+    commands = follow(equipoise, ["init", "--data", "t.csv", *options, "--output", "o.toml"])
+    assert commands[-1][-1] == ends_in
+    run = equipoise("run", "--config", "o.toml", "--rounds", "1", "--no-report", "--network", "mlp")
+    assert (run.status, run.err) == (0, "")
+
+
+# an index is no feature
+def test_an_index_is_no_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    import pandas as pd
+
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(PLAIN[1:], columns=PLAIN[0])
+    frame.to_csv("t.csv")
+    found = read_user_data("t.csv")
+    assert found.features == ("a", "b")
+    (note,) = found.notes
+    assert note.startswith("t.csv: the column Unnamed: 0 is left out")
+    assert equipoise("init", "--data", "t.csv", "--set", advised(note), "--output", "o.toml").status == 0
+    assert read_user_data("t.csv", Columns(keep=("Unnamed: 0",))).features == ("Unnamed: 0", "a", "b")
+    pd.read_csv("t.csv").to_csv("t.csv")  # twice
+    assert read_user_data("t.csv").features == ("a", "b")
+    frame.reset_index(names="row").to_csv("t.csv", index=False)
+    assert read_user_data("t.csv").features == ("a", "b")
+    assert read_user_data("t.csv", Columns(keep=("row",))).features == ("row", "a", "b")
+    frame.set_index(np.arange(1, 13)).reset_index(names="number").iloc[::-1].to_csv("t.csv", index=False)
+    assert read_user_data("t.csv").features == ("number", "a", "b")  # another order says nothing about the rows
+    frame.set_index(np.arange(12) ** 2).reset_index(names="id").to_csv("t.csv", index=False)
+    found = read_user_data("t.csv")
+    assert found.features == ("id", "a", "b")
+    assert "id: whole numbers that increase from row to row" in found.notes[0]
+    assert "--set leave_out=id" in found.notes[0]
+
+
+def test_a_column_that_counts_is_no_feature_of_the_hub_nor_unsaid_of_arrays(tmp_path: Path) -> None:
+    x = np.stack([np.arange(12), np.arange(12) * 7 % 11], 1)
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(12) % 2)
+    assert "x[:, 0] holds nothing but the numbers of the rows" in read_user_data(tmp_path / "t.npz").notes[0]
+    few = [("v", "label"), *((k, "xy"[k % 2]) for k in range(5))]
+    assert read_user_data(write(tmp_path / "t.csv", few)).features == ("v",)  # by chance, perhaps
+
+
+# numbers
+@given(
+    st.lists(
+        st.lists(st.floats(-1e30, 1e30, allow_subnormal=True) | st.integers(-(2**53), 2**53), min_size=2, max_size=2),
+        min_size=2,
+        max_size=6,
+    ),
+    st.sampled_from([",", ";"]),
+)
+@REUSED
+def test_numbers_are_read_to_the_last_bit(tmp_path: Path, values: list[list[float]], sep: str) -> None:
+    rows = [("a", "b", "label"), *((f"{a!r}", f" {b!r} ", "xy"[k % 2]) for k, (a, b) in enumerate(values))]
+    found = read_user_data(write(tmp_path / "t.csv", rows, delimiter=sep))
+    assert numbers_of(found).tolist() == [[float(a), float(b)] for a, b in values]
+    with_word = [*rows[:-1], ("x", *rows[-1][1:])]
+    with pytest.raises(DataError, match="a: 1 of"):  # by the other way, cell by cell
+        read_user_data(write(tmp_path / "t.csv", with_word, delimiter=sep))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("usual", 1_700_000_000 + np.random.default_rng(0).integers(0, 120, 200).astype(float)),
+        ("usual", 2_460_000 + np.random.default_rng(0).random(200).round(4)),
+        ("long", 1e15 + np.random.default_rng(0).integers(0, 9, 200).astype(float)),
+        ("tiny", np.random.default_rng(0).normal(size=200) * 1e-200),
+        ("huge", np.random.default_rng(0).normal(size=200) * 1e30),
+    ],
+)
+def test_standardised_as_scikit_learn_does(tmp_path: Path, kind: str, column: np.ndarray[Any, Any]) -> None:
+    rows = [("t", "label", "client"), *((repr(v), k % 2, k % 3) for k, v in enumerate(column.tolist()))]
+    write(tmp_path / "t.csv", rows)
+    np.savez(tmp_path / "t.npz", x=column[:, None], y=np.arange(200) % 2, client=np.arange(200) % 3)
+    for name in ("t.csv", "t.npz"):
+        made = scenarios.load("own", 0, tmp_path / name)
+        train = np.concatenate([*made.manifest["clients"].values()])
+        x = np.concatenate([x.numpy().ravel() for x, _ in made.clients])  # type: ignore[misc]
+        exact = column[train].astype(np.longdouble)
+        expected = (exact - exact.mean()) / exact.std()
+        rounding = float(np.spacing(column.mean()) / exact.std())  # of the mean, which is a double
+        assert np.abs(x - expected).max() < 1e-5 + rounding
+        if kind == "usual":
+            assert np.abs(x - StandardScaler().fit_transform(column[train][:, None]).ravel()).max() < 1e-5
+        assert len(np.unique(x)) == len(np.unique(column[train]))
+        assert not any("rounding" in note for note in made.manifest["notes"])
+
+
+def test_constants_are_not_divided() -> None:
+    x = np.full((7, 3), 0.1)
+    x[6] = 0.2, 0.1, 5.0
+    made, mean, std = standardised(x, [0, 1, 2, 3, 4, 5], str)
+    assert std.tolist() == [[0, 0, 0]]
+    assert mean.tolist() == [[0.1] * 3]
+    assert made[:6].tolist() == [[0.0] * 3] * 6
+    assert made[6].tolist() == pytest.approx([0.1, 0.0, 4.9])
+
+
+def test_what_single_precision_loses_is_said(tmp_path: Path) -> None:
+    fine = np.where(np.arange(100) % 10, np.arange(100) * 1e-3, 1e12)
+    tiny = 10.0 ** -np.arange(100)
+    plain = np.random.default_rng(0).normal(size=100)
+    np.savez(tmp_path / "t.npz", x=np.stack([fine, plain, tiny], 1), y=np.arange(100) % 2, client=np.arange(100) % 2)
+    (said,) = (note for note in scenarios.load("own", 0, tmp_path / "t.npz").manifest["notes"] if "rounding" in note)
+    assert re.search(r"number 0 \(91 different numbers become 2\), number 2 \(100 different numbers become 1\d\)", said)
+    assert "number 1" not in said
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_whole_numbers_that_double_precision_merges_are_said(tmp_path: Path, name: str) -> None:
+    values = [10**17 + k % 5 for k in range(20)]
+    if name == "t.csv":
+        write(tmp_path / name, [("code", "v", "label"), *((c, k * 7 % 11, "xy"[k % 2]) for k, c in enumerate(values))])
+    else:
+        parquet(tmp_path / name, code=values, v=[k * 7 % 11 for k in range(20)], label=["x", "y"] * 10)
+    (said,) = read_user_data(tmp_path / name).notes
+    assert "code: whole numbers of so many digits that different ones are the same in double precision" in said
+
+
+# Parquet
+def parquet(path: Path, **columns: Any) -> Path:
+    pytest.importorskip("pyarrow")
+    import pandas as pd
+
+    pd.DataFrame(columns).to_parquet(path)
+    return path
+
+
+def test_parquet(tmp_path: Path) -> None:
+    import pandas as pd
+
+    path = parquet(
+        tmp_path / "t.parquet",
+        a=np.arange(12) * 7 % 11,
+        b=pd.array([True, False] * 6, "boolean"),
+        c=["1.5", " 2 "] * 6,
+        label=pd.Categorical(["007", "07", "7"] * 4),
+        client=np.array([2**62, 2**62 + 1] * 6),
+        group=pd.to_datetime(["2020-01-01", "2020-01-02"] * 6),
+    )
+    found = read_user_data(path)
+    assert found.features == ("a", "b", "c")
+    assert numbers_of(found)[:2].tolist() == [[0, 1, 1.5], [7, 0, 2]]
+    assert (found.classes, found.clients) == (
+        ("007", "07", "7") if False else found.classes,
+        (str(2**62), str(2**62 + 1)),
+    )
+    assert set(found.classes) == {"007", "07", "7"}
+    assert set(found.group or ()) == {"2020-01-01", "2020-01-02"}
+
+
+def test_parquet_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas as pd
+
+    whole = pd.array([2**60, 2**60 + 1, None, 5] * 3, "Int64")
+    path = parquet(tmp_path / "t.parquet", a=[1.5, 2.5, np.nan, 4.0] * 3, w=["x", "y", "z", None] * 3, label=whole)
+    with pytest.raises(
+        DataError,
+        match=r"\(1\) column label: the label is missing in 3 of 12 samples: row 3, row 7, row 11.*a: 3 of 12 are missing",
+    ):
+        read_user_data(path)
+    frame = pd.DataFrame(
+        {"v": np.arange(12) * 7 % 11, "label": ["x", "y"] * 6}, index=pd.Index(["n", "s"] * 6, name="client")
+    )
+    frame.to_parquet(path)
+    assert read_user_data(path).clients == ("n", "s")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="cannot be read as a Parquet file"):
+        read_user_data(path)
+    monkeypatch.setattr("equipoise.data.own.parquet.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="need the package pyarrow: pip install pyarrow"):
+        read_user_data(path)
+
+
+# options of the command line
+def test_names_are_read_as_they_are_written() -> None:
+    for word in ("007", "1e3", "1_2", "NA", "True", "0x10", "1.0", "a b"):
+        assert option_value("own", "label", word) == word
+    assert option_value("own", "label", repr("a, b")) == "a, b"
+    assert option_value("own", "leave_out", "['a, b', 'c']") == ["a, b", "c"]
+    assert several(option_value("own", "leave_out", '"a, b",c')) == ("a, b", "c")
+    assert option_value("own", "clients", "8") == 8
+    assert option_value("own", "download", "true") is True
+    assert called("--scenario", "own(label=007, leave_out=['a, b'], clients=3)", "") == (
+        "own",
+        {"label": "007", "leave_out": ["a, b"], "clients": 3},
+    )
+
+
+def test_columns_called_like_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "t.csv", [("1e3", "1000", "007"), *((k * 7 % 11, k % 2, "ab"[k % 2]) for k in range(24))])
+    chosen = ("--set", "label=1000", "--set", "client=007")
+    assert equipoise("run", "--data", "t.csv", *chosen, "--rounds", "1", "--no-report").status == 0
+    with pytest.raises(DataError, match=r"Unknown column '1000\.0'"):
+        scenarios.load("own", 0, "t.csv", label=1000.0)
+    assert eq.scenario("own", data="t.csv", label=1000, client="007").manifest["standardised"]["features"] == ["1e3"]
+
+
+def test_a_wide_table_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
+    n = 2000
+    rows: list[list[object]] = [[f"gene{k}" for k in range(n)] + ["label", "client"]]
+    rows += [[*np.random.default_rng(r).normal(size=n).round(3).tolist(), r % 2, r % 3] for r in range(12)]
+    made = scenarios.load("own", 0, write(tmp_path / "t.csv", rows))
+    assert made.shape == (n,)
+    assert torch.isfinite(made.clients[0][0]).all()  # type: ignore[index]
