@@ -190,7 +190,7 @@ def _texts(values: Iterable[Any]) -> tuple[list[str], NDArray[np.int64], list[in
         large: list[int] = []
         if different.dtype.kind == "f":
             limit = 2.0 ** (np.finfo(different.dtype).nmant + 1)
-            large = np.flatnonzero(np.isfinite(different) & (abs(different) >= limit)).tolist()
+            large = np.flatnonzero(np.isfinite(different) & (np.abs(different) >= limit)).tolist()
         return [_text(cell) for cell in different.tolist()], codes, large
     number: dict[str, int] = {}
     cells = values.tolist() if isinstance(values, np.ndarray) else values
