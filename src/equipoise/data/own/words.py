@@ -210,6 +210,6 @@ def _text(cell: Any) -> str:
         return str(int(cell))
     if isinstance(cell, bytes):
         return cell.decode()
-    if isinstance(cell, float | np.floating) and np.isfinite(cell) and abs(cell) >= EXACT:
+    if isinstance(cell, float | np.floating) and np.isfinite(cell) and abs(float(cell)) >= EXACT:
         return f"{cell:e}"
     return str(cell)
