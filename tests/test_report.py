@@ -877,7 +877,7 @@ def test_page_lists_quarantined_clients_by_name():
     page = Page(render([History(records, {"method": "fedavg"})]))
     table = next(table for table in page.tables if table[0][0] == "Client")
     assert table[1:] == [["photo-3", "update holds NaN", "fedavg", "0", "1–3, 6"]]
-    assert "None: every answer passed the check." in Page(render([unevaluated()])).text
+    assert "None: every answer that came passed the check." in Page(render([unevaluated()])).text
 
 
 def test_page_shows_header_lines_once_when_all_runs_share_them():

@@ -172,7 +172,7 @@ def said(histories: list[History]) -> str:
 def test_limits_say_what_applies_and_nothing_else() -> None:
     one, three, many = said(several(1)), said(several(3)), said(several(6))
     assert "One seed" in one
-    assert "3 seeds: the 95 % interval is ± 2.5" in three
+    assert "3 seeds: half of the 95 % interval is 2.5" in three
     assert f"{stats.t.ppf(0.975, 2) / np.sqrt(3):.1f}" == "2.5"
     assert "seeds:" not in many
     assert "tuned longer" in one

@@ -44,7 +44,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     `failure` (training diverged, or the model is no better than guessing; None if neither), `groups` (`{group: value}`), `clients` (see
     `equipoise.metrics.spread`, of the accuracy; empty for another measure, when no client was evaluated, and where one model
     was tested on one test set for all), `rounds` (how many were run), `averaged` (the rounds the groups were
-    averaged over), `validation` (`{"round", "accuracy", "loss", "worst"}` of the exported model on what clients hold out, the
+    averaged over), `validation` (`{"round", "accuracy", "loss", "worst", "worst_group"}` of the exported model on what clients hold out, the
     loss in nats; None if they hold nothing out), `selected_round` (the round whose model is exported, where that is the best by
     validation; else None), `stopped_round` and `stopped` (the last round and why training ended there, where validation did
     not improve; else None), `collaboration` (what clients get for what they contribute; None for another measure, and unless
@@ -95,13 +95,14 @@ def validation(records: Sequence[Record]) -> dict[str, Any] | None:
     """The last results on what clients hold out: their round, accuracy and that of the worst group in percent, loss in nats."""
     for record in reversed(records):
         if found := record.get("validation"):
-            groups = [number(of["accuracy"]) for of in found["groups"].values()]
+            groups = {group: number(of["accuracy"]) for group, of in found["groups"].items()}
             loss = number(found["loss"])
             return {
                 "round": record["round"],
                 "accuracy": 100 * number(found["accuracy"]),
                 "loss": loss if math.isfinite(loss) else None,
-                "worst": 100 * min(groups),
+                "worst": 100 * min(groups.values()),
+                "worst_group": min(groups, key=lambda group: groups[group]) if len(groups) > 1 else None,
             }
     return None
 

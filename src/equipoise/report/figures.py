@@ -963,13 +963,13 @@ PLOTS: Final = {
         convergence,
         _any(_has_groups),
         "Convergence",
-        "Average over the groups and worst group, round by round.{bands}",
+        "Average over the groups and worst group, round by round{complete}.{worst}{bands}",
     ),
     "losses": Plot(
         losses,
         _any(lambda run: bool(loss_curve(run.history))),
         "Loss over rounds",
-        "Loss of the global model on the test sets, mean over the groups.{training}{range}{beyond}",
+        "Loss of the global model on the test sets, mean over the groups{tests}.{training}{range}{beyond}",
     ),
     "plane": Plot(
         plane,

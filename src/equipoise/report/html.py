@@ -33,7 +33,7 @@ from equipoise.report.layout import (
     who_was_there,
 )
 from equipoise.report.notes import listed
-from equipoise.report.sentences import evidence, limits, tested_on, verdict, when
+from equipoise.report.sentences import evidence, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
 from equipoise.system.files import write_atomically
@@ -137,6 +137,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         differing=differing,
         labels=list(runs),
         commands=provenance.commands(found.histories),
+        again=provenance.conditions(found.histories),
         environment=provenance.environment(found.histories),
         versions=provenance.versions(found.histories),
         today=date.today().isoformat(),
@@ -235,6 +236,13 @@ def _parts(found: Comparison) -> dict[str, Any]:
         "failed": f"{FAILED}: diverged, or no better than guessing."
         if any(of["failed"] for of in found["methods"])
         else "",
+        "tests": " that were tested in a round" if (missing := any(of["untested"] for of in found["methods"])) else "",
+        "complete": " in which all groups were tested" if missing else "",
+        "worst": "".join(
+            f" {text[:-1]}, {when(found)}."
+            for text in worst_named(found["methods"])
+            if len(found["methods"][0]["groups"]) > 1
+        ),
         "seed": " Drawn for the lowest seed." if several else "",
         "holdings": sentence(held) + marks(held) if (held := drawings.held(found)) else "",
         "measured": " ".join(drawings.MEASURED[key].caption for key in drawings.measured_in(found.histories)),

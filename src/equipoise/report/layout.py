@@ -189,6 +189,7 @@ def sheets(comparison: Numbers) -> list[Sheet]:
             f"{name} of the global model, in its own unit, the mean over the last rounds that have it, {comparison['averaged']} at most. AVG "
             f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
         )
+        text = " ".join([text, *sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison)])
         notes = [f"Not defined for {where}: {why}." for where, why in [*found["undefined"].items()][:1]]
         sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(found["methods"], columns), text)
         shown.append(replace(sheet, notes=notes))
@@ -198,7 +199,9 @@ def sheets(comparison: Numbers) -> list[Sheet]:
             "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
             "worst: the clients of the worst group. Beside it the accuracy of the global model on the test sets."
         )
-        text += _marked(found["methods"])
+        named = sentences.worst_named(found["methods"], what="The worst group of clients")
+        named += sentences.worst_named(found["methods"], "test_worst_groups", "The worst test set")
+        text = " ".join([text, *named, *sentences.plus_minus_of(comparison)]) + _marked(found["methods"])
         shown.append(_block("validation", "Validation", lay_out(found["methods"], VALIDATION), text))
     return shown
 
@@ -223,6 +226,7 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
         else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         f"{comparison['exported']}, which is exported."
     )
+    text = " ".join([text, *sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison)])
     text += _marked(found["methods"])
     columns = [column for column in columns_of(comparison) if column.key != "client_std"] + parity
     grid = lay_out(found["methods"], columns, _groups(found["methods"]))
@@ -263,7 +267,8 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
         "Accuracy of the global model, every group counting the same whatever its size. In percent; the variance in "
         "percent², the angle in degrees, entropy and KL in nats."
     )
-    return [_block("groups", "Evenness over the groups", lay_out(methods, placed(columns)), text)]
+    text = " ".join([text, *sentences.plus_minus_of(found)])
+    return _filled(_block("groups", "Evenness over the groups", lay_out(methods, placed(columns)), text))
 
 
 def over_clients(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
@@ -282,25 +287,31 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
     ]
     if not methods:
         return []
+    over_all = "".join(f" {text}" for text in sentences.plus_minus_of(found))
     level, distance, evenness = (
         placed([column for column in INDICES if column.block == block]) for block in ("level", "distance", "evenness")
     )
-    return [
+    return _filled(
         _block(
             "clients-level",
             "Level and distance over the clients",
             lay_out(methods, [*level, *distance]),
             f"Every client is tested with the model it predicts with, on {sentences.tested_on(found.histories)}. In percent; the variance "
-            "in percent².",
+            f"in percent².{over_all}",
         ),
         _block(
             "clients-evenness",
             "Evenness over the clients",
             lay_out(methods, evenness),
             "Relative to the mean, so that a method with low accuracies does not appear more even. The angle in degrees, "
-            "entropy and KL in nats.",
+            f"entropy and KL in nats.{over_all}",
         ),
-    ]
+    )
+
+
+def _filled(*tables: Sheet) -> list[Sheet]:
+    """The tables in which there is any number."""
+    return [one for one in tables if any(cell.mean != UNDEFINED for _, cells in one.grid.rows for cell in cells)]
 
 
 def every_client(histories: Sequence[History] | Comparison, last: int | None = None) -> Sheet | None:
@@ -321,7 +332,12 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         called = f"{name} ({group})" if group and group not in name else name
         rows.append((called, tuple(_cell(column[m]) for column in columns)))
     tested = sentences.tested_on(found.histories)
-    text = f"Accuracy in percent of the model that each client predicts with, on {tested}."
+    text = " ".join(
+        [
+            f"Accuracy in percent of the model that each client predicts with, on {tested}.",
+            *sentences.plus_minus_of(found),
+        ]
+    )
     return _block("every-client", "Every client", Grid(tuple(runs), tuple(rows)), text, head="Client")
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.suggestions import some
 
@@ -40,11 +43,42 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
         drawn = ", in the rounds in which it took part" * some
         yield f"{label} is {BOUNDS[run.bound].format(drawn=drawn)}: no method of federated learning, so in no verdict and no test."
     yield from attacks(runs)
+    yield from never_tested(runs)
     groups = {frozenset(run.groups) for run in histories}
     if len(groups) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
     yield from mixed_machines(histories)
     yield from releases(histories)
+
+
+def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+    """Real sites that were away whenever models were tested."""
+    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+        columns = run.client_table()[1].T if at_real_sites(run) else ()
+        if away := [name for name, of in zip(run.client_names, columns, strict=False) if not np.isfinite(of).any()]:
+            were = "was" if len(away) == 1 else "were"
+            yield f"{label}, seed {run.seed}: {some(away)} {were} never tested, so no number here is about it."
+
+
+def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[str]:
+    """Groups that were tested on fewer samples in the last rounds than in others, as where some of several sites are away.
+
+    Parameters
+    ----------
+    runs : by label and seed, up to the last round that is shown.
+    last : how many of the last evaluated rounds are averaged.
+    """
+    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+        evaluated = [record for record in run.records if record.get("groups")]
+        for group in run.groups:
+            sizes = {r["round"]: r["groups"][group]["n"] for r in evaluated if r["groups"].get(group, {}).get("n")}
+            most = max(sizes.values(), default=0)
+            shown = [record["round"] for record in evaluated[-last:]]
+            if fewer := [t for t in shown if sizes.get(t, most) < most]:
+                yield (
+                    f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples "
+                    f"(down to {min(sizes[t] for t in fewer)}) than in others ({most})."
+                )
 
 
 def attacks(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +51,9 @@ def commands(histories: Sequence[History]) -> list[str]:
     configs = [run.meta.get("config") or {} for run in histories]
     if not all({"method", "scenario", "rounds"} <= config.keys() for config in configs):
         return []
+    if any(map(at_real_sites, histories)):
+        real = all(map(at_real_sites, histories))
+        return [_at_sites(config, f"again-{k}") for k, config in enumerate(configs, start=1)] if real else []
     methods = list(dict.fromkeys(config["method"] for config in configs))
     seeds = sorted({config.get("seed", 0) for config in configs})
     same = {_options(config) for config in configs}
@@ -66,6 +70,30 @@ def commands(histories: Sequence[History]) -> list[str]:
         + renamed.get(config["method"], "")
         for config in configs
     ]
+
+
+def conditions(histories: Sequence[History]) -> str:
+    """Under what conditions the commands give the same numbers."""
+    if any(map(at_real_sites, histories)):
+        return (
+            "In the folder of the app's project, where federation is the name of the SuperLink in Flower's configuration, and the sites have the "
+            "same data; the results go to another folder on the server."
+        )
+    return "With the versions above. On the same kind of machine the numbers are the same, bit for bit."
+
+
+def at_real_sites(run: History) -> bool:
+    """Whether a run was made at sites that keep their data."""
+    return (run.meta.get("config") or {}).get("engine") == "flower"
+
+
+def _at_sites(config: Mapping[str, Any], directory: str) -> str:
+    """What to type in the project of an app to run it again with the same settings."""
+    named = {"method": config.get("label") or config["method"], "run_dir": f"runs/{directory}"}
+    known = {f.name for f in (*fields(RunSettings), *fields(Settings))} | {"secure"}
+    values = {key: value for key, value in config.items() if key in known and key != "engine"} | named
+    text = " ".join(f"{key.replace('_', '-')}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return f"equipoise flower run . federation -c {shlex.quote(text)}"
 
 
 def data_digest(run: History) -> str:

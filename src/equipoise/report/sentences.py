@@ -10,7 +10,7 @@ import numpy as np
 from equipoise.metrics.columns import COLLABORATION, PARITY
 from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, plural
-from equipoise.report.provenance import data_digest, environment
+from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.statistics import Comparison, Run, columns_of, tables
 from equipoise.system.suggestions import some
 
@@ -35,26 +35,29 @@ def legend(comparison: Numbers) -> list[str]:
     """What the columns of a table are, a sentence each."""
     columns = columns_of(comparison)
     text = [column.explanation for column in columns if column.explanation]
-    if any(column.key == "worst" for column in columns):
-        text += _worst_named(comparison["methods"])
+    if any(column.key == "worst" for column in columns) and len(comparison["methods"][0]["groups"]) > 1:
+        text += worst_named(comparison["methods"])
     return [*text, *untested(comparison), *plus_minus(comparison["methods"])]
 
 
-def _worst_named(methods: Sequence[Numbers]) -> Iterator[str]:
-    """Which group is the worst one, by method."""
+def worst_named(methods: Sequence[Numbers], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
+    """Which group is the worst one, by method; empty where there is only one.
+
+    Parameters
+    ----------
+    methods : with their `method`, and under the key how many seeds have which group as the worst one.
+    key, what : where that is, and what it is called.
+    """
     named: dict[str, list[str]] = {}
     for method in methods:
-        worst = method["worst_groups"]
-        if sum(worst.values()) < len(method["seeds"]) or not worst:
+        worst = method[key]
+        if not worst:
             continue
         several = len(worst) > 1
         who = notes.listed([f"{group} ({plural(n, 'seed')})" if several else group for group, n in worst.items()])
         named.setdefault(who, []).append(method["method"])
-    if len(named) == 1:
-        yield f"The worst group is {next(iter(named))}."
-    elif named:
-        parts = [f"{who} for {some(labels)}" for who, labels in named.items()]
-        yield f"The worst group is {'; '.join(parts)}."
+    whose = [who if len(named) == 1 else f"{who} for {some(labels)}" for who, labels in named.items()]
+    return [f"{what} is {'; '.join(whose)}."] if named else []
 
 
 def untested(comparison: Numbers) -> list[str]:
@@ -82,6 +85,11 @@ def plus_minus(methods: Sequence[Numbers]) -> list[str]:
         return [f"±: half of the 95{PERCENT} interval over {of} (Student's t)."]
     sampled = any(method.get("intervals") for method in methods)
     return [f"±: half of the 95{PERCENT} interval over the test samples of this one seed."] * sampled
+
+
+def plus_minus_of(comparison: Numbers) -> list[str]:
+    """What ± is in tables whose numbers have no interval over test samples."""
+    return plus_minus([{**method, "intervals": None} for method in comparison["methods"]])
 
 
 def collaboration_caption(comparison: Numbers) -> str:
@@ -241,7 +249,8 @@ def _reasons(comparison: Numbers) -> Iterator[str]:
         for kind, seeds in whys.items():
             which = f"seed{'s' * (len(seeds) > 1)} {notes.listed(seeds)}"
             why = method["failed"][seeds[0]].split(": ", 1)[1]
-            yield f"{method['method']}, {which}: {kind} ({why})."
+            of = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
+            yield f"{method['method']}, {which}: {kind} ({of}{why})."
 
 
 def _of_one(method: Numbers, only: bool) -> str:
@@ -460,7 +469,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (
-            f"{n} seeds: the 95 % interval is ± {wide} standard deviations wide, so only large differences are significant. "
+            f"{n} seeds: half of the 95 % interval is {wide} standard deviations, so only large differences are significant. "
             "A p-value above 0.05 does not mean that methods are equal."
         )
     if len(methods) > 1:
@@ -544,11 +553,6 @@ def _first(histories: Sequence[History]) -> str:
     same = len(known) > 1 and len(set.union(*known.values())) == 1
     given = len(known) == 1 and not all(history.meta.get("config") for history in histories)
     return "" if same or given else "the first model"
-
-
-def at_real_sites(history: History) -> bool:
-    """Whether a run was made at sites that keep their data."""
-    return (history.meta.get("config") or {}).get("engine") == "flower"
 
 
 def embedded(history: History) -> bool:

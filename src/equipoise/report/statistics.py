@@ -457,6 +457,7 @@ def _of_measure(
         "seeds": sorted({history.seed for history in histories}),
         "notes": [
             *(notes.of_runs(grouped) if measure == "accuracy" else ()),
+            *(notes.of_sizes(_up_to(runs), last) if measure == "accuracy" else ()),
             *notes.of_short(evaluated, averaged),
             *(notes.of_areas(histories) if measure in AREAS else ()),
         ],
@@ -465,10 +466,20 @@ def _of_measure(
     }
 
 
-def _worst_groups(summaries: Sequence[Numbers]) -> dict[str, int]:
+def _up_to(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, dict[int, History]]:
+    """By label and seed, the records that the numbers are of."""
+    return {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
+
+
+def _worst_groups(summaries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The worst group, by how many runs have it there, most first."""
     names = Counter(summary["worst_group"] for summary in summaries if summary["worst_group"] is not None)
     return dict(names.most_common())
+
+
+def _extreme(names: Sequence[str], values: Table, choose: Callable[[Table], np.intp]) -> str | None:
+    """The group with the lowest or highest value; None where one of them is not known, or there is only one."""
+    return names[int(choose(values))] if len(names) > 1 and np.isfinite(values).all() else None
 
 
 def _untested(runs: Mapping[int, Run], measure: str, last: int) -> list[Numbers]:
@@ -696,6 +707,9 @@ def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers |
             {
                 "method": label,
                 "failed": any(_shown(run.history, last).failure(last) for run in seeds.values()),
+                "worst_groups": _worst_groups(
+                    [{"worst_group": _extreme(g, v, np.argmin)} for g, v in zip(groups, values, strict=True)]
+                ),
                 "groups": {
                     g: over_seeds([_percent(of.get(g)) for of in of_groups]) for g in dict.fromkeys(sum(groups, ()))
                 },
@@ -736,6 +750,8 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
                     **{key: over_seeds([one[key] for one in of]) for key in ("round", "accuracy", "worst", "loss")},
                     "test": over_seeds([summary["avg"] for summary in found]),
                     "test_worst": over_seeds([summary["worst"] for summary in found]),
+                    "worst_groups": _worst_groups(of),
+                    "test_worst_groups": _worst_groups(found),
                 }
             )
     return {"methods": methods} if methods else None
@@ -753,7 +769,13 @@ def _own_measures(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers:
         for label, seeds in runs.items():
             each = [_on_groups(run, name, last) for run in seeds.values()]
             of = {key: over_seeds([make(values).value for values in each]) for key, make in statistics.items()}
-            methods.append({"method": label, "failed": any(run.failure for run in seeds.values()), **of})
+            lowest = np.argmin if better == "higher" else np.argmax
+            named = [
+                _extreme(run.history.groups, values, lowest) for run, values in zip(seeds.values(), each, strict=True)
+            ]
+            worst_groups = _worst_groups([{"worst_group": group} for group in named if better])
+            failed = any(run.failure for run in seeds.values())
+            methods.append({"method": label, "failed": failed, "worst_groups": worst_groups, **of})
         undefined = {
             where: why for record in records if name in record for where, why in record[name]["undefined"].items()
         }
