@@ -184,10 +184,12 @@ def test_history_sums_the_last_rounds() -> None:
         {"round": 2, "groups": {"a": {"accuracy": 0.5}, "b": {"accuracy": 0.5}}},
         {"round": 3, "groups": {"a": chosen([2, 2], [2, 2]), "b": chosen([2, 0], [4, 0])}},
     ]
-    found = History(records, {"method": "m"}).group_fairness(last=2)
+    found = History(records, {"method": "m", "least_group": 1}).group_fairness(last=2)
     assert found is not None
     assert found["averaged"] == [1, 3]
-    assert found["groups"]["b"] == {"accuracy": 62.5, "tpr": [25.0], "fpr": [0.0], "selection_rate": [12.5]}
+    of = found["groups"]["b"]
+    assert (of["accuracy"], of["tpr"], of["fpr"], of["selection_rate"]) == (62.5, [25.0], [0.0], [12.5])
+    assert (of["n"], of["of_class"], of["worst_recall"], of["worst_class"]) == (4, [2], 25.0, 1)
     assert (found["accuracy_gap"], found["equal_opportunity"], found["demographic_parity"]) == (37.5, 75.0, 37.5)
     assert found["of_class"] == {"equal_opportunity": 1, "equalised_odds": 1, "demographic_parity": 1}
     assert History(records[2:3], {"method": "m"}).group_fairness() is None
@@ -237,7 +239,7 @@ def test_table_of_gaps() -> None:
 def test_table_names_the_class_and_says_who_has_none() -> None:
     absent = {"right": [3, 0], "true": [4, 0], "chosen": [3, 1]}
     record = {"accuracy": 0.75, "loss": 1.0, "rates": absent}
-    one = run("fedavg", 0, [2, 2], data={"classes": ["well", "sick"]}, positive="sick")
+    one = run("fedavg", 0, [2, 2], data={"classes": ["well", "sick"]}, positive="sick", least_group=1)
     history = History([{"round": 0, "groups": {**one.records[0]["groups"], "c": record}}], one.meta)
     found = table.group_fairness([history])
     assert found is not None

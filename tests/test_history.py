@@ -178,7 +178,15 @@ def test_summary_says_none_where_nothing_is_defined(history):
     numbers = ("avg", "std", "worst", "worst_group", "gap", "client_std", "last", "best", "failure")
     expected = {**dict.fromkeys(numbers), "groups": {}, "clients": {}}
     nothing = ("collaboration", "group_fairness", "validation", "selected_round", "stopped_round", "stopped")
-    assert empty == {**expected, "rounds": 0, "averaged": [], **dict.fromkeys(nothing)}
+    assert empty == {
+        **expected,
+        "rounds": 0,
+        "averaged": [],
+        "sizes": {},
+        "small_groups": [],
+        "least_group": 10,
+        **dict.fromkeys(nothing),
+    }
     json.dumps([found, one, empty], allow_nan=False)
 
 

@@ -806,7 +806,7 @@ def run_of(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_run_on_folders(tmp_path: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain(tmp_path / "my")
-    done = equipoise("run", "--data", "my/", "--set", "size=8", *SHORT)
+    done = equipoise("run", "--data", "my/", "--set", "size=8", "--least-group", "2", *SHORT)
     assert (done.status, done.err) == (0, "")
     manifest, summary = run_of(tmp_path)
     assert list(summary["groups"]) == ["north", "south"]

@@ -89,7 +89,7 @@ def flat(equipoise: Any, *arguments: Any, status: int = 0) -> str:
 def table(folder: Path, words: tuple[str, str] = ("disease", "healthy")) -> Path:
     draw = np.random.default_rng(0)
     rows = ["a,b,sex,label,client"]
-    for k in range(120):
+    for k in range(240):
         sex, a = "fm"[k % 2], draw.normal() + 0.7 * (k % 2 == 0)
         label = words[int(a + 0.3 * draw.normal() < 0.6)]
         rows.append(f"{a:.3f},{draw.normal():.3f},{sex},{label},{'xyz'[k % 3]}")

@@ -267,7 +267,12 @@ def test_latex_is_balanced():
     text = latex(comparison(several(3)))
     assert text.count("{") == text.count("}")
     body = re.search(r"\\midrule\n(.*)\\bottomrule", text, re.DOTALL).group(1)
-    assert [line.count("&") for line in body.splitlines() if "&" in line] == [6, 6, 6]
+    assert [line.count("&") for line in body.splitlines() if "&" in line] == [
+        6,
+        6,
+        6,
+        6,
+    ]  # the last says how many samples
 
 
 # --- measures besides the accuracy
@@ -809,7 +814,8 @@ def test_page_holds_the_numbers():
     found = comparison(histories)
     table = page.tables[0]
     assert table[0] == ["Method", "AVG", "STD", "worst", "mnist", "usps", "svhn"]
-    for row, method in zip(table[1:], found["methods"], strict=True):
+    assert table[-1] == ["n", "", "", "", *(f"{found['sizes'][group]:,}" for group in table[0][4:])]
+    for row, method in zip(table[1:-1], found["methods"], strict=True):
         assert row[0] == method["method"]
         cells = [method["avg"], method["std"], method["worst"], *method["groups"].values()]
         assert row[1:] == [f"{cell['mean']:.2f} ±{cell['ci95']:.2f}" for cell in cells]

@@ -17,6 +17,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     label: Labels = None,
     positive: Annotated[str | None, typer.Option(help=help_of("positive"))] = None,
+    least_group: Annotated[int | None, typer.Option(min=1, help=help_of("least_group"))] = None,
     figures: Figures = False,
     details: Details = False,
     json_: Json = False,
@@ -31,8 +32,8 @@ def report(
     if not histories:
         raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
     called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
-    if positive is not None:
-        histories = [replace(history, meta={**history.meta, "positive": positive}) for history in histories]
+    asked = {name: of for name, of in (("positive", positive), ("least_group", least_group)) if of is not None}
+    histories = [replace(history, meta={**history.meta, **asked}) for history in histories]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
     written = write(compared, output, figures=figures)
     if json_:

@@ -238,6 +238,11 @@ class RunSettings:
         example="disease",
         free=True,
     )
+    least_group: int = setting(
+        number(10, 1),
+        "fewest test samples of a group or client of which numbers are shown; smaller ones are in no AVG, STD or worst, and in no figure",
+        free=True,
+    )
     select: str = setting(
         choice("last", "best-validation"),
         "which model is exported: last, or best-validation, that of the round with the best accuracy on what clients hold out",

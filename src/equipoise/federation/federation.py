@@ -32,7 +32,7 @@ from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import History
+from equipoise.federation.history import LEAST, History
 from equipoise.federation.inputs import Groups, frame, named, taking
 from equipoise.federation.method import Method
 from equipoise.federation.population import Population
@@ -98,6 +98,7 @@ class Federation:
     classes : names of the classes, in the order of their numbers. Default: the numbers.
     positive : the name of the class that true-positive rates, equal opportunity and missed cases are about, against all others. By
         default that of two which names tell (1, yes, true, positive, case), else the second of two, which is then said.
+    least_group : >= 1, fewest test samples of a group or client of which numbers are shown; smaller ones are in no average.
     select : the model that ``network``, ``predict``, ``evaluate`` and ``state_dict`` use: that of the ``"last"`` round, or
         ``"best-validation"``, that of the round with the best accuracy on what clients hold out (of equal ones that with the
         lower loss, then the earlier).
@@ -132,6 +133,7 @@ class Federation:
         population: Population | None = None,
         classes: Sequence[str] | None = None,
         positive: str | int | None = None,
+        least_group: int = LEAST,
         select: str = "last",
         **changes: Unpack[Keywords],
     ) -> None:
@@ -161,6 +163,8 @@ class Federation:
         )
         self.model, self.transform, self._dtype = known.model, transform, known.dtype
         known.check(self.method)
+        check_whole("least_group", least_group, 1, meaning=" test samples")
+        self.least_group = least_group
         self.classes = _classes(classes, known.n_classes)
         self.positive = positive_class(positive, self.classes)
         self.held: HeldOut | None = None
@@ -227,7 +231,9 @@ class Federation:
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        tested = [", ".join(accuracies(record)) for record in self.records if record.get("groups")][-1:]
+        tested = [", ".join(accuracies(record, self.least_group)) for record in self.records if record.get("groups")][
+            -1:
+        ]
         net = f"{type(self.model.net).__name__} with {self.model.n_params:,} parameters"
         what = [str(self.method), net, f"{len(self.names)} clients", f"{self.progress.t} rounds", *tested]
         return f"Federation({', '.join(what)})"
@@ -328,7 +334,7 @@ class Federation:
                     files.append(path, record)
                     if self.progress.t % checkpoint_every == 0 or self.progress.t == total or "stopped" in record:
                         self.save(path, total, keep_checkpoints)
-                bar.update(task, advance=1, accuracy=accuracies(record))
+                bar.update(task, advance=1, accuracy=accuracies(record, self.least_group))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
             if path is not None and pause:
                 self.save(path, total, keep_checkpoints)
@@ -423,6 +429,7 @@ class Federation:
             "measures": list(self.tests.measures),
             "classes": list(self.classes),
             "positive": None if self.positive is None or self.positive.why != "given" else self.positive.name,
+            "least_group": self.least_group,
             "client_tests": self.tests.of_clients is not None,
             "bound": self.method.bound,
             "personal": self.personal or bool(self.method.overriding("reward")),

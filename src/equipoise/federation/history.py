@@ -39,6 +39,7 @@ from equipoise.system.suggestions import unknown
 if TYPE_CHECKING:
     import pandas as pd
 
+LEAST = 10  # people that a number must be about, unless the run says otherwise
 ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
 
 Parsed = TypeVar("Parsed")
@@ -64,6 +65,7 @@ _META = (
     "measures",
     "classes",
     "positive",
+    "least_group",
     "client_tests",
     "personal",
     "bound",
@@ -128,7 +130,8 @@ class History:
         `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"first"` (hash of the first model), `"scenario"`, `"seed"`,
         `"rounds"` (how many were planned), `"select"` (which round's model is exported, `"last"` or `"best-validation"`),
         `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
-        recorded), `"classes"` (their names), `"positive"` (the name of the class that rates are about, where it was said),
+        recorded), `"classes"` (their names), `"positive"` (the name of the class that rates are about, where it was said), `"least_group"`
+        (see `least_group`),
         `"client_tests"` (whether clients have test sets of their own), `"personal"` (whether they predict with
         models of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
@@ -206,10 +209,38 @@ class History:
         """Seed of the run; 0 when unknown."""
         return int(self.meta.get("seed") or 0)
 
-    @property
+    @cached_property
     def groups(self) -> tuple[str, ...]:
-        """Names of the test sets, in the order of their first appearance."""
-        return tuple(dict.fromkeys(group for record in self.records for group in record.get("groups", ())))
+        """Names of the test sets whose numbers are shown, in the order of their first appearance; see `small_groups`."""
+        small = set(self.small_groups)
+        every = dict.fromkeys(group for record in self.records for group in record.get("groups", ()))
+        return tuple(group for group in every if group not in small)
+
+    @property
+    def group_words(self) -> dict[str, str]:
+        """What groups are called whose values in the user's column are no words: `sex 1` for the value 1 of the column sex."""
+        options = (self.meta.get("config") or {}).get("scenario_options") or {}
+        column = options.get("group")
+        named = isinstance(column, str) and options.get("tests") in (None, "groups")
+        every = (*self.groups, *self.small_groups) if named else ()
+        return {group: f"{column} {group}" for group in every if len(group) < 3 or not any(map(str.isalpha, group))}
+
+    @property
+    def least_group(self) -> int:
+        """How many people a number must be about: no number is shown of a group of fewer, and it is in no AVG, STD or worst."""
+        return int(self.meta.get("least_group") or LEAST)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Test samples of each test set, small ones too, as far as recorded."""
+        every = {name: of for record in self.records for name, of in record.get("groups", {}).items()}
+        return {name: int(of["n"]) for name, of in every.items() if of.get("n") is not None}
+
+    @cached_property
+    def small_groups(self) -> tuple[str, ...]:
+        """Test sets with fewer samples than `least_group`, here or in a run that this one is compared with: no number of them is shown."""
+        elsewhere = self.meta.get("small_groups") or ()
+        return tuple(name for name, n in self.sizes.items() if n < self.least_group or name in elsewhere)
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -438,7 +469,7 @@ class History:
             else self.positive
         )
         number = positive if isinstance(positive, int) else None if about is None else about.number
-        return summary.group_fairness(self.records, last, number)
+        return summary.group_fairness(self.records, last, number, self.least_group)
 
     def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
         """Write the report of this run, one self-contained HTML file; return its path.
@@ -480,6 +511,7 @@ def _groups_frame(history: History) -> "pd.DataFrame":
         (record["round"], group, *(number(result.get(name)) for name in columns))
         for record in history.records
         for group, result in record.get("groups", {}).items()
+        if group not in history.small_groups
     ]
     return pd.DataFrame(rows, columns=["round", "group", *columns])
 

@@ -34,9 +34,10 @@ def progress_bar(wanted: bool) -> Progress:
     )
 
 
-def accuracies(record: Record) -> list[str]:
-    """The accuracy of a round on each test set."""
-    return [f"{name} {100 * score['accuracy']:.0f}%" for name, score in record.get("groups", {}).items()]
+def accuracies(record: Record, least: int = 1) -> list[str]:
+    """The accuracy of a round on each test set with so many samples at least."""
+    shown = {name: of for name, of in record.get("groups", {}).items() if of.get("n", least) >= least}
+    return [f"{name} {100 * score['accuracy']:.0f}%" for name, score in shown.items()]
 
 
 class _InNotebook(Progress):

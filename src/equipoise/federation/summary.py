@@ -17,8 +17,8 @@ from equipoise.metrics.collaborative import (
 )
 from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
-from equipoise.metrics.groups import parity
-from equipoise.metrics.intervals import of_rates
+from equipoise.metrics.groups import Counts, Rates, parity
+from equipoise.metrics.intervals import Interval, of_rates, wilson
 from equipoise.metrics.performance import Value, best_round, last_rounds, mean
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     Plain types, ready for JSON, `None` where a number is not defined: `avg`, `std`, `worst`, `worst_group`; `gap`,
     the best group less the worst; `client_std`, the standard deviation (ddof 0) over clients that each have the
     value of their group; `last` and `best`, the mean over groups in the last and in the best evaluated round;
-    `failure` (training diverged, or the model is no better than guessing; None if neither), `groups` (`{group: value}`), `clients` (see
+    `failure` (training diverged, or the model is no better than guessing; None if neither), `groups` (`{group: value}`), `sizes` (their test samples, as far as known),
+    `small_groups` (those with fewer than `least_group`, of which there is no number), `clients` (see
     `equipoise.metrics.spread`, of the accuracy; empty for another measure, when no client was evaluated, and where one model
     was tested on one test set for all), `rounds` (how many were run), `averaged` (the rounds the groups were
     averaged over), `validation` (`{"round", "accuracy", "loss", "worst", "worst_group"}` of the exported model on what clients hold out, the
@@ -77,6 +78,9 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
         "last": _percent(mean(table[-1] if len(table) else [])),
         "best": _percent(best_round(table)),
         "groups": {group: _percent(Value(a, math.isfinite(a))) for group, a in groups.items()},
+        "sizes": {group: n for group, n in history.sizes.items() if group in groups},
+        "small_groups": list(history.small_groups),
+        "least_group": history.least_group,
         "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
         "rounds": len(history.records),
         "averaged": rounds[-last:],
@@ -107,8 +111,10 @@ def validation(records: Sequence[Record]) -> dict[str, Any] | None:
     return None
 
 
-def group_fairness(records: Sequence[Record], last: int = 5, positive: int | None = None) -> dict[str, Any] | None:
-    """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
+def group_fairness(
+    records: Sequence[Record], last: int = 5, positive: int | None = None, least: int = 1
+) -> dict[str, Any] | None:
+    """How differently the global model treats the groups: rates of its decisions by group, and the gaps between groups.
 
     See `equipoise.metrics.parity`; a rate is over the last rounds in which the counts were recorded.
 
@@ -116,14 +122,17 @@ def group_fairness(records: Sequence[Record], last: int = 5, positive: int | Non
     ----------
     last : how many of the last evaluated rounds to average, at least 1.
     positive : the class that counts as positive; by default the second of two, and every one of more.
+    least : >= 1, people that a rate must be about: one of fewer is not shown, and in no gap.
 
     Returns
     -------
     Plain types in percent, `None` where a number is not defined: `accuracy_gap`, `equal_opportunity`, `equalised_odds`,
-    `demographic_parity`; `of_class`, in which class each of the last three is; `groups`, `{group: {"accuracy", "tpr",
-    "fpr", "selection_rate"}}` with one number per class in `classes`; `intervals`, `[low, high]` of each difference, 95 % over
-    the test samples; `undefined`, `[group, rate, class]` of rates about
-    no sample; `averaged`, the rounds.  None where no counts were recorded for two groups (`measures=("rates",)`).
+    `demographic_parity`, `worst_recall`; `of_class`, in which class each of three is; `groups`, `{group: {"n", "accuracy", "tpr",
+    "fpr", "selection_rate", "of_class", "worst_recall", "worst_class", "intervals"}}`: `n` test samples, null if fewer than
+    `least`; one rate per class in `classes`, and with `of_class` how many samples are of it, null if fewer than `least`; the class
+    that is recognised worst, and its recall; 95 % `intervals` over the test samples (Wilson) by the name of the rate. `intervals`,
+    `[low, high]` of each difference, 95 % over the test samples; `undefined`, `[group, rate, class]` of rates about
+    no sample, or fewer than `least`; `averaged`, the rounds.  None where no counts were recorded for two groups (`measures=("rates",)`).
 
     Raises
     ------
@@ -145,35 +154,50 @@ def group_fairness(records: Sequence[Record], last: int = 5, positive: int | Non
             every.setdefault(name, []).append(of)
     if len(every) < 2:
         return None
-    summed = {
-        name: {key: np.sum([one[key] for one in found], axis=0).tolist() for key in ("right", "true", "chosen")}
+    rounds = len(chosen)
+    summed = {  # as if each had been counted in all of these rounds
+        name: {key: (rounds / len(found) * np.sum([one[key] for one in found], axis=0)).tolist() for key in found[0]}
         for name, found in every.items()
     }
-    found = parity(summed, positive)
+    found = parity(summed, positive, least * rounds)
+    keys = ("accuracy_gap", "equal_opportunity", "equalised_odds", "demographic_parity", "worst_recall")
+    gaps = dict(zip(keys, (found.accuracy, *(getattr(found, key) for key in keys[1:])), strict=True))
     return {
-        "accuracy_gap": _percent(found.accuracy),
-        "equal_opportunity": _percent(found.equal_opportunity),
-        "equalised_odds": _percent(found.equalised_odds),
-        "demographic_parity": _percent(found.demographic_parity),
+        **{key: _percent(value) for key, value in gaps.items()},
         "of_class": dict(found.widest),
         "classes": list(found.classes),
         "groups": {
-            name: {
-                "accuracy": _percent(rates.accuracy),
-                **{
-                    key: [_percent(getattr(rates, key)[c]) for c in found.classes]
-                    for key in ("tpr", "fpr", "selection_rate")
-                },
-            }
-            for name, rates in found.rates.items()
+            name: _rates(rates, summed[name], found.classes, rounds, least) for name, rates in found.rates.items()
         },
-        "intervals": {
-            key: [100 * of.low, 100 * of.high] if math.isfinite(of.low) else None
-            for key, of in of_rates(summed, positive, len(chosen)).items()
-        },
+        "intervals": {key: _ends(of) for key, of in of_rates(summed, positive, rounds, least).items()},
         "undefined": [list(one) for one in found.undefined],
         "averaged": [t for t, _ in chosen],
     }
+
+
+def _rates(rates: Rates, counts: Counts, classes: Sequence[int], rounds: int, least: int) -> dict[str, Any]:
+    """The rates of one group with their intervals, from counts that are the sum of so many rounds on the same samples."""
+    n, true = sum(counts["true"]) / rounds, [k / rounds for k in counts["true"]]
+    about = {"tpr": true, "fpr": [n - k for k in true], "selection_rate": [n] * len(true)}
+    hardest = rates.hardest
+    intervals: dict[str, Any] = {
+        key: [_ends(wilson(getattr(rates, key)[c].value, about[key][c])) for c in classes] for key in about
+    }
+    intervals["accuracy"] = _ends(wilson(rates.accuracy.value, n))
+    intervals["worst_recall"] = None if hardest is None else _ends(wilson(rates.worst_recall.value, true[hardest]))
+    return {
+        "n": round(n) if n >= least else None,
+        "accuracy": _percent(rates.accuracy),
+        **{key: [_percent(getattr(rates, key)[c]) for c in classes] for key in about},
+        "of_class": [round(true[c]) if true[c] >= least else None for c in classes],
+        "worst_recall": _percent(rates.worst_recall),
+        "worst_class": hardest,
+        "intervals": intervals,
+    }
+
+
+def _ends(found: Interval) -> list[float] | None:
+    return [100 * found.low, 100 * found.high] if math.isfinite(found.low) else None
 
 
 def _collaboration(history: "History", last: int) -> dict[str, Any] | None:

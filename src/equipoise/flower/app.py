@@ -33,7 +33,7 @@ from equipoise.data.samples import Samples, Transform, at_once, check, loaded
 from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
-from equipoise.federation.history import History
+from equipoise.federation.history import LEAST, History
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.flower.codec import CodecError, Parcel
@@ -242,6 +242,7 @@ def _serve(
         select=settings.select,
         classes=task.classes,
         positive=settings.positive,
+        least_group=settings.least_group,
     )
     rest = settings.rounds
     if settings.from_round or checkpoint.exists(directory / "checkpoint"):
@@ -352,6 +353,7 @@ def in_process(
     secure: bool = False,
     classes: Sequence[str] | None = None,
     positive: str | int | None = None,
+    least_group: int = LEAST,
     **changes: Unpack[Keywords],
 ) -> Federation:
     """A federation whose clients answer Flower's messages in this process: the code that sites run, without a network.
@@ -398,6 +400,7 @@ def in_process(
             secure=secure,
             classes=classes,
             positive=positive,
+            least_group=least_group,
         )
         weakref.finalize(fed, cleaning.pop_all().close)
     return fed

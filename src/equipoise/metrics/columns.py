@@ -379,7 +379,31 @@ PARITY: Final = (
         "Dwork et al., ITCS 2012",
         narrow="demographic\nparity",
     ),
+    Column(
+        "worst_recall",
+        "worst recall",
+        _entry("worst_recall"),
+        "lower",
+        "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",
+        narrow="worst\nrecall",
+    ),
 )
+
+
+def parity_columns(several: bool) -> tuple[Column, ...]:
+    """Those of `PARITY` that tables show.
+
+    Parameters
+    ----------
+    several : every one of more than two classes is compared with all others: the largest difference of any class is near 100 where
+        classes are rare, and says little. The class that is recognised worst in each group takes its place.
+    """
+    shown = (
+        ("accuracy_gap", "worst_recall")
+        if several
+        else [column.key for column in PARITY if column.key != "worst_recall"]
+    )
+    return tuple(column for column in PARITY if column.key in shown)
 
 
 def placed(columns: Sequence[Column]) -> list[Column]:

@@ -165,6 +165,17 @@ class Rates(NamedTuple):
     fpr: tuple[Value, ...]
     selection_rate: tuple[Value, ...]
 
+    @property
+    def hardest(self) -> int | None:
+        """The class that is recognised worst, the first of those that are equal; None where no class has a rate."""
+        known = [c for c, value in enumerate(self.tpr) if value.defined]
+        return min(known, key=lambda c: self.tpr[c].value, default=None)
+
+    @property
+    def worst_recall(self) -> Value:
+        """The true-positive rate of that class."""
+        return UNDEFINED if self.hardest is None else self.tpr[self.hardest]
+
 
 class Parity(NamedTuple):
     """How differently a classifier treats groups: the largest difference between any two, in [0, 1].
@@ -177,6 +188,7 @@ class Parity(NamedTuple):
     equal_opportunity: Value
     equalised_odds: Value
     demographic_parity: Value
+    worst_recall: Value
     rates: Mapping[str, Rates]
     classes: tuple[int, ...]
     widest: Mapping[str, int]
@@ -201,7 +213,7 @@ def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dic
     return {name: np.bincount(part, minlength=n_classes).tolist() for name, part in parts.items()}
 
 
-def rates_of(counts: Counts) -> Rates:
+def rates_of(counts: Counts, least: int = 1) -> Rates:
     """Accuracy, and per class against all others the share of its samples taken for it, of others, and of all.
 
     With n samples: `TPR_c = right_c / true_c`, `FPR_c = (chosen_c - right_c) / (n - true_c)` and selection rate
@@ -210,25 +222,30 @@ def rates_of(counts: Counts) -> Rates:
     Parameters
     ----------
     counts : what `class_counts` returned, or a sum of such.
+    least : >= 1, samples that a rate must be about: one of fewer is undefined.
 
     Raises
     ------
     ValueError : these are no counts.
     """
+
+    def share(part: float, whole: float) -> Value:
+        return Value(float(part / whole), True) if whole >= least else UNDEFINED
+
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
     fits = right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() >= chosen.sum()
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
         raise ValueError(f"expected right, true and chosen samples of every class, found {_shown(counts)}.")
     n = true.sum()
     return Rates(
-        _ratio(right.sum(), n),
-        tuple(map(_ratio, right, true)),
-        tuple(map(_ratio, chosen - right, n - true)),
-        tuple(_ratio(c, n) for c in chosen),
+        share(right.sum(), n),
+        tuple(map(share, right, true)),
+        tuple(map(share, chosen - right, n - true)),
+        tuple(share(c, n) for c in chosen),
     )
 
 
-def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
+def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int = 1) -> Parity:
     """The largest differences between groups in how a classifier treats them.
 
     With `gap_g x = max_g x - min_g x` over groups: demographic parity `gap selection rate`, equal opportunity `gap TPR`
@@ -240,10 +257,12 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
     ----------
     groups : counts of every group, see `class_counts`.
     positive : the class that counts as positive; by default the second of two, and every one of more.
+    least : >= 1, samples that a rate must be about.
 
     Returns
     -------
-    A rate is undefined, and not 0 as in fairlearn, for a group without a sample that it is about. A gap is over the groups
+    `worst_recall` is the gap of the true-positive rate of the class that is worst in its group. A rate is undefined, and not 0 as in
+    fairlearn, for a group without a sample that it is about, or with fewer than `least`. A gap is over the groups
     that have the rate, and undefined if fewer than two have it; equalised odds need both gaps.
 
     Raises
@@ -257,7 +276,7 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
     if positive is not None:
         check_whole("positive", positive, 0, C - 1, ", one of the classes")
     classes = (positive,) if positive is not None else (1,) if C == 2 else tuple(range(C))
-    rates = {name: rates_of(counts) for name, counts in groups.items()}
+    rates = {name: rates_of(counts, least) for name, counts in groups.items()}
 
     def between(rate: Callable[[Rates], Value]) -> Value:
         known = [value.value for value in map(rate, rates.values()) if value.defined]
@@ -285,12 +304,14 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None) -> Parity:
         if not values[c].defined
     )
     return Parity(
-        between(lambda r: r.accuracy), **largest, rates=rates, classes=classes, widest=widest, undefined=undefined
+        between(lambda r: r.accuracy),
+        **largest,
+        worst_recall=between(lambda r: r.worst_recall),
+        rates=rates,
+        classes=classes,
+        widest=widest,
+        undefined=undefined,
     )
-
-
-def _ratio(part: float, whole: float) -> Value:
-    return Value(float(part / whole), True) if whole > 0 else UNDEFINED
 
 
 def _shown(counts: object) -> str:

@@ -113,7 +113,31 @@ def interval(a: Table, statistic: str, level: float = 0.95) -> Interval:
     return _quantiles(OVER_GROUPS[statistic](a), level)
 
 
-def of_rates(groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1) -> dict[str, Interval]:
+def wilson(share: float, n: float, level: float = 0.95) -> Interval:
+    """Interval of a share of independent samples, Wilson's (1927), which has its level for few samples, and for none or all of them.
+
+    With the normal quantile z: `(p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)`.
+
+    Parameters
+    ----------
+    share : p, in [0, 1].
+    n : samples it is of, > 0.
+    level : in (0, 1).
+    """
+    from statistics import NormalDist
+
+    if not (math.isfinite(share) and n > 0):
+        return Interval(math.nan, math.nan)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+    return Interval(0.0 if share == 0 else max(0.0, low), 1.0 if share == 1 else min(1.0, high))
+
+
+def of_rates(
+    groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1, least: int = 1
+) -> dict[str, Interval]:
     """Intervals of the gaps of `equipoise.metrics.parity`, in [0, 1]: every rate of every group is drawn apart.
 
     A rate of k in n samples is drawn from Beta(k + 1/2, n - k + 1/2), Jeffreys' posterior, and its gap between groups has the
@@ -124,9 +148,10 @@ def of_rates(groups: Mapping[str, Counts], positive: int | None = None, rounds: 
     groups : counts of every group, see `class_counts`.
     positive : as in `parity`.
     rounds : how many rounds the counts are the sum of, on the same samples.
+    least : as in `parity`, samples of one round.
     """
     rng = np.random.default_rng(0)
-    found = parity(groups, positive)
+    found = parity(groups, positive, least * rounds)
     n = {name: sum(counts["true"]) / rounds for name, counts in groups.items()}
 
     def gap(rates: Mapping[str, Value], of: Mapping[str, float]) -> Interval:
@@ -152,6 +177,13 @@ def of_rates(groups: Mapping[str, Counts], positive: int | None = None, rounds: 
         "equal_opportunity": largest(tpr),
         "equalised_odds": largest([*tpr, *fpr]),
         "demographic_parity": largest(selected),
+        "worst_recall": gap(
+            {name: of.worst_recall for name, of in found.rates.items()},
+            {
+                name: groups[name]["true"][of.hardest] / rounds if of.hardest is not None else 0.0
+                for name, of in found.rates.items()
+            },
+        ),
     }
 
 

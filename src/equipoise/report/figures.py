@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
-from equipoise.report import drawing
+from equipoise.report import drawing, rates
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.holdings import ROWS, example_images, who_has_what
@@ -944,6 +944,12 @@ PLOTS: Final = {
         _any(_has_groups),
         "Accuracy by group",
         "Accuracy on every group, {when}.{whiskers}",
+    ),
+    "rates": Plot(
+        lambda found: rates.figure(found["group_fairness"]),
+        lambda found: bool(found["group_fairness"]),
+        "Rates by group",
+        "How the global model treats the people of each group{positive}, {when}, with 95 % intervals. Groups with too few people have none.",
     ),
     "tradeoff": Plot(
         tradeoff,

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from equipoise.report import booktabs, drawing, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.formatting import plural
+from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.layout import (
     FAILED,
-    Grid,
     PairedTests,
     Sheet,
     communication,
@@ -224,6 +224,9 @@ def _parts(found: Comparison) -> dict[str, Any]:
         "when": when(found),
         "first": found["methods"][0]["method"],
         "tested": tested_on(found.histories),
+        "positive": f"; the positive class is {positive}"
+        if (positive := (found["group_fairness"] or {}).get("positive"))
+        else "",
         "whiskers": _whiskers(found),
         "crosses": f" Crosses: {over_seeds}." if several else "",
         "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from equipoise.metrics.attendance import ATTENDANCE
-from equipoise.metrics.columns import COLLABORATION, INDICES, PARITY, Column, placed, spread
+from equipoise.metrics.columns import COLLABORATION, INDICES, Column, parity_columns, placed, spread
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds
-from equipoise.report import sentences
+from equipoise.report import rates, sentences
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, size
+from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, over_seeds, tables
 
@@ -40,31 +41,6 @@ OWN: Final = tuple(
 )
 MANY: Final = 100  # clients: more are in the figure only
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
-
-
-class Cell(NamedTuple):
-    """One entry of a table: a number, half of its 95 % interval, the difference to the first method, whether it is the best.
-
-    `interval` are the ends of the 95 % interval of the difference, where it has one.
-    """
-
-    mean: str
-    half: str = ""
-    difference: str = ""
-    best: bool = False
-    interval: tuple[str, str] | None = None
-
-    @property
-    def text(self) -> str:
-        """Number and half of its interval in one line."""
-        return f"{self.mean} ±{self.half}" if self.half else self.mean
-
-
-class Grid(NamedTuple):
-    """Titles of the columns, and name and cells of every row."""
-
-    titles: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -167,13 +143,26 @@ def sheets(comparison: Numbers) -> list[Sheet]:
         )
     if found := comparison["group_fairness"]:
         shown.append(
+            Sheet(
+                "group-rates",
+                "Rates by group",
+                sentences.rates_caption(comparison),
+                rates.grid(found),
+                rates.explained(found),
+                narrow=True,
+                head="Group" if len(found["methods"]) == 1 else "Method, group",
+                narrow_titles=rates.narrow(found),
+            )
+        )
+        gaps = placed(parity_columns(found["positive"] is None))
+        shown.append(
             _sheet(
                 found["methods"],
-                placed(PARITY),
+                gaps,
                 name="group-fairness",
                 heading="Group fairness",
                 caption=sentences.parity_caption(comparison),
-                grid=lay_out(found["methods"], placed(PARITY), leaders=found["leaders"]),
+                grid=lay_out(found["methods"], gaps, leaders=found["leaders"]),
                 explanations=sentences.parity_legend(comparison),
                 narrow=True,
             )
@@ -217,7 +206,9 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     """The exported model, or the mean over rounds, whichever the first table does not show; `None` if they are the same."""
     if not (found := comparison["other_rounds"]):
         return None
-    parity = _had(found["methods"], placed(PARITY))
+    between = comparison["group_fairness"]
+    gaps = () if between is None else placed(parity_columns(between["positive"] is None))
+    parity = _had(found["methods"], gaps)
     exported = found["averaged"] == 1
     heading = "The exported model" if exported else "Mean over the last rounds"
     text = (
@@ -429,7 +420,8 @@ def paired_tests(comparison: Numbers) -> list[PairedTests]:
         columns = placed(COLLABORATION)
         found.append(_paired_tests("tests-collaboration", "Collaborative fairness", together["methods"], columns))
     if between := comparison["group_fairness"]:
-        found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], placed(PARITY)))
+        gaps = placed(parity_columns(between["positive"] is None))
+        found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], gaps))
     return [one for one in found if one.rows]
 
 
@@ -537,11 +529,26 @@ def _of_measure(found: Numbers) -> Sheet:
         name=found["measure"].replace("_", "-"),
         heading=f"{found['title']} on every group",
         caption=sentences.caption(found),
-        grid=lay_out(methods, columns, _groups(methods), found["leaders"]),
+        grid=_with_sizes(found, lay_out(methods, columns, _groups(methods), found["leaders"])),
         explanations=sentences.legend(found),
         notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(found)), *found["notes"]],
         totals=len(columns),
     )
+
+
+def _with_sizes(found: Numbers, grid: Grid) -> Grid:
+    """A table with a column for each group that is too small, and below a row of how many test samples each group has."""
+    n, few = len(found["methods"][0]["groups"]), f"< {found['least']}"
+    small = found["small"]
+    rows = [(name, (*cells[:n], *[Cell(f"n {few}")] * len(small), *cells[n:])) for name, cells in grid.rows]
+    if found["sizes"] or small:
+        ends = [found["sizes"].get(group) for group in found["methods"][0]["groups"]]
+        texts = [
+            UNDEFINED if of is None else f"{of:,}" if isinstance(of, int) else f"{of[0]:,}–{of[1]:,}" for of in ends
+        ]
+        blank = [""] * (len(grid.titles) - n)
+        rows.append(("n", tuple(map(Cell, (*texts, *[few] * len(small), *blank)))))
+    return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
 def _sheet(methods: Sequence[Numbers], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:

@@ -227,9 +227,11 @@ def of_parity(
     for group, what, c in (one for of in every for one in of["undefined"]):
         if what == "tpr":
             absent.setdefault(group, set()).add(c)
+    least = max((run.least_group for run in rated), default=1)
+    fewer = "no test sample" if least == 1 else f"fewer than {least} test samples"
     for group, classes in absent.items():
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
-        yield f"{group} has no test sample of {which}, so it has no true positive rate there and is left out."
+        yield f"{group} has {fewer} of {which}, so it has no true positive rate there and is left out."
     if without := [label for label in runs if label not in found]:
         yield f"{listed(without)} recorded no rates."
 

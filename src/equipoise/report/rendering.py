@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.report.formatting import PERCENT, lines, plural
-from equipoise.report.layout import Cell, Grid, Sheet, sheets
+from equipoise.report.grid import Cell, Grid
+from equipoise.report.layout import Sheet, sheets
 from equipoise.system.text import markdown as escaped
 from equipoise.system.text import visible
 
@@ -33,7 +34,7 @@ def rich_table(comparison: Numbers, width: int = 1000, details: bool = True) -> 
     from rich.text import Text
 
     main, *others = sheets(comparison)
-    kept = others if details else [sheet for sheet in others if sheet.name == purpose(comparison)]
+    kept = others if details else [sheet for sheet in others if sheet.name in purpose(comparison)]
     left = [plural(len(others) - len(kept), "further table")] if len(kept) < len(others) else []
     first, *rest = comparison["methods"]
     several = any(method["versus"] and method["versus"]["seeds"] > 1 for method in rest)
@@ -63,13 +64,15 @@ def _with_intervals(sheet: Sheet) -> Sheet:
     return replace(sheet, grid=Grid(sheet.grid.titles, tuple(rows)))
 
 
-def purpose(comparison: Numbers) -> str:
-    """The name of the table that answers what the data were arranged for, beside that of the accuracy; empty if none.
+def purpose(comparison: Numbers) -> Sequence[str]:
+    """The names of the tables that answer what the data were arranged for, beside that of the accuracy; none if there are none.
 
-    It is that of group fairness where groups were asked for, else that of collaboration where it is known what clients
+    They are those of group fairness where groups were asked for, else that of collaboration where it is known what clients
     reach alone.
     """
-    return next((name.replace("_", "-") for name in ("group_fairness", "collaboration") if comparison[name]), "")
+    if comparison["group_fairness"]:
+        return ("group-rates", "group-fairness")
+    return ("collaboration",) if comparison["collaboration"] else ()
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:
@@ -126,7 +129,7 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
     said.update(sentences)
     table.caption = Text("\n".join([*sentences, *sheet.differences]))
     table.caption_justify = "left"
-    table.add_column("method", no_wrap=not sheet.narrow, overflow="fold" if sheet.narrow else "ellipsis")
+    table.add_column(sheet.head.lower(), no_wrap=not sheet.narrow, overflow="fold" if sheet.narrow else "ellipsis")
     for title in sheet.grid.titles:
         name, width = (sheet.narrow_titles.get(title, title), 4) if sheet.narrow else (title, 6)
         table.add_column(Text(name), justify="right", no_wrap=True, min_width=width)
@@ -134,7 +137,8 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
         texts = []
         for cell in cells:
             text = Text(cell.mean, style="bold green" if cell.best else "")
-            text.append(f"\n±{cell.half}" if cell.half else "", style="not bold dim default")
+            below = f"±{cell.half}" if cell.half else cell.ends
+            text.append(f"\n{below}" if below else "", style="not bold dim default")
             texts.append(text)
         table.add_row(Text(name if sheet.narrow else "\n".join(lines(name, NAME))), *texts)
     return table
@@ -180,7 +184,8 @@ def latex_sheet(sheet: Sheet) -> str:
     def entry(cell: Cell) -> str:
         mean = tex(cell.mean)
         mean = rf"\textbf{{{mean}}}" if cell.best else mean
-        return rf"{mean}\,{{\scriptsize$\pm$\,{cell.half}}}" if cell.half else mean
+        beside = rf"$\pm$\,{cell.half}" if cell.half else tex(cell.ends)
+        return rf"{mean}\,{{\scriptsize{beside}}}" if beside else mean
 
     body = [" & ".join([tex(name), *map(entry, cells)]) + r" \\" for name, cells in rows]
     text = " ".join([sheet.caption, *sheet.sentences])

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from equipoise.metrics.columns import COLLABORATION, PARITY
+from equipoise.metrics.columns import COLLABORATION, PARITY, parity_columns
 from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, plural
 from equipoise.report.provenance import at_real_sites, data_digest, environment
+from equipoise.report.rates import missed
 from equipoise.report.statistics import Comparison, Run, columns_of, tables
 from equipoise.system.suggestions import some
 
@@ -34,7 +35,12 @@ def when(comparison: Numbers) -> str:
 def legend(comparison: Numbers) -> list[str]:
     """What the columns of a table are, a sentence each."""
     columns = columns_of(comparison)
-    text = [column.explanation for column in columns if column.explanation]
+    text = ["n: test samples."] * bool(comparison["sizes"] or comparison["small"])
+    if comparison["small"]:
+        text.append(
+            f"n < {comparison['least']}: a number about so few is not shown, and is in no AVG, STD or worst (--least-group)."
+        )
+    text += [column.explanation for column in columns if column.explanation]
     if any(column.key == "worst" for column in columns) and len(comparison["methods"][0]["groups"]) > 1:
         text += worst_named(comparison["methods"])
     return [*text, *untested(comparison), *plus_minus(comparison["methods"])]
@@ -123,23 +129,34 @@ def parity_caption(comparison: Numbers) -> str:
     return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, {last}."
 
 
+def rates_caption(comparison: Numbers) -> str:
+    """What the rates by group are, in a sentence."""
+    last = "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
+    return f"Rates by group{_on(comparison['group_fairness'])}: how the global model treats the people of each group, {last}."
+
+
 def parity_legend(comparison: Numbers) -> list[str]:
     """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
+    what = (
+        "worst recall, of the recall of the class that is recognised worst in its group"
+        if comparison["group_fairness"]["positive"] is None
+        else "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
+        "rate; demographic parity, of the share of samples predicted as the class"
+    )
     return [
-        "Differences in points between the best and the worst group, lower is fairer: accuracy gap, of the accuracy; "
-        "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
-        "rate; demographic parity, of the share of samples predicted as the class.",
+        f"Differences in points between the groups with the highest and the lowest value, lower is fairer: accuracy gap, of the accuracy; {what}.",
         *(column.explanation for column in PARITY if column.explanation),
-        *_gaps(comparison["group_fairness"]["methods"]),
+        *_gaps(comparison),
         *comparison["group_fairness"]["notes"],
         *plus_minus(comparison["group_fairness"]["methods"]),
     ]
 
 
-def _gaps(methods: Sequence[Numbers]) -> Iterator[str]:
+def _gaps(comparison: Numbers) -> Iterator[str]:
     """The intervals of the gaps of runs with one seed."""
-    for method in methods:
-        known = {column.title: ends for column in PARITY if (ends := (method["intervals"] or {}).get(column.key))}
+    for method in comparison["group_fairness"]["methods"]:
+        shown = parity_columns(comparison["group_fairness"]["positive"] is None)
+        known = {column.title: ends for column in shown if (ends := (method["intervals"] or {}).get(column.key))}
         if known:
             listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in known.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples: {listed}."
@@ -183,9 +200,18 @@ def _shown_and_left(comparison: Numbers) -> tuple[list[str], list[str]]:
 def _told(comparison: Numbers) -> Iterator[tuple[int, str]]:
     """Every sentence about a comparison in the order of reading, with its rank: the lowest are kept where there are too many."""
     methods, seeds = comparison["methods"], len(comparison["seeds"])
+    if comparison["small"] and not any(method["groups"] for method in methods):
+        yield (
+            0,
+            f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python "
+            "least_group=1, to see them all the same.",
+        )
+        return
     if not any(of["mean"] is not None or method["untested"] for method in methods for of in method["groups"].values()):
         yield 0, "No method was evaluated on any group, so there is nothing to compare yet."
         return
+    if comparison["group_fairness"] and (who := missed(comparison["group_fairness"])):
+        yield 0, who
     racing = [method for method in methods if not method["bound"]] or methods
     learned = _learned(comparison)
     if failed := [method for method in methods if method["failed"]]:

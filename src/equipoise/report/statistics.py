@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
 from equipoise.report.formatting import plural
+from equipoise.report.rates import over_seeds_by_group as rates_over_seeds
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
 
@@ -122,6 +123,7 @@ class Comparison(Mapping[str, Any]):
         """
         if isinstance(histories, Comparison):
             return histories
+        histories = _alike(histories)
         grouped = by_label(histories)
         last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
         measures = [name for name in MEASURES if any(name in history.measures for history in histories)]
@@ -249,7 +251,8 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     Returns
     -------
     `scenario`; `rounds`, the longest run; `seeds`, all of them; `measure` and `title`, what was measured, here the
-    accuracy; `averaged`, the value of `last`; `notes`, sentences about what makes the runs hard to compare; `methods`, a
+    accuracy; `averaged`, the value of `last`; `sizes`, test samples by group, the lowest and highest number of several runs; `small`, groups
+    with fewer than `least`, of which there is no number; `notes`, sentences about what makes the runs hard to compare; `methods`, a
     list of
 
     - `method`, the label, and `seeds`; `bound`, "lower" or "upper" of what is no method but a bound, else empty: bounds come
@@ -287,9 +290,11 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     `max` and `mean`.
 
     and `group_fairness`: how differently the groups are treated, null unless a run was to record `"rates"`; `{"scenario",
-    "seeds", "notes", "methods"}`, for every such method `method`, `seeds`, `failed`, `intervals` (of one seed, `[low, high]` over
-    the test samples) and over seeds `accuracy_gap`,
-    `equal_opportunity`, `equalised_odds` and `demographic_parity`, see `History.group_fairness`; `versus` of all four.
+    "seeds", "notes", "positive" (the name of the class; null where each is compared with all others), "least" (people that a rate must be
+    about), "methods"}`, for every such method `method`, `seeds`, `failed`, `intervals` (of one seed, `[low, high]` over
+    the test samples) and over seeds `accuracy_gap`, `equal_opportunity`, `equalised_odds`, `demographic_parity` and `worst_recall`, see
+    `History.group_fairness`; `versus` of all five; `groups`, `{group: {"n", "of_class", "worst_class", "accuracy", "tpr", "fpr",
+    "selection_rate", "worst_recall"}}` with `{"mean", "std", "ci95", "low", "high"}` of each rate.
 
     and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
     `method`, `failed`, `groups` and the statistics over them of so many last rounds, or of the exported model. Null where there was only one.
@@ -309,6 +314,12 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     return Comparison.of(histories, last).document
+
+
+def _alike(histories: Sequence[History]) -> Sequence[History]:
+    """The same runs, where a group that is too small in one of them is left out of all: averages are over the same groups."""
+    small = sorted({group for history in histories for group in history.small_groups})
+    return [replace(run, meta={**run.meta, "small_groups": small}) for run in histories] if small else histories
 
 
 def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
@@ -455,6 +466,9 @@ def _of_measure(
         "averaged": averaged,
         "exported": _exported([history.selected_round is not None for history in histories]),
         "seeds": sorted({history.seed for history in histories}),
+        "least": max(history.least_group for history in histories),
+        "sizes": _sizes(histories),
+        "small": list(dict.fromkeys(group for history in histories for group in history.small_groups)),
         "notes": [
             *(notes.of_runs(grouped) if measure == "accuracy" else ()),
             *(notes.of_sizes(_up_to(runs), last) if measure == "accuracy" else ()),
@@ -492,6 +506,16 @@ def _untested(runs: Mapping[int, Run], measure: str, last: int) -> list[Numbers]
                 there = np.flatnonzero(np.isfinite(values))
                 t, a = (rounds[there[-1]], 100 * float(values[there[-1]])) if there.size else (None, None)
                 found.append({"group": group, "seed": seed, "round": t, "accuracy": a})
+    return found
+
+
+def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
+    """Test samples of every group that is not too small, or the lowest and highest number in several runs."""
+    found: dict[str, int | list[int]] = {}
+    for group in dict.fromkeys(group for history in histories for group in history.groups):
+        known = {history.sizes[group] for history in histories if group in history.sizes}
+        if known:
+            found[group] = min(known) if len(known) == 1 else [min(known), max(known)]
     return found
 
 
@@ -662,6 +686,8 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
     found = {label: seeds for label, seeds in found.items() if seeds}
     if not found:
         return None
+    about = next(iter(runs[next(iter(found))].values())).history
+    several = len(next(iter(found[next(iter(found))].values()))["classes"]) > 1
     bounds = {label: next(iter(runs[label].values())).history.bound for label in found}
     failed = {label: any(run.failure for run in runs[label].values()) for label in found}
     versus, leaders = _tests(
@@ -675,11 +701,14 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
         "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
         "notes": list(notes.of_parity(grouped, found)),
         "leaders": leaders,
+        "positive": None if several or about.positive is None else about.positive.name,
+        "least": about.least_group,
         "methods": [
             {
                 "method": label,
                 "seeds": list(seeds),
                 **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in PARITY},
+                "groups": rates_over_seeds([*seeds.values()], over_seeds, about.classes, about.group_words),
                 "intervals": next(iter(seeds.values()))["intervals"] if len(seeds) == 1 else None,
                 "failed": failed[label],
                 "bound": bounds[label],

@@ -45,7 +45,12 @@ from equipoise.system.files import PART, cache_directory, locked, sweep, write_a
 from equipoise.system.seals import open_text, sealed_json, sealed_text
 from equipoise.system.threads import cores
 
-SHOWN = ("track", "keep_checkpoints", "positive")  # settings that no training depends on: a run goes on with others
+SHOWN = (
+    "track",
+    "keep_checkpoints",
+    "positive",
+    "least_group",
+)  # settings that no training depends on: a run goes on with others
 MEASURED = ("standalone_test", "standalone_val")
 OWN = (
     "method",
@@ -61,6 +66,7 @@ OWN = (
     "patience",
     "stop_on",
     "positive",
+    "least_group",
 )  # settings that do not matter alone
 MANIFEST = ("client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution", "units", "machines", "hostile")  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
@@ -279,6 +285,7 @@ def federation(
         "workers": workers or cores(),
         "classes": data.classes or None,
         "positive": config.positive,
+        "least_group": config.least_group,
     }
     settings = config.settings
     if config.engine == FLOWER and directory is not None:

@@ -90,8 +90,8 @@ def compare(
                 left = rounds if path is None else _resumed(fed, path, label, rounds, stop)
                 bar.update(task, advance=rounds - left)
 
-                def shown(record: Record) -> None:
-                    bar.update(task, advance=1, accuracy=accuracies(record))
+                def shown(record: Record, least: int = fed.least_group) -> None:
+                    bar.update(task, advance=1, accuracy=accuracies(record, least))
 
                 if left:
                     fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)

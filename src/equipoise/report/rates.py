@@ -1,0 +1,243 @@
+"""Rates of a classifier's decisions by group of people: their table, their figure, and who is missed how often, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from equipoise.report import drawing
+from equipoise.report.drawing import FAINT, INK, MARKERS
+from equipoise.report.formatting import PERCENT, UNDEFINED, number
+from equipoise.report.grid import Cell, Grid
+from equipoise.report.notes import listed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Numbers = Mapping[str, Any]
+FEW: Final = 4  # groups that a sentence names one by one
+TITLES: Final = {  # of two classes, or of one against the rest
+    "accuracy": "accuracy",
+    "tpr": "true-positive rate",
+    "fpr": "false-positive rate",
+    "selection_rate": "selection rate",
+}
+OF_MANY: Final = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
+
+
+def titles(found: Numbers) -> dict[str, str]:
+    """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one.
+
+    Parameters
+    ----------
+    found : `Comparison["group_fairness"]`.
+    """
+    return OF_MANY if found["positive"] is None else TITLES
+
+
+def cells(found: Numbers) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
+    """By method and group: its name, that of the group, and titles and texts of the cells.
+
+    Parameters
+    ----------
+    found : `Comparison["group_fairness"]`.
+    """
+    for method in found["methods"]:
+        for group, rates in method["groups"].items():
+            few = f"< {found['least']}"
+            row = [("n", Cell(few if rates["n"] is None else f"{rates['n']:,}"))]
+            for key, title in titles(found).items():
+                if key == "tpr":
+                    text = few if rates["of_class"] is None else f"{rates['of_class']:,}"
+                    row.append((f"of {found['positive']}", Cell(text)))
+                row.append((f"{title} (%)", _cell(rates[key], few)))
+                if key == "worst_recall":
+                    row.append(("worst class", Cell(rates["worst_class"] or UNDEFINED)))
+            yield method["method"], group, row
+
+
+def grid(found: Numbers) -> Grid:
+    """The table of the rates: a row per group, and method if there are several.
+
+    Parameters
+    ----------
+    found : `Comparison["group_fairness"]`.
+    """
+    several = len(found["methods"]) > 1
+    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(found)]
+    return Grid(
+        tuple(title for title, _ in rows[0][1]),
+        tuple((name, tuple(cell for _, cell in row)) for name, row in rows),
+    )
+
+
+def explained(found: Numbers) -> list[str]:
+    """What the columns of that table are, a sentence each.
+
+    Parameters
+    ----------
+    found : `Comparison["group_fairness"]`.
+    """
+    over = "over the seeds (Student's t)" if len(found["seeds"]) > 1 else "over the test samples (Wilson)"
+    text = [
+        *([first] if (first := missed(found)) else []),
+        f"n: test samples. In brackets: 95{PERCENT} interval {over}.",
+        f"True-positive rate: of the test samples of class {found['positive']}, how many are recognised; the rest is missed. False-positive rate: of the "
+        f"others, how many are taken for it. Selection rate: of all, how many are taken for it."
+        if found["positive"] is not None
+        else "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised.",
+    ]
+    hidden = any(
+        rates["n"] is None or None in (rates["of_class"],) for of in found["methods"] for rates in of["groups"].values()
+    )
+    if hidden and found["least"] > 1:
+        text.append(
+            f"n < {found['least']}: a rate about so few is not shown, and is in no gap (--least-group {found['least']})."
+        )
+    return text
+
+
+def narrow(found: Numbers) -> dict[str, str]:
+    """Titles of that table in a narrow terminal, by title: a word a line.
+
+    Parameters
+    ----------
+    found : `Comparison["group_fairness"]`.
+    """
+    return {title: "\n".join(title.replace(" (%)", "\u00a0(%)").split(" ")) for title in grid(found).titles}
+
+
+def _cell(rate: Numbers, few: str) -> Cell:
+    """A rate with its 95 % interval."""
+    if rate["mean"] is None:
+        return Cell(f"n {few}")
+    ends = "" if rate["low"] is None else f"[{number(rate['low'], 1)}, {number(rate['high'], 1)}]"
+    return Cell(number(rate["mean"], 1), ends=ends)
+
+
+def missed(found: Numbers) -> str:
+    """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known.
+
+    Parameters
+    ----------
+    found : `Comparison["group_fairness"]`.
+    """
+    key = "worst_recall" if found["positive"] is None else "tpr"
+    racing = [method for method in found["methods"] if not method["bound"]] or found["methods"]
+    first, *others = racing
+    known = {group: rates for group, rates in first["groups"].items() if rates[key]["mean"] is not None}
+    if not known:
+        return ""
+    ordered = sorted(known, key=lambda group: known[group][key]["mean"])
+    shown = ordered if len(ordered) <= FEW else [ordered[0], ordered[-1]]
+    what = (
+        f" of class {found['positive']}" if found["positive"] is not None else " of the class that it recognises worst"
+    )
+    said = [
+        f"{_of_hundred(known[group][key])} in group {group}{_class(found, known[group])}{_between(known[group][key])}"
+        for group in shown
+    ]
+    text = f"Of 100 test samples{what}, {first['method']} misses {listed(said)}"
+    if len(ordered) > FEW:
+        text += f", the most and the fewest of {len(ordered)} groups"
+    beside = [
+        f"{other['method']} {' and '.join(_of_hundred(other['groups'][group][key]) for group in shown)}"
+        for other in others[:3]
+        if all(group in other["groups"] and other["groups"][group][key]["mean"] is not None for group in shown)
+    ]
+    text = "; ".join([text, *beside])
+    if hidden := [group for group in first["groups"] if group not in known]:
+        text += f"; of group {listed(hidden)} there are fewer than {found['least']}"
+    return f"{text}."
+
+
+def _of_hundred(rate: Numbers) -> str:
+    return f"{100 - rate['mean']:.0f}"
+
+
+def _between(rate: Numbers) -> str:
+    return "" if rate["low"] is None else f" ({100 - rate['high']:.0f} to {100 - rate['low']:.0f})"
+
+
+def _class(found: Numbers, rates: Numbers) -> str:
+    return f", class {rates['worst_class']}," if found["positive"] is None else ""
+
+
+def figure(found: Numbers) -> Figure:
+    """The rates of every group with their 95 % intervals, a panel per rate; groups with too few people have none.
+
+    Parameters
+    ----------
+    found : `Comparison["group_fairness"]`.
+    """
+    shown, methods = titles(found), found["methods"]
+    groups = list(dict.fromkeys(group for method in methods for group in method["groups"]))
+    names = [drawing.plain(group, drawing.SHORT) for group in groups]
+    room = max(0.2, drawing.height(names), 0.09 * (len(methods) + 1))
+    plot, panels = drawing.panels(len(shown), columns=2, height=room * len(groups) + 0.35)
+    for axes, (key, title) in zip(panels, shown.items(), strict=True):
+        for i, method in enumerate(methods):
+            at = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * 0.7 / len(methods)
+            rates = [
+                method["groups"].get(group, {}).get(key) or {"mean": None, "low": None, "high": None}
+                for group in groups
+            ]
+            mean, low, high = (
+                np.array([rate[end] for rate in rates], dtype=np.float64) for end in ("mean", "low", "high")
+            )
+            axes.errorbar(
+                mean,
+                at,
+                xerr=np.nan_to_num(np.abs([mean - low, high - mean])),
+                color=drawing.color(i),
+                linestyle="",
+                marker=MARKERS[i % len(MARKERS)],
+                markersize=3.5,
+                elinewidth=1.0,
+                label=drawing.plain(method["method"]),
+            )
+        axes.set_xlim(-2, 102)
+        axes.set_yticks(range(len(groups)), names)
+        axes.set_ylim(len(groups) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x", color=FAINT, linewidth=0.5)
+        axes.set_xlabel(f"{title} (%)", size=8, color=INK)
+    drawing.legend(plot, panels[0], [method["method"] for method in methods])
+    return plot
+
+
+def over_seeds_by_group(
+    seeds: Sequence[Numbers], summary: Any, classes: Sequence[str], called: Mapping[str, str]
+) -> dict[str, Numbers]:
+    """Every group's rates over the seeds of a method: `{group: {"n", "of_class", "worst_class", rate: {"mean", "std", "ci95", "low", "high"}}}`.
+
+    Parameters
+    ----------
+    seeds : of each, what `History.group_fairness` returned.
+    summary : makes mean, standard deviation and half-width of the interval of one number per seed.
+    classes : names of the classes.
+    called : what groups are called, by name, if otherwise.
+    """
+    found: dict[str, Numbers] = {}
+    for group in dict.fromkeys(group for of in seeds for group in of["groups"]):
+        each = [of["groups"][group] for of in seeds if group in of["groups"]]
+        rates: dict[str, Any] = {}
+        for key in (*TITLES, "worst_recall"):
+            plain = key in OF_MANY
+            values = [of[key] if plain else of[key][0] for of in each]
+            rate = summary(values)
+            ends = each[0]["intervals"][key] if len(each) == 1 else None
+            ends = ends if plain or ends is None else ends[0]
+            if len(each) > 1 and rate["ci95"]:  # not where it is the same with every seed
+                ends = [max(0.0, rate["mean"] - rate["ci95"]), min(100.0, rate["mean"] + rate["ci95"])]
+            rates[key] = {**rate, "low": ends[0] if ends else None, "high": ends[1] if ends else None}
+        hardest = [of["worst_class"] for of in each if of["worst_class"] is not None]
+        common = max(hardest, key=hardest.count, default=None)
+        rates["worst_class"] = None if common is None else classes[common] if common < len(classes) else str(common)
+        for key, sizes in (("n", [of["n"] for of in each]), ("of_class", [of["of_class"][0] for of in each])):
+            rates[key] = None if None in sizes else round(sum(sizes) / len(sizes))
+        found[called.get(group, group)] = rates
+    return found
