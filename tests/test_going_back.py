@@ -87,8 +87,9 @@ def test_a_run_goes_on_from_before_the_round_that_spoilt_it(
 ) -> None:
     """As if the answer had never come; nothing of what happened is lost."""
     said = spoilt(tmp_path, method=method)
-    assert "0 of 3 clients answered well" in said
-    assert all(f"client-{m}: the update holds" in said for m in range(3))
+    assert said.startswith(
+        "training diverged in 3 of 3 clients in round 4: lower the learning rate (0.05), or look for what spoilt the model before round 4. "
+    )
     assert said.endswith(
         " If a round has spoilt the model, go on from before it; kept are the states before round 2, 3: "
         f"equipoise resume {tmp_path} --from 3; between sites -c 'from-round=3'."
@@ -299,7 +300,7 @@ def poisoning(kind: str, site: str, reply: Message) -> Message:
 def test_sites_go_back_with_their_states(tmp_path: Path) -> None:
     """They keep those of the checkpoints that are kept, and no more."""
     machines = Machines(tmp_path / "a", of_site, rounds=6, **{"norm-limit": 1e12})
-    with pytest.raises(QuorumError, match=r"0 of 3 .* the states before round 2, 3: .* -c 'from-round=3'"):
+    with pytest.raises(QuorumError, match=r"in 3 of 3 .* the states before round 2, 3: .* -c 'from-round=3'"):
         machines.serve(Changed(machines, poisoning))
     states = [sorted(path.name for path in folder.glob("state-*")) for folder in (tmp_path / "a/states").glob("*/*")]
     assert (

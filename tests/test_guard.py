@@ -253,7 +253,7 @@ def test_the_error_names_clients_and_reasons() -> None:
     fed = federation("fedavg", sizes=UNEQUAL + UNEQUAL, engine=failing(set(range(8)), 0), participation=1.0)
     with pytest.raises(
         eq.QuorumError,
-        match=r"client-0: RuntimeError: gone; .*client-4: RuntimeError: gone; and 3 more\. The last complete round is kept",
+        match=r"2 of 10 .*50%\. 8 of 10 clients \(client-0, client-1, client-2, \.\.\.\): RuntimeError: gone\.$",
     ):
         fed.fit(1, progress=False)
 

@@ -94,8 +94,9 @@ def measure(
 
     width = jobs or fitting([cell.config for cell in found])
     if failed := side_by_side({path: [*options, str(path)] for path in waiting}, width, progress):
-        named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
-        raise RunError(f"{len(failed)} of {len(found)} runs failed. {named}. The others are kept.")
+        named = "\n".join(f"{path.name}: {reason}" for path, reason in failed.items())
+        rest = "\nThe others are kept." if len(failed) < len(found) else ""
+        raise RunError(f"{len(failed)} of {len(found)} runs failed.\n{named}{rest}")
     names = [*map(short, names)]
     rows: list[dict[str, Any]] = [
         {"alpha": cell.alpha, "seed": cell.seed, **row}

@@ -127,8 +127,12 @@ def reproduce(
         for path in written:
             out.print(str(path), soft_wrap=True, highlight=False)
     if failed:
-        named = "; ".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
-        raise ExpectedError(f"Some cells failed, the others are shown. {named}. The same command runs them again.")
+        named = "\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
+        others = {(one.part, one.row) for one in plan.runs} - failed.keys()
+        shown = ", the others are shown" if others else ""
+        raise ExpectedError(
+            f"{len(failed)} of {len(failed) + len(others)} cells failed{shown}.\n{named}\nThe same command runs them again."
+        )
 
 
 def _run(
@@ -149,7 +153,7 @@ def _run(
         plan = reproductions.choose(plan, jobs=at_once, on_progress=shown)
         failed = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
         if not plan.runs:
-            raise ExpectedError("; ".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()) + ".")
+            raise ExpectedError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
         bar.update(task, description=f"{len(plan.runs)} runs")
         return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from equipoise.cli.options import (
     relabelled,
     training_options,
 )
+from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from equipoise.federation.forecast import Forecast
@@ -243,13 +245,16 @@ def _who_trained(history: History, attendance: Any) -> str:
 
 
 def _quarantined(history: History) -> list[str]:
-    """A line for every client whose updates were refused, and the reason."""
-    refused: dict[tuple[str, str], list[int]] = {}
+    """A line for every reason for which updates were refused: whose, and when."""
+    refused: dict[str, tuple[dict[str, None], list[int], str]] = {}
     for record in history.records:
         for q in record.get("quarantined", []):
-            refused.setdefault((q["name"], q["reason"]), []).append(record["round"])
+            kind = re.sub(r"[0-9.e+-]+", "0", q["reason"])  # the same with another learning rate
+            names, rounds, _ = refused.setdefault(kind, ({}, [], q["reason"]))
+            names[q["name"]] = None
+            rounds.append(record["round"])
     return [
-        f"{history.label} seed {history.seed}: {name}: {reason} "
-        f"({len(rounds)} round{'s' * (len(rounds) > 1)}, first in round {rounds[0]})"
-        for (name, reason), rounds in refused.items()
+        f"{history.label} seed {history.seed}: {some([*names], 5)}: {reason} "
+        f"({len({*rounds})} round{'s' * (len({*rounds}) > 1)}, first in round {rounds[0]})"
+        for names, rounds, reason in refused.values()
     ]

@@ -131,7 +131,10 @@ class Answer:
     @staticmethod
     def failed(row: int, error: Exception) -> Answer:
         """The answer of a client that raised."""
-        return Answer((row,), torch.empty(0), [], [], f"{type(error).__name__}: {error}", error)
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said:
+            said = f"memory ran out: take a smaller batch size, or fewer workers ({said.strip().splitlines()[0]})"
+        return Answer((row,), torch.empty(0), [], [], said, error)
 
 
 Engine = Callable[[Job], Iterator[Answer]]

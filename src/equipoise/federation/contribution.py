@@ -17,6 +17,7 @@ from equipoise.federation.progress_bar import progress_bar
 from equipoise.federation.records import shorten
 from equipoise.federation.round import looking, one_round
 from equipoise.federation.trial import Progression, Trial, begin
+from equipoise.system.suggestions import some
 
 NEEDS = frozenset({"contribution", "contribution_on_test"})  # of a rule
 
@@ -97,19 +98,22 @@ def standalone(
     """
     trial = isolated(trial)
     now = begun if begun is not None and begun.t <= rounds else begin(trial)
-    failed: dict[str, str] = {}
+    failed: dict[str, list[str]] = {}
     with progress_bar(progress) as bar:
         task = bar.add_task("every client alone", total=rounds, completed=now.t, accuracy="")
         while now.t < rounds:
             try:
                 now, record = one_round(trial, now, rounds)
-                failed |= {q["name"]: q["reason"] for q in record.get("quarantined", [])}
+                bad = [(q["name"], q["reason"]) for q in record.get("quarantined", [])]
             except QuorumError as error:  # nobody could train
-                failed |= {"all clients": str(error)}
+                bad = list(error.bad)
                 now = replace(now, t=now.t + 1)
+            for name, reason in bad:
+                failed.setdefault(reason, [])
+                failed[reason] += [name] if name not in failed[reason] else []
             bar.update(task, advance=1)
-    for name, reason in failed.items():
-        log.warning("%s cannot train alone to the end (%s); its last good model counts", name, reason)
+    for reason, names in failed.items():
+        log.warning("%s cannot train alone to the end (%s); the last good model counts", some(names), reason)
     tested: list[float] | None = [] if tests.sets else None
     judged: list[float] | None = None if trial.oracle is None else []
     with looking(trial, 0):

@@ -13,6 +13,7 @@ from typing import Any
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.fingerprint import changed, differing
+from equipoise.federation.guard import QuorumError
 from equipoise.federation.records import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.federation.trial import Progression
 from equipoise.system import own_code
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
+FAILED = "failed.json"  # who was left out of the round with which training ended before its time, and why
 BEST = "best"  # a folder with the state after the round with the best validation, in a checkpoint of its own named by the round
 UNKNOWN = "is of an earlier version, which kept no hash of its data: that they are the same could not be checked."
 
@@ -176,6 +178,12 @@ def go_back(directory: Path, t: int) -> None:
         log.warning("%s is done again from round %d on; all records so far are in %s", directory, t, beside)
     (directory / "summary.json").unlink(missing_ok=True)  # the run is not finished
     checkpoint.keep(directory / CHECKPOINT, checkpoint.kept(directory / CHECKPOINT, t))
+
+
+def note_failure(directory: Path, error: QuorumError) -> None:
+    """Keep name and reason of every client of a round that did not count, of which the error names a few."""
+    bad = [{"name": name, "reason": reason} for name, reason in error.bad]
+    write_atomically(directory / FAILED, sealed_json({"round": error.t, "error": str(error), "quarantined": bad}))
 
 
 def way_back(directory: Path, records: Sequence[Record]) -> str:

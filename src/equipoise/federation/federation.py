@@ -321,7 +321,9 @@ class Federation:
                 try:
                     record = self._round(total, stop)
                 except QuorumError as error:
-                    error.args = (f"{error}{'' if path is None else files.way_back(path, self.records)}",)
+                    if path is not None:
+                        files.note_failure(path, error)
+                        error.args = (f"{error}{files.way_back(path, self.records)}",)
                     raise
                 if record.get("diverged") and not any(before.get("diverged") for before in self.records[:-1]):
                     log.warning(
@@ -412,6 +414,7 @@ class Federation:
 
     def _settle(self, path: Path, rounds: int, keep: int) -> None:
         """Make sure that the directory holds this run and no other, with all its rounds so far."""
+        (path / files.FAILED).unlink(missing_ok=True)
         files.claim(path, self.fingerprint, self.progress.t, self.records)
         self.save(path, rounds, keep)
         files.write_manifest(path, {**self.history.meta, "rounds": rounds}, self.machines)

@@ -16,6 +16,10 @@ from equipoise.engines.job import Answer
 from equipoise.system.errors import ExpectedError
 
 PAST = 25  # updates of a client whose lengths are remembered
+SHOWN = 3  # names or reasons in an error; all are in the file beside it
+# How the reasons of :mod:`equipoise.federation.diagnosis` begin; what to do follows a colon.
+DIVERGED, NETWORK = "training diverged", "the network gives a loss that is not finite before any training"
+DATA, MEMORY = "the data hold NaN or infinity", "memory ran out"
 LARGEST = 2.0**40  # of the numbers that a client may send: larger ones, whose squares overflow, come from no training
 
 
@@ -27,7 +31,18 @@ class Quarantined(NamedTuple):
 
 
 class QuorumError(ExpectedError):
-    """Too few clients answered well for the round to count."""
+    """Too few clients answered well for the round to count.
+
+    Parameters
+    ----------
+    text : one sentence for each cause.
+    t : the round.
+    bad : name and reason of every client whose answer was not used.
+    """
+
+    def __init__(self, text: str, t: int = 0, bad: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(text)
+        self.t, self.bad = t, tuple(bad)
 
 
 def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, str]:
@@ -147,18 +162,45 @@ def step(vector: Tensor, method: str) -> None:
         )
 
 
-def quorum(good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], cause: Exception | None = None) -> None:
+def quorum(
+    good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], t: int = 0, cause: Exception | None = None
+) -> None:
     """Stop unless at least ``share`` of the selected clients (and at least one) answered well.
 
     Raises
     ------
-    QuorumError : naming the clients and the reasons; ``cause`` is the first error raised, for its traceback.
+    QuorumError : a sentence for each reason; ``cause`` is the first error raised, for its traceback.
     """
     if good >= max(1, share * asked):
         return
-    named = "; ".join(f"{name}: {reason}" for name, reason in bad[:5])
-    more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
-    raise QuorumError(
-        f"{good} of {asked} clients answered well, and the quorum is {share:.0%}. Quarantined: {named}{more}. "
-        "The last complete round is kept; lower the quorum or repair the clients, then resume."
-    ) from cause
+    of_head: dict[str, list[tuple[str, str]]] = {}
+    for name, reason in bad:
+        of_head.setdefault(split(reason)[0], []).append((name, reason))
+    often = sorted(of_head.values(), key=lambda some: -len(some))
+    said = [blamed(some, asked, f"round {t}") for some in often[:SHOWN]]
+    if more := sum(map(len, often[SHOWN:])):
+        said.append(f"{more} more client{'s' * (more > 1)} for other reasons")
+    count = f"{good} of {asked} clients answered well, and the quorum is {share:.0%}."
+    why = f"{'; '.join(said)}."
+    diagnosed = bool(split(often[0][0][1])[1])
+    text = f"{count} {why}" if not diagnosed else f"{why} {count}" if good or len(often) > 1 else why
+    raise QuorumError(text + (f" The state before round {t} is kept." if t else ""), t, bad) from cause
+
+
+def split(reason: str) -> tuple[str, str]:
+    """What happened, and what to do, which only a diagnosed reason says."""
+    head, colon, advice = reason.partition(": ")
+    known = colon and head.startswith((DIVERGED, NETWORK, DATA, MEMORY))
+    return (head, advice) if known else (reason, "")
+
+
+def blamed(clients: Sequence[tuple[str, str]], asked: int, when: str) -> str:
+    """In words, what happened to ``clients`` (name and reason of each) of so many ``asked``, and what to do; ``when`` is a round."""
+    names, (head, advice) = [name for name, _ in clients], split(clients[0][1])
+    few = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    who = f"{len(names)} of {asked} clients" + (f" ({few})" if len(names) < asked else "")
+    if not advice:
+        return f"{who if len(names) > 1 else few}: {head}"
+    if len({reason for _, reason in clients}) > 1:
+        advice = ", ".join(f"{name}: {split(reason)[1]}" for name, reason in clients[:SHOWN])
+    return f"{head} in {who} in {when}: {advice}"

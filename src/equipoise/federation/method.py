@@ -113,7 +113,7 @@ class Method:
 
     def __add__(self, other: Method) -> Method:
         own = own_code.REFERENCE.search
-        texts = (_text(m.rules[0]) if len(m.rules) == 1 and not own(m.text) else m.text for m in (self, other))
+        texts = (text_of(m.rules[0]) if len(m.rules) == 1 and not own(m.text) else m.text for m in (self, other))
         return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
 
     def private(self, model: Model) -> Tensor | None:
@@ -180,7 +180,7 @@ def _rank(rule: Rule) -> int:
     return max((ORDER.index(what) for what in rule.owns if what in ORDER), default=ORDER.index(NOTHING))
 
 
-def _text(rule: Rule) -> str:
+def text_of(rule: Rule) -> str:
     """A rule as text, with the values that differ from its defaults."""
     named = [n for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
     values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default}
@@ -189,7 +189,7 @@ def _text(rule: Rule) -> str:
 
 
 def _sum(rules: Sequence[Rule]) -> str:
-    return "+".join(map(_text, rules))
+    return "+".join(map(text_of, rules))
 
 
 def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:

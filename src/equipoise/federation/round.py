@@ -21,7 +21,7 @@ from equipoise.core.solver import at
 from equipoise.core.tree import flatten, span, tree_map
 from equipoise.data.samples import Samples, Stream, flipped, loaded
 from equipoise.engines.job import Answer, Job
-from equipoise.federation import guard
+from equipoise.federation import diagnosis, guard
 from equipoise.federation.records import Record
 from equipoise.federation.trial import Progression, Trial
 from equipoise.system import threads
@@ -385,6 +385,8 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     for answer, fine in zip(fitting, checked, strict=True):
         if not bool(fine.all()):
             problems |= guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
+    if problems and not trial.away:  # whose data are elsewhere explain themselves there
+        problems = diagnosis.explained(job, problems)
     problems |= _attack(trial, job, trained, sorted({row for a in fitting for row in a.rows} - problems.keys()))
     past = now.norms
     if trial.settings.norm_limit is not None:
@@ -409,9 +411,8 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     rows = [row for some, _, _ in sent for row in some]
     silent = set(range(len(ids))) - set(rows) - {ids.index(q.client) for q in bad}
     bad += [guard.Quarantined(ids[row], "the client did not answer") for row in sorted(silent)]
-    guard.quorum(
-        len(rows), len(ids), trial.settings.quorum, [(trial.names[q.client], q.reason) for q in sorted(bad)], cause
-    )
+    named = [(trial.names[q.client], q.reason) for q in sorted(bad)]
+    guard.quorum(len(rows), len(ids), trial.settings.quorum, named, now.t, cause)
 
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values

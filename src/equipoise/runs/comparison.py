@@ -57,7 +57,7 @@ def compare(
 
     Raises
     ------
-    RunError : some runs failed; the others are complete, and the same command goes on from there.
+    RunError : some runs failed; the others are complete.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1; found {jobs}.")
@@ -79,10 +79,9 @@ def compare(
     total = sum(c.rounds for c in configs)
     failed = complete(paths, jobs, None if on_progress is None else lambda done: on_progress(done, total))
     if failed:
-        named = "; ".join(f"{path.name}: {reason}" for path, reason in failed.items())
-        raise RunError(
-            f"{len(failed)} of {len(paths)} runs failed. {named}. The others are complete; the same command goes on from there."
-        )
+        named = "\n".join(f"{path.name}: {reason}" for path, reason in failed.items())
+        rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""
+        raise RunError(f"{len(failed)} of {len(paths)} runs failed.\n{named}{rest}")
     return [History.from_run(path) for path in paths]
 
 

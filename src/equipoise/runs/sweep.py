@@ -18,6 +18,7 @@ from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.directory import MANIFEST, write_manifest
 from equipoise.federation.federation import Federation, Stop
 from equipoise.federation.fingerprint import digest
+from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import ORDER
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
@@ -94,7 +95,11 @@ def compare(
                     bar.update(task, advance=1, accuracy=accuracies(record, least))
 
                 if left:
-                    fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
+                    try:
+                        fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
+                    except QuorumError as error:
+                        error.args = (f"{label}, seed {seed}: {error}",)
+                        raise
                 bar.update(task, advance=rounds - fed.progress.t)
                 history = fed.history
                 first = digest(fed.model.initial)

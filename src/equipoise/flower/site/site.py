@@ -20,7 +20,7 @@ from equipoise.core.tree import tree_map
 from equipoise.data.samples import Absent, LoadError, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
-from equipoise.federation import guard
+from equipoise.federation import diagnosis, guard
 from equipoise.federation.assembly import assemble
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
 from equipoise.federation.inputs import frame
@@ -384,8 +384,10 @@ def _visited(site: Site, job: Job) -> Answer:
     """
     answer = visit(job, site.trial.bound, 0)
     before = tree_map(lambda x: x[0], job.states)
+    if reason := guard.misfit(answer, job.received[0], before):
+        raise SiteError(reason)
     if problems := guard.inspect(answer, job.received[0], before):
-        raise SiteError(problems[0])
+        raise SiteError(diagnosis.explained(job, problems)[0])
     return answer
 
 

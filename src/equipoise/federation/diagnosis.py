@@ -1,0 +1,105 @@
+"""Why the numbers of a client left the range: its data, the model that it was handed, its learning rate, or the term of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+
+from equipoise.core.draws import noise, seeded
+from equipoise.core.model import Bound
+from equipoise.core.oracle import Oracle
+from equipoise.core.rates import LayerRates
+from equipoise.core.rule import Rule, overrides
+from equipoise.core.tree import tree_map
+from equipoise.data.samples import Stream
+from equipoise.engines.job import Job
+from equipoise.engines.sequential import visit
+from equipoise.federation import guard
+from equipoise.federation.method import text_of
+from equipoise.metrics.failure import diverged
+
+TERMS = ("begin", "loss", "correction", "gradient", "trains")  # hooks that change local training
+
+
+def explained(job: Job, problems: Mapping[int, str]) -> dict[int, str]:
+    """The same rows, with the cause in place of what the guard saw, where training again shows one.
+
+    Every client's data and first loss are looked at; the first client whose are finite trains again, as it did and without
+    the rules, and what that shows counts for all of them.
+
+    Parameters
+    ----------
+    job : of the round, with the clients' data.
+    problems : what the guard saw, by row.
+    """
+    bound, causes, why = Bound(job.model), dict[int, str](), None
+    for row, seen in sorted(problems.items()):
+        try:
+            cause = _before(job, bound, row)
+            if not cause:
+                why = _during(job, bound, row) if why is None else why
+                cause = why
+        except Exception:  # of a user's data or network: what the guard saw is all that is known
+            cause = ""
+        causes[row] = cause or seen
+    return causes
+
+
+def rate(job: Job) -> str:
+    """The learning rate of the round, as text; of several the least and the largest."""
+    lr = job.local.lr
+    if not isinstance(lr, LayerRates):
+        return f"{lr:g}"
+    return " to ".join(f"{x:g}" for x in (min(x for x in lr.rates if x), max(lr.rates)))
+
+
+def _before(job: Job, bound: Bound, row: int) -> str:
+    """What is wrong before a client takes a step; empty if nothing is."""
+    oracle = Oracle(bound, job.data[row], job.local, job.schedules.of(row), job.model.n_params)
+    random = job.model.random or isinstance(job.data[row], Stream)
+    with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
+        vector, spoilt, n_classes = job.received[row], 0, 0
+        theta, buffers = vector.tensor_split([oracle.n_params])
+        for x, _ in oracle.batches():
+            spoilt += int((~x.flatten(1).isfinite().all(1)).sum()) if x.is_floating_point() else 0
+            n_classes = n_classes or bound.forward(theta, buffers.clone(), x)[0].shape[-1]
+        if spoilt:
+            return f"{guard.DATA}: correct {spoilt} of {job.data[row].size} samples, or leave them out"
+        loss = oracle.loss(vector)
+    if job.t == 0:
+        return "" if loss.isfinite() else f"{guard.NETWORK}: look at its layers, and at the scale of the inputs"
+    if not diverged({"": {"loss": float(loss)}}, n_classes):
+        return ""
+    return f"{guard.DIVERGED}: lower the learning rate ({rate(job)}), or look for what spoilt the model before round {job.t}"
+
+
+def _during(job: Job, bound: Bound, row: int) -> str:
+    """What makes a client's training leave the range; empty if it does not when it trains again."""
+    if _finite(job, bound, row, job.rules):
+        return ""
+    changing = [rule for rule in job.rules if any(overrides(rule, hook) for hook in TERMS)]
+    lower = f"lower the learning rate ({rate(job)})"
+    if not changing or not _finite(job, bound, row, ()):
+        return f"{guard.DIVERGED}: {lower}"
+    guilty = [
+        r for r in changing if _finite(job, bound, row, [other for other in job.rules if other is not r])
+    ] or changing
+    named = dict.fromkeys(name for r in guilty for name in _numbers(r))
+    change = f"change {' or '.join(named)}, or " if named else ""
+    return f"{guard.DIVERGED}: it does not without {' and '.join(map(text_of, guilty))}; {change}{lower}"
+
+
+def _finite(job: Job, bound: Bound, row: int, rules: Sequence[Rule]) -> bool:
+    """Whether what a client sends lies in the range when it trains with some of the rules."""
+    keep = [k for k, rule in enumerate(job.rules) if any(rule is other for other in rules)]
+    part = job.part([row])
+    states, messages = ([of[k] for k in keep] for of in (part.states, part.messages))
+    part = replace(part, rules=tuple(job.rules[k] for k in keep), states=states, messages=messages)
+    answer = visit(part, bound, 0)
+    return not guard.inspect(answer, part.received[0], tree_map(lambda x: x[0], states))
+
+
+def _numbers(rule: Rule) -> list[str]:
+    """The hyper-parameters of a rule that are numbers."""
+    values = {f.name: getattr(rule, f.name) for f in fields(rule)}
+    return [name for name, x in values.items() if type(x) in (int, float)]
