@@ -274,6 +274,7 @@ MESSAGES: dict[str, Callable[[], Any]] = {
     "momentum": lambda: fit(net=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 2))),
     "dropout": lambda: fit(net=nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.Linear(3, 2)), engine="stacked"),
     "quorum": lambda: fit(spoiled((0, "x", nan), (1, "x", nan))),
+    "diverged": lambda: fit(solver=eq.SGD(1e30)),
     "adam": lambda: eq.Adam().travel(torch.ones(1)),
     "settings": other_settings,
     "directory": other_directory,
