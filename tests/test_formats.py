@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import savemat
+from scipy.sparse import csc_matrix
 
 import equipoise as eq
 from equipoise import scenarios
@@ -53,7 +54,7 @@ def test_leaf_with_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(x)[8:14], np.array(given, np.asarray(x).dtype))
 
 
-@pytest.mark.parametrize("where", ["all_data", ".", "one file", "train"])
+@pytest.mark.parametrize("where", ["all_data", ".", "one file", "train", "data/all_data"])
 def test_leaf_without_parts(tmp_path: Path, where: str) -> None:
     path = leaf(tmp_path / ("x.json" if where == "one file" else f"{where}/x.json"), {"a": 10, "b": 20})
     source = path if where == "one file" else path.parent if where == "train" else tmp_path
@@ -224,6 +225,10 @@ def test_a_file_per_client(tmp_path: Path) -> None:
     made = scenarios.load("own", 0, pfllib(tmp_path, pickled=False))
     assert (made.client_names, made.sizes) == (("0", "1", "2"), (12, 12, 12))
     assert made.manifest["layout"] == "a file per client and part: numbers [5]"
+    pfllib(tmp_path / "other", pickled=False)
+    for path in (tmp_path / "other/test").iterdir():
+        path.unlink()
+    assert scenarios.load("own", 0, tmp_path / "other").sizes == (10, 10, 10)
     np.savez(tmp_path / "train/1.npz", x=np.zeros((3, 4)), y=np.zeros(3))
     np.savez(tmp_path / "train/2.npz", x=np.zeros((3, 5)))
     np.savez(tmp_path / "test/2.npz", x=np.zeros((3, 5)), y=np.zeros(2))
@@ -232,6 +237,31 @@ def test_a_file_per_client(tmp_path: Path) -> None:
         match=r"3 problems: \(1\) train/2\.npz holds x, expected x and y\. \(2\) test/2\.npz: x is \[3, 5\] and y \[2\]",
     ):
         read_user_data(tmp_path)
+
+
+def test_channels_last_are_put_first(tmp_path: Path) -> None:
+    x = RNG.integers(0, 4096, (24, 9, 8, 3)).astype(np.uint16)
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(24) % 2, client=np.arange(24) // 12)
+    made = scenarios.load("own", 0, tmp_path / "a.npz")
+    assert (made.shape, len(made.manifest["standardised"]["mean"])) == ((3, 9, 8), 3)
+    assert any("taken as images with the channels last" in note for note in made.manifest["notes"])
+    np.testing.assert_array_equal(np.asarray(read_user_data(tmp_path / "a.npz").inputs), x.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.pt", "could run code. Save arrays"),
+        ("x.npy", r"np\.savez\('data\.npz', x=x, y=y\)"),
+        ("t.xlsx", "as CSV"),
+        ("t.zip", "Unpack it"),
+        ("t.txt", r"\.json of LEAF\.$"),
+    ],
+)
+def test_files_that_are_not_read_say_what_to_do(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=said):
+        read_user_data(tmp_path / name)
 
 
 # MATLAB
@@ -253,6 +283,7 @@ def test_matlab(tmp_path: Path, x: np.ndarray[Any, Any], shape: tuple[int, ...],
     assert (own.classes, own.clients) == (("1", "2"), ("north", "south"))
     assert np.asarray(own.inputs).shape == (24, *shape)
     assert any(note in said for said in own.notes) or not note
+    assert "a.mat: info is not used." in own.notes
     last = x.shape[-1] == 24 != x.shape[0]
     first = np.asarray(x[..., 0] if last else x[0])
     found = np.asarray(own.inputs)[0]
@@ -269,6 +300,13 @@ def test_matlab_with_other_names(tmp_path: Path) -> None:
 
 
 def test_matlab_that_is_refused(tmp_path: Path) -> None:
+    y = np.arange(24) % 2
+    savemat(tmp_path / "sparse.mat", {"x": csc_matrix(RNG.normal(size=(24, 5))), "y": y})
+    with pytest.raises(DataError, match=r"x is neither an array of numbers .* x = full\(x\)"):
+        read_user_data(tmp_path / "sparse.mat")
+    savemat(tmp_path / "cells.mat", {"x": RNG.normal(size=(24, 5)), "y": y, "client": {"a": 1}})
+    with pytest.raises(DataError, match=r"client is neither .* client = cellstr\(client\)"):
+        read_user_data(tmp_path / "cells.mat")
     (tmp_path / "new.mat").write_bytes(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512) + b"\x89HDF\r\n\x1a\n")
     with pytest.raises(DataError, match=r"version 7\.3, .*load\('new\.mat'\); save\('new-v7\.mat', '-v7'\)"):
         read_user_data(tmp_path / "new.mat")

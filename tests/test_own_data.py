@@ -584,6 +584,23 @@ def test_hub_images(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.modules["datasets"].config.HF_HUB_OFFLINE is False
 
 
+def test_hub_images_keep_their_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of 12 bits in files of 16, which the package itself would cut at 255."""
+    table = hub_images(24)
+    pixels = [np.random.default_rng(k).integers(100, 4000, (8, 8)).astype(np.uint16) for k in range(24)]
+    table.columns["picture"] = [Image.fromarray(x) for x in pixels]
+    hub(monkeypatch, {"train": table})
+    made = scenarios.load("own", 0, "hub:some/scans", client="site", size=8)
+    low, high = int(np.min(pixels)), int(np.max(pixels))
+    assert made.manifest["read"]["range"] == [low, high]
+    every = np.concatenate([np.asarray(data[0])[:, 0] for data in [*made.clients, *made.tests.values()]])  # type: ignore[index]
+    expected = np.rint((np.stack(pixels).astype(float) - low) / (high - low) * 255)
+    np.testing.assert_array_equal(np.unique(every), np.unique(expected))
+    assert scenarios.load("own", 0, "hub:some/scans", client="site", size=8, range="0,4095").manifest["read"][
+        "range"
+    ] == [0, 4095]
+
+
 def test_hub_images_of_other_formats_are_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     table = hub_images(24)
     files = Table(table.features, {"picture": [{"bytes": b"%!PS-Adobe-3.0 EPSF-3.0", "path": None}] * 24})

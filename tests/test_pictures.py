@@ -453,6 +453,25 @@ def test_dicom_has_the_units_of_the_file(tmp_path: Path) -> None:
 
 
 @dicom
+@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
+def test_dicom_with_bytes(tmp_path: Path, kind: str) -> None:
+    x = np.random.default_rng(0).integers(1, 255, (8, 9))
+    path = slice_(tmp_path / "a.dcm", x)
+    one = pydicom.dcmread(path)
+    one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = 8, 8, 7, 0
+    one.RescaleIntercept, one.PhotometricInterpretation, one.PixelData = "0", kind, x.astype(np.uint8).tobytes()
+    one.save_as(path)
+    found = stored(path)
+    assert not found.deep
+    np.testing.assert_array_equal(found.as_bytes(None), 255 - x if kind == "MONOCHROME1" else x)
+    one.add_new("PixelPaddingValue", "US", int(x[0, 0]))
+    one.save_as(path)
+    padded = np.where(x == x[0, 0], 0, 255 - x if kind == "MONOCHROME1" else x)
+    np.testing.assert_array_equal(stored(path).as_bytes(None), padded)
+    assert stored(path, skim=True).pixels is None
+
+
+@dicom
 def test_a_folder_of_dicom_files(tmp_path: Path) -> None:
     for k in range(24):
         x = scan(k)

@@ -55,9 +55,14 @@ def export(
 
 def _about(fed: Federation) -> dict[str, str]:
     """What the file says of itself: what made the model, and what its outputs mean."""
+    from equipoise.data.transforms import Images
+
     about = {"method": short(str(fed.method)), "classes": json.dumps(list(fed.classes), ensure_ascii=False)}
     if fed.positive is not None:
         about |= {"positive": fed.positive.name, "positive is": fed.positive.why}
+    if isinstance(fed.transform, Images):
+        shown = {"mean": fed.transform.mean, "std": fed.transform.std, "range": fed.transform.levels or (0, 255)}
+        about["images"] = json.dumps(shown)
     return about
 
 

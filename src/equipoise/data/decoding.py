@@ -69,6 +69,11 @@ def array(path: Path) -> NDArray[Any]:
 
 def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """Bytes: 0 up to ``low``, 255 from ``high`` on, linear and rounded between."""
+    if (
+        numbers.dtype.kind in "iu" and numbers.dtype.itemsize == 2 and numbers.size > 1 << 16
+    ):  # each number once, and looked up
+        table = levels(np.arange(1 << 16).astype(np.uint16).view(f"{numbers.dtype.kind}2")[None], low, high)[0]
+        return table[numbers.astype(numbers.dtype.newbyteorder("="), copy=False).view(np.uint16)]
     made = np.empty(numbers.shape, np.uint8)
     rows = max(1, BLOCK // max(1, math.prod(numbers.shape[1:])))
     for begin in range(0, len(numbers), rows):  # a large image is not copied whole in double precision
@@ -104,10 +109,15 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
         raise ValueError(f"expected numbers in 0..255, found none above {pixels.max():.3g}; multiply them by 255")
     if pixels.dtype != np.uint8:
         pixels = pixels.clip(0, 255).astype(np.uint8)
-    if pixels.ndim == 2 or pixels.shape[2] == 1:
-        pixels = np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
+    pixels = (
+        pixels[:, :, 0]
+        if pixels.ndim == 3 and pixels.shape[2] == 1
+        else pixels[..., :3]
+        if pixels.ndim == 3
+        else pixels
+    )
     height, width = size
-    shown = Image.fromarray(np.ascontiguousarray(pixels[:, :, :3]))
+    shown = Image.fromarray(np.ascontiguousarray(pixels))
     if shown.size != (width, height):
         bilinear = Image.Resampling.BILINEAR
         if fit == "stretch":
@@ -120,7 +130,8 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
                 shown = shown.resize((max(width, int(height * w / h)), height), bilinear)
             left, top = round((shown.size[0] - width) / 2), round((shown.size[1] - height) / 2)
             shown = shown.crop((left, top, left + width, top + height))
-    return np.ascontiguousarray(np.asarray(shown).transpose(2, 0, 1))
+    made = np.asarray(shown)
+    return np.repeat(made[None], 3, axis=0) if made.ndim == 2 else np.ascontiguousarray(made.transpose(2, 0, 1))
 
 
 def decoded(

@@ -61,6 +61,9 @@ def pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, b
     if (first := slice_.get("PixelPaddingValue")) is not None and numbers.ndim == 2:
         low, high = sorted((int(first), int(slice_.get("PixelPaddingRangeLimit", first))))
         padding = (numbers >= low) & (numbers <= high)
-    if numbers.ndim == 2:
+    identity = float(slice_.get("RescaleSlope") or 1) == 1 and not float(slice_.get("RescaleIntercept") or 0)
+    if numbers.ndim == 2 and not (
+        identity and "ModalityLUTSequence" not in slice_
+    ):  # which would make doubles of bytes
         numbers = decoding.apply_modality_lut(numbers, slice_)  # type: ignore[attr-defined]
     return numbers, padding, kind == "MONOCHROME1"

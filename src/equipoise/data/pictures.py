@@ -102,8 +102,9 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
             return stored(file, skim=skim)
     if dicom.is_dicom(source):
         numbers, padding, inverted = dicom.pixels(source)
-        if numbers.dtype == np.uint8 and padding is None:
-            return _bytes(255 - numbers if inverted else numbers, skim)
+        if numbers.dtype == np.uint8:
+            numbers = 255 - numbers if inverted else numbers
+            return _bytes(numbers if padding is None else np.where(padding, 0, numbers).astype(np.uint8), skim)
         return Stored(_finite(numbers), padding, inverted)
     with opened(source) as image:
         _check_single(image)
@@ -146,7 +147,7 @@ def _turned(image: ImageFile, pixels: NDArray[Any]) -> NDArray[Any]:
 def _array(path: Path, skim: bool) -> Stored:
     numbers: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory yet
     check_pixels(*numbers.shape)
-    if numbers.dtype.kind not in "uif" or numbers.ndim not in (2, 3) or 0 in numbers.shape:
+    if numbers.dtype.kind not in "buif" or numbers.ndim not in (2, 3) or 0 in numbers.shape:
         raise ValueError(f"expected numbers [H, W] or [H, W, C], found {numbers.dtype} {list(numbers.shape)}")
     if numbers.ndim == 3 and numbers.shape[2] not in (1, 3):
         raise ValueError(f"expected 1 or 3 channels, found {list(numbers.shape)}")
@@ -373,7 +374,7 @@ def _decoded(source: Source, between: Range | None, side: int) -> NDArray[np.uin
 def _reason(error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
         return "it is no image of a format that is read"
-    return (str(error) or type(error).__name__).rstrip(".")
+    return " ".join((str(error) or type(error).__name__).split()).rstrip(".")
 
 
 def _hash(*parts: Any) -> str:

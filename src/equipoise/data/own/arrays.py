@@ -137,12 +137,22 @@ def of_arrays(
         if name is not None and arrays[name].dtype.kind == "c":
             raise DataError(f"{path}: {name} holds complex numbers; expected words or whole numbers.")
     function = "function" in about
+    if (
+        last := not function
+        and x.dtype != np.uint8
+        and x.ndim == 4
+        and x.shape[1] not in (1, 3)
+        and x.shape[3] in (1, 3)
+    ):
+        x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     tokens = function and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
     inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
     if function and inputs.dtype.kind in "bf":
         inputs = single(inputs, lambda at: f"{path}: {x_name}{at}")
     unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
+    if last:
+        notes.append(f"{file}: {x_name} is taken as images with the channels last, and becomes {list(x.shape)}.")
     roles: dict[str, Column] = {}
     for role, name in used.items():
         if name is None:

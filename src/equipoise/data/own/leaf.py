@@ -35,12 +35,14 @@ def is_leaf(path: Path) -> bool:
 
 
 def parts(folder: Path) -> dict[str, list[Path]]:
-    """The files of LEAF in a folder: of ``train`` and ``test`` if it has both, or else its own, or those of ``all_data``."""
-    inside = {name: _files(folder / name) for name in ("train", "test", "all_data")}
-    if inside["train"] and inside["test"]:
-        return {"train": inside["train"], "test": inside["test"]}
-    found = _files(folder) or inside["all_data"]
-    return {"": found} if found else {}
+    """The files of LEAF in a folder, or in its folder ``data``: of ``train`` and ``test``, or else its own, or of ``all_data``."""
+    for base in (folder, folder / "data"):
+        train, test, whole = (_files(base / name) for name in ("train", "test", "all_data"))
+        if train and test:
+            return {"train": train, "test": test}
+        if every := _files(base) or whole:
+            return {"": every}
+    return {}
 
 
 def _files(folder: Path) -> list[Path]:

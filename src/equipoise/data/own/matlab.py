@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,18 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
 from equipoise.data.own.arrays import of_arrays
-from equipoise.data.own.columns import Columns, UserData, column
+from equipoise.data.own.columns import ROLES, Columns, UserData, column, listed
 
+BYTES = {
+    "uint8": 1,
+    "int8": 1,
+    "logical": 1,
+    "uint16": 2,
+    "int16": 2,
+    "single": 4,
+    "uint32": 4,
+    "int32": 4,
+}  # of a number
 MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with and without a text before
 
 
@@ -35,47 +46,71 @@ def read(path: Path, columns: Columns) -> UserData:
     from scipy.io import loadmat, whosmat
 
     try:
-        known = [(name, shape) for name, shape, _ in whosmat(path)]
-        check_bytes(path, sum(8 * math.prod(shape) for _, shape in known))
-        content = loadmat(path, variable_names=[name for name, _ in known])
+        known = {name: (shape, kind) for name, shape, kind in whosmat(path)}
+        used = _used(path, columns, [*known])
+        check_bytes(path, sum(math.prod(known[name][0]) * BYTES.get(known[name][1], 8) for name in used.values()))
+        content = loadmat(path, variable_names=[*used.values()])
     except DataError:
         raise
     except Exception as error:  # SciPy raises many kinds for a damaged file
         raise DataError(
             f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}). Is it damaged, or cut short?"
         ) from None
-    arrays = {name: array for name, _ in known if (array := _plain(content[name])) is not None}
-    names = [
-        column([*arrays], given, usual, path.name)
-        for given, usual in ((columns.image, "x"), (columns.label, "y"), (None, "label"))
+    arrays = {role: _plain(path, name, content[name]) for role, name in used.items()}
+    arrays |= {
+        role: array.reshape(-1) for role, array in arrays.items() if role != "x"
+    }  # MATLAB has no arrays of one side
+    x, n = arrays["x"], len(arrays["y"])
+    notes = [
+        f"{path.name}: {listed(left)} {'is' if len(left) == 1 else 'are'} not used."
+        for left in [known.keys() - {*used.values()}]
+        if left
     ]
-    x, y = names[0], names[1] or names[2]
-    notes: list[str] = []
-    if x is not None and y is not None:
-        n = arrays[y].size
-        for name in (name for name in arrays if name != x and arrays[name].size == n):
-            arrays[name] = arrays[name].reshape(-1)  # MATLAB has no arrays of one side
-        shape = arrays[x].shape
-        if shape[-1] == n != shape[0]:
-            arrays[x] = np.ascontiguousarray(np.moveaxis(arrays[x], -1, 0))
-            notes.append(f"{path.name}: {x} {list(shape)} has the samples last, as {y} has {n} labels.")
-        elif shape[-1] == n == shape[0]:
-            notes.append(f"{path.name}: {x} {list(shape)} has as many rows as columns; a row is taken as a sample.")
-    elif arrays:
-        raise DataError(
-            f"{path} holds {', '.join(arrays)}. Say which has the samples and which the labels: --set image=NAME --set label=NAME."
+    if x.shape[-1] == n != x.shape[0]:
+        arrays["x"] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
+        notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
+    elif x.shape[-1] == n == x.shape[0]:
+        notes.append(
+            f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
         )
-    own = of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+    of_roles = replace(columns, image=None, label=None, client=None, group=None, split=None)
+    own = of_arrays(path, arrays, of_roles, {"file": path.name, "bytes": path.stat().st_size})
     return replace(own, notes=(*own.notes, *notes))
 
 
-def _plain(variable: Any) -> NDArray[Any] | None:
-    """A variable of numbers, or of words as cells or as rows of characters; None of another one."""
-    if not isinstance(variable, np.ndarray) or variable.dtype.kind not in "biufOU":
-        return None
-    if variable.dtype.kind != "O":
-        return np.array([word.strip() for word in variable.tolist()]) if variable.dtype.kind == "U" else variable
-    words = [cell.reshape(-1).tolist() for cell in variable.reshape(-1) if isinstance(cell, np.ndarray)]
-    if len(words) < variable.size or any(len(word) != 1 for word in words):
-        return None
-    return np.array([str(word[0]) for word in words])
+def _used(path: Path, columns: Columns, known: Sequence[str]) -> dict[str, str]:
+    """The variables that are read, by the role that each has."""
+    used = {role: column(known, getattr(columns, role), role, path.name) for role in ROLES}
+    used["x"] = column(known, columns.image, "x", path.name)
+    used["y"] = column(known, columns.label, "y", path.name) or column(known, None, "label", path.name)
+    if used["x"] is None or used["y"] is None:
+        raise DataError(
+            f"{path} holds {listed(known) or 'no variable'}. Say which has the samples and which the labels: "
+            "--set image=NAME --set label=NAME."
+        )
+    return {role: name for role, name in used.items() if name is not None}
+
+
+def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
+    """A variable of numbers, or of words as cells or as rows of characters.
+
+    Raises
+    ------
+    DataError : it is another one.
+    """
+    kind = variable.dtype.kind if isinstance(variable, np.ndarray) else ""
+    if kind == "U":
+        return np.array([word.strip() for word in variable.reshape(-1).tolist()])
+    words = (
+        [cell.reshape(-1).tolist() for cell in variable.reshape(-1) if isinstance(cell, np.ndarray)]
+        if kind == "O"
+        else []
+    )
+    if words and len(words) == variable.size and all(len(word) == 1 for word in words):
+        return np.array([str(word[0]) for word in words])
+    if not kind or kind not in "biuf":
+        raise DataError(
+            f"{path}: {name} is neither an array of numbers nor cells with words. In MATLAB, {name} = full({name}) makes one of a "
+            f"sparse matrix, and {name} = cellstr({name}) cells of strings."
+        )
+    return variable  # type: ignore[no-any-return]

@@ -19,9 +19,9 @@ PARTS = ("train", "test")
 
 
 def files(folder: Path) -> list[Path]:
-    """The files ``train/CLIENT.npz`` and ``test/CLIENT.npz`` of a folder; none unless there are some of both."""
-    of = [sorted((folder / part).glob("*.npz")) for part in PARTS]
-    return [path for files in of for path in files] if all(of) else []
+    """The files ``train/CLIENT.npz`` and, if there are any, ``test/CLIENT.npz`` of a folder."""
+    train, test = (sorted((folder / part).glob("*.npz")) for part in PARTS)
+    return [*train, *test] if train else []
 
 
 def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
@@ -56,7 +56,8 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
     sizes = [len(of["y"]) for of in found]
     made = {name: np.concatenate([of[name] for of in found]) for name in ("x", "y")}
     made["client"] = np.repeat([path.stem for path in files], sizes)
-    made["split"] = np.repeat([path.parent.name for path in files], sizes)
+    if len(split := np.repeat([path.parent.name for path in files], sizes)) and "test" in split:
+        made["split"] = split
     about = {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
     own = of_arrays(folder, made, replace(columns, image=None, label=None), about)
     return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")

@@ -12,6 +12,16 @@ from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.system import own_code, text
 
 HUB = "hub:"
+PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
+ADVICE = {  # what to do with files that are not read, by their ending
+    **dict.fromkeys((".pt", ".pth", ".pkl", ".pickle", ".joblib"), PICKLED),
+    **dict.fromkeys((".npy", ".h5", ".hdf5"), "Save inputs and labels together: np.savez('data.npz', x=x, y=y)."),
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods", ".sav", ".dta", ".arff", ".rds"),
+        "Save the table as CSV from the program that wrote it.",
+    ),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "Unpack it, and give the folder."),
+}
 
 
 def read_user_data(
@@ -96,7 +106,8 @@ def _read(path: Path, columns: Columns) -> UserData:
                 *(f"{text}{packed}" for text in tables.TEXT for packed in COMPRESSED),
                 ".json of LEAF",
             )
-            raise DataError(f"{path}: expected a folder, or a file that ends in {', '.join(suffixes)}.")
+            advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
+            raise DataError(f"{path}: expected a folder, or a file that ends in {', '.join(suffixes)}.{advice}")
         return known(path, columns)
     if parts := leaf.parts(path):
         return leaf.read(path, columns, parts)
