@@ -28,6 +28,7 @@ from equipoise.system.threads import cores
 log = logging.getLogger(__name__)
 
 VERSION = 1  # of what a file becomes; another one makes every kept file anew
+WORDS = 1 << 16  # different numbers of 16 bits
 BLOCK = 1 << 20  # numbers that are converted at a time
 PATIENCE = 2.0  # seconds without a progress bar
 
@@ -69,11 +70,11 @@ def array(path: Path) -> NDArray[Any]:
 
 def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """Bytes: 0 up to ``low``, 255 from ``high`` on, linear and rounded between."""
-    if (
-        numbers.dtype.kind in "iu" and numbers.dtype.itemsize == 2 and numbers.size > 1 << 16
-    ):  # each number once, and looked up
-        table = levels(np.arange(1 << 16).astype(np.uint16).view(f"{numbers.dtype.kind}2")[None], low, high)[0]
-        return table[numbers.astype(numbers.dtype.newbyteorder("="), copy=False).view(np.uint16)]
+    if numbers.dtype.kind in "iu" and numbers.dtype.itemsize == 2 and numbers.size > WORDS:  # each is worked out once
+        native = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
+        every = np.arange(WORDS).astype(np.uint16).view(native.dtype)
+        table: NDArray[np.uint8] = levels(every, low, high)
+        return table[native.view(np.uint16)]
     made = np.empty(numbers.shape, np.uint8)
     rows = max(1, BLOCK // max(1, math.prod(numbers.shape[1:])))
     for begin in range(0, len(numbers), rows):  # a large image is not copied whole in double precision
