@@ -159,7 +159,10 @@ def test_arguments_that_cannot_be_used(changes: dict[str, Any], message: str) ->
         ((x, y * math.inf), "y must be one integer label per sample"),
         ((x, y + 0j), r"found \[12\] of torch.complex64"),
         ((x, 1), r"found \[\] of torch.int64"),
-        ((x, list("abc") * 4), r"found list: words\. Number the classes: numpy.unique\(y, return_inverse=True\)\[1\]"),
+        (
+            (x, list("abc") * 4),
+            r"found list: words\. Number the classes, in one order for all clients: numpy.searchsorted",
+        ),
         ((x, y - 1), r"labels must be in 0\.\.2, because the network has 3 outputs; found -1\.\.1"),
         (Items(x[0], 0.5), r"the label of sample 0 must be a whole number; found 0\.5"),
         (Items(x[0], torch.eye(3)[0]), "the label of sample 0 must be a whole number"),

@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from sklearn.preprocessing import StandardScaler
 
 import equipoise as eq
@@ -28,6 +29,7 @@ from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.words import MISSING, Origin, missing, read_classes, read_names
 from equipoise.runs.configuration import called, option_value
+from equipoise.scenarios import partition
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -237,7 +239,32 @@ def test_missing_is_refused_with_count_and_lines(tmp_path: Path, word: str, role
         assert advised(said) == f"not_missing={word}" if word.strip() else "--set" not in said
 
 
-def test_missing_in_arrays_functions_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for client in ("north", "None"):
+        for kind in ("cat", "nan"):
+            for k in range(3):
+                (tmp_path / "my" / client / kind).mkdir(parents=True, exist_ok=True)
+                Image.new("L", (8, 8), 50 * k + 20).save(tmp_path / "my" / client / kind / f"{k}.png")
+    with pytest.raises(
+        DataError,
+        match=r"\(1\) the label is missing in 6 of 12 samples \('nan'\): .*\(2\) the client is missing in 6 of 12",
+    ):
+        read_user_data("my")
+    assert len(follow(equipoise, ["init", "--data", "my", "--output", "o.toml"])) == 3
+    assert read_user_data("my", Columns(not_missing=("nan", "None"))).classes == ("cat", "nan")
+
+
+@pytest.mark.parametrize("y", [np.array([0, 1, np.nan] * 4), np.array([0, 1, None] * 4), [0, 1, None] * 4])
+def test_missing_in_partitions(y: Any) -> None:
+    for divide in (partition.dirichlet, partition.mixtures):
+        with pytest.raises(
+            ValueError, match="the label is missing, NaN or None, in 4 of 12 samples, the first of them 2"
+        ):
+            divide(y, 2, alpha=10.0, seed=0)  # type: ignore[operator]
+
+
+def test_missing_in_arrays_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, words = np.arange(12)[:, None] * 7 % 11, np.array(["a", "NA", "b"] * 4)
     for more in ({"y": words}, {"y": np.array([0, 1, np.nan] * 4)}, {"y": words != "a", "client": words}):
         np.savez(tmp_path / "t.npz", x=x, **more)
@@ -532,7 +559,7 @@ def test_constants_are_not_divided() -> None:
     assert made[6].tolist() == pytest.approx([0.1, 0.0, 4.9])
 
 
-def test_what_single_precision_loses_is_said(tmp_path: Path) -> None:
+def test_what_single_precision_loses_is_said(tmp_path: Path, equipoise: Any) -> None:
     fine = np.where(np.arange(100) % 10, np.arange(100) * 1e-3, 1e12)
     tiny = 10.0 ** -np.arange(100)
     plain = np.random.default_rng(0).normal(size=100)
@@ -540,6 +567,26 @@ def test_what_single_precision_loses_is_said(tmp_path: Path) -> None:
     (said,) = (note for note in scenarios.load("own", 0, tmp_path / "t.npz").manifest["notes"] if "rounding" in note)
     assert re.search(r"number 0 \(91 different numbers become 2\), number 2 \(100 different numbers become 1\d\)", said)
     assert "number 1" not in said
+    done = equipoise("init", "--data", tmp_path / "t.npz", "--output", tmp_path / "o.toml")
+    assert "number 0 (91 different numbers become 2)" in done.out
+
+
+def test_what_a_network_cannot_tell_apart_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    seconds = 1_700_000_000 + torch.arange(60, dtype=torch.float64)
+    for x, said in (
+        (
+            seconds[:, None],
+            "client-0: rounding to single precision .*number 0 of a sample \\(60 different numbers become 1\\)",
+        ),
+        (seconds[:, None].long(), "60 different numbers become 1"),
+        (seconds[:, None] - seconds.mean(), ""),
+        (torch.randn(60, 1, dtype=torch.float64), ""),
+        (torch.randn(60, 1), ""),
+    ):
+        caplog.clear()
+        eq.Federation(torch.nn.Linear(1, 2), [(x, torch.arange(60) % 2)]).fit(1, progress=False)
+        assert bool(said) == ("rounding" in caplog.text)
+        assert re.search(said, caplog.text)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])

@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,7 +141,7 @@ def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
 def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """The user's data, and their division with seed 0."""
     from equipoise.data.own.reading import read_user_data
-    from equipoise.scenarios.own import columns_of, divided, edges, test_sets
+    from equipoise.scenarios.own import columns_of, divided, edges, rounding, test_sets
 
     own = read_user_data(
         data,
@@ -152,6 +153,7 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
     if own.client is None:
         given.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
     parts = divided(own, 0, **given)
+    own = replace(own, notes=(*own.notes, *rounding(own, parts.training)))
     return own, parts, test_sets(own, parts, options.get("tests"))[0]
 
 

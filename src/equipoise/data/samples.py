@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from equipoise.data.memory_mapped import Mapped
+from equipoise.data.precision import lost
 
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
@@ -25,6 +26,16 @@ COMPLEX = (
     "{} holds complex numbers, whose imaginary part would be dropped. "
     "Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
 )
+EXACT = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.uint16,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+)  # in float32
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 
 
@@ -443,7 +454,7 @@ def tensor(values: Any, who: str, what: str) -> Tensor:
         return torch.as_tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
     found, todo = _NO_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Convert them to float32"))
     if array.dtype.kind in "US" and what == "y":
-        todo = "Number the classes: numpy.unique(y, return_inverse=True)[1]"
+        todo = "Number the classes, in one order for all clients: numpy.searchsorted(names, y), where names are those of all, sorted"
     raise TypeError(
         f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__}: {found}. {todo}."
     )
@@ -471,6 +482,14 @@ def _check_labels(y: Tensor, who: str) -> None:
             return
         kind += f", with {strange[0].item():g}"
     raise ValueError(f"{who}: y must be one integer label per sample, of shape [n]; found {kind}.")
+
+
+def rounding(data: Samples) -> str:
+    """Which numbers that differ are the same for a network of single precision, in a sentence; empty if hardly any are."""
+    if data.transform is not None or data.dtype != torch.float32 or data.x.dtype in EXACT or data.x.is_complex():
+        return ""
+    rounded = data.x.to(torch.float32)
+    return lost(data.x.cpu().numpy(), rounded.cpu().numpy(), lambda k: f"number {k} of a sample")
 
 
 def _check_range(x: Tensor, who: str, dtype: torch.dtype) -> None:

@@ -23,7 +23,7 @@ from equipoise.core.solver import Solver
 from equipoise.core.solver import checked as checked_solver
 from equipoise.data.holdings import examples as example_images
 from equipoise.data.holdings import holdings
-from equipoise.data.samples import Samples, Stream, Transform, check, loaded, read, tensor
+from equipoise.data.samples import Samples, Stream, Transform, check, loaded, read, rounding, tensor
 from equipoise.federation import checkpoint, evaluation, provenance
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
@@ -304,6 +304,8 @@ class Federation:
             log.warning("The last round is %d, and joins lets %s begin later, so never.", total - 1, some(never))
         if self.positive is not None and self.positive.why == "assumed" and RATES in self.tests.measures:
             log.warning("%s", self.positive.sentence)
+        if not self.progress.t and (why := self._rounding()):
+            log.warning("%s Subtract their mean, in double precision, before you give them.", why)
         for why in [rule.doubt(self.trial.setup) for rule in self.method.rules if not self.progress.t]:
             if why:
                 log.warning("%s: %s", self.method, why)
@@ -377,6 +379,12 @@ class Federation:
         self.records.append(record)
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
+
+    def _rounding(self) -> str:
+        """A sentence about the first client whose numbers, if they differ, are the same for the network; empty if there is none."""
+        held = zip(self.names, self._data, strict=True)
+        said = ((name, rounding(data)) for name, data in held if isinstance(data, Samples))
+        return next((f"{name}: {why}" for name, why in said if why), "")
 
     def prepare(self, rounds: int, *, progress: bool = True) -> None:
         """Find out what each client reaches alone in ``rounds`` rounds, if the method or ``collaborative`` asks for it.

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.own.columns import Columns, UserData, listed, ordered, several
-from equipoise.data.own.numbers import lost, standardised
+from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
+from equipoise.data.precision import lost
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
@@ -447,12 +448,32 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
         return (torch.from_numpy(own.inputs), y), {}, [*doubtful(faint(own.inputs), own.names)]
     if "function" in own.about:
         return (torch.from_numpy(own.inputs), y), {}, []
-    x, mean, std = standardised(own.inputs, training, lambda at: f"{own.source}: standardised, x{at}")
-    names = own.features or [f"number {k}" for k in range(x[0].size)]
-    doubts = [f"{own.source}: {said}" for said in lost(own.inputs, x, lambda k: names[k])]
+    x, mean, std = _standardised(own, training)
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
     named = {"features": list(own.features)} if own.features else {}
-    return (torch.from_numpy(x), y), {"standardised": record | named}, doubts
+    return (torch.from_numpy(x), y), {"standardised": record | named}, _rounding(own, x)
+
+
+def _standardised(
+    own: UserData, training: list[int]
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
+    assert isinstance(own.inputs, np.ndarray)
+    return standardised(own.inputs, training, lambda at: f"{own.source}: standardised, x{at}")
+
+
+def _rounding(own: UserData, x: NDArray[np.float32]) -> list[str]:
+    assert isinstance(own.inputs, np.ndarray)
+    names = own.features or [f"number {k}" for k in range(x[0].size)]
+    said = lost(own.inputs, x, lambda k: names[k])
+    todo = "Subtract what they have in common, divide them into several columns, or give their logarithm."
+    return [f"{own.source}: {said} {todo}"] if said else []
+
+
+def rounding(own: UserData, training: list[int]) -> list[str]:
+    """Notes on numbers that differ, and are the same once they are standardised; none of images and functions."""
+    if not isinstance(own.inputs, np.ndarray) or own.inputs.dtype == np.uint8 or "function" in own.about:
+        return []
+    return _rounding(own, _standardised(own, training)[0])
 
 
 def _digest(own: UserData) -> str:

@@ -723,6 +723,12 @@ def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
     of: NDArray[Any] = np.asarray(labels)
     if of.ndim != 1:
         raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(of.shape)}.")
+    lost = np.flatnonzero([label is None or label != label for label in of.tolist()] if of.dtype.kind in "fO" else [])
+    if len(lost):  # they are of no class, and would be nobody's
+        raise ValueError(
+            f"{who}: the label is missing, NaN or None, in {len(lost):,} of {len(of):,} samples, the first of them {lost[0]}. "
+            "Fill it in, or leave these samples out."
+        )
     check(who, len(of), clients)
     return [np.flatnonzero(of == label) for label in np.unique(of)]
 

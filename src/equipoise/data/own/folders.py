@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.dicom import is_dicom
-from equipoise.data.own.columns import SPLITS, UserData, listed
+from equipoise.data.own.columns import SPLITS, UserData, listed, together
 from equipoise.data.own.paths import of_a_system
+from equipoise.data.own.words import Origin, read_names
 from equipoise.data.pictures import of_files
 
 SUFFIXES = (
@@ -31,12 +33,13 @@ class _Tree:
     systems: tuple[Path, ...]
 
 
-def read(top: Path) -> UserData:
+def read(top: Path, not_missing: Sequence[str] = ()) -> UserData:
     """Find the images below a folder, with the client, part and class that their folders name.
 
     Raises
     ------
-    DataError : no image there, or folders that are not of the expected form.
+    DataError : no image there, folders that are not of the expected form, or one is called as programs call what is missing, and
+        not named in ``not_missing``.
     """
     tree = _tree(top)
     if not tree.images:
@@ -46,6 +49,13 @@ def read(top: Path) -> UserData:
     clients, splits, labels = zip(*_meanings(top, tree), strict=True)
     files = tuple(path for _, path in tree.images)
     names = tuple(path.relative_to(top).as_posix() for path in files)
+    called = {"label": labels, "client": [client or "common" for client in clients]}
+    told = [
+        read_names(words, role, Origin(str(top), names.__getitem__), not_missing).problems
+        for role, words in called.items()
+    ]
+    if problems := [problem for of_role in told for problem in of_role]:
+        raise DataError(together(top, problems))
     notes = []
     if tree.others:
         notes.append(

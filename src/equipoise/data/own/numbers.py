@@ -20,8 +20,6 @@ NAMELESS = re.compile(
     r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?"
 )  # what pandas, pyarrow and R call such a column
 LEAST = 8  # rows from which on a column that counts them does so on purpose
-LOST = 0.01  # share of a column's different numbers, from which on their loss is said
-LOOKED_AT = 1 << 22  # numbers whose differences are counted, at most
 BLOCK = 1 << 20  # numbers that are standardised at once
 Where = Callable[[list[int]], str]
 
@@ -177,34 +175,6 @@ def standardised(
         part = (x[k : k + step].astype(np.float64) - mean) / divisor
         made[k : k + step] = single(part, lambda at, k=k: where([at[0] + k, *at[1:]]))  # type: ignore[misc]
     return made, mean, std
-
-
-def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[int], str]) -> list[str]:
-    """Sentences about features of ``x`` [n, ...] whose different numbers became fewer by rounding, by more than a few."""
-    if x.dtype.itemsize < 4 or not x.size:
-        return []
-    wide, narrow = x.reshape(len(x), -1), rounded.reshape(len(x), -1)
-    every, step = -(-x.size // LOOKED_AT), max(1, BLOCK // len(x))
-    said = []
-    for k in range(0, wide.shape[1], step):
-        before, after = (different(block[::every, k : k + step]) for block in (wide, narrow))
-        said += [
-            f"{name(k + int(j))} ({before[j]:,} different numbers become {after[j]:,})"
-            for j in np.flatnonzero(before - after > LOST * before)
-        ]
-    if not said:
-        return []
-    return [
-        f"rounding to single precision (float32), in which networks compute, makes different numbers the same: {listed(said)}. "
-        "Subtract what they have in common, divide them into several columns, or give their logarithm."
-    ]
-
-
-def different(x: NDArray[np.generic]) -> NDArray[np.int64]:
-    """How many different numbers each column of ``x`` [n, D] has."""
-    ordered = np.sort(x, axis=0)
-    count: NDArray[np.int64] = (ordered[1:] != ordered[:-1]).sum(0) + 1
-    return count
 
 
 def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.numbers import LARGEST, described, different, faults
+from equipoise.data.own.numbers import LARGEST, described, faults
 from equipoise.data.own.words import NUMBER
+from equipoise.data.precision import different
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -124,7 +124,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         raise DataError(
             f"{path} is a folder of images, and {columns.of_tables[0]} is an option of a table. Leave it out."
         )
-    return folders.read(path)
+    return folders.read(path, columns.not_missing)
 
 
 def _ranged(own: UserData, between: Range | None) -> UserData:
