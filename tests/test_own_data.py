@@ -608,7 +608,7 @@ def test_hub_images_of_other_formats_are_not_opened(monkeypatch: pytest.MonkeyPa
     hub(monkeypatch, table)
     with pytest.raises(
         DataError,
-        match=r"some/cats: 24 of 24 images cannot be decoded: sample 0 of picture \(it is no image.*; and 14 more\.",
+        match=r"some/cats: 24 of 24 images cannot be decoded\. sample 0 of picture, .*: it is no image.*; and 14 more\.",
     ):
         scenarios.load("own", 0, "hub:some/cats", client="site", size=8)
 

@@ -29,6 +29,7 @@ SHOWN = 10  # images that an error lists
 NAMED = 3  # images that a note names
 FAINT = 16  # grey levels of 256: an image that uses no more is named
 LOOKS = 1 << 23  # bytes of which the grey levels in use are counted
+SAMPLES, LEAST = 1 << 20, 16  # pixels of all deep images, and of each at least, from which that is found
 TAIL = 0.001  # share of pixels at either end that does not count there
 ORIENTATION = 0x0112  # number of the camera's note on how to turn an image
 TURNS: Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # that note, and how pixels [H, W, ...] are turned
@@ -174,6 +175,7 @@ class Survey:
     ----------
     images, deep : how many there are, and how many have other numbers than bytes.
     low, high : the least and the largest of these numbers.
+    inner : the numbers between which nearly all of a sample of the pixels are.
     outside : share of the pixels that are outside of the declared range.
     remarks : how many images have what is not used.
     """
@@ -182,6 +184,7 @@ class Survey:
     deep: int
     low: float = math.inf
     high: float = -math.inf
+    inner: Sequence[float] = ()
     outside: float = 0.0
     remarks: Mapping[str, int] = field(default_factory=dict)
 
@@ -250,6 +253,12 @@ class Pictures:
                 f"Grey levels from {low} to {high}, the least and the largest of all {found.images} images, become 0 to 255. "
                 f"For the same with other images: --set range={low},{high}."
             )
+            if len(found.inner) == 2 and FAINT * (found.inner[1] - found.inner[0]) < found.high - found.low:
+                least, most = (plain(float(f"{edge:.4g}")) for edge in found.inner)
+                said.append(
+                    f"But nearly all pixels are from {least} to {most}, so the images become almost of one colour. If that is what they "
+                    f"show: --set range={least},{most}."
+                )
         for remark, count in found.remarks.items():
             many = "1 image has" if count == 1 else f"{count} images have"
             said.append(f"{many} {UNUSED[remark]}.")
@@ -279,8 +288,9 @@ class Pictures:
     def _survey(self) -> Survey:
         looks: list[_Look] = []
         broken: dict[int, str] = {}
+        look_at = partial(_looked, declared=self.declared, take=max(LEAST, SAMPLES // max(1, len(self.names))))
         with bar(f"looking at {self.what}, once", len(self.names), True) as advance:
-            for k, look in enumerate(self._each(partial(_looked, declared=self.declared))):
+            for k, look in enumerate(self._each(look_at)):
                 if isinstance(look, str):
                     broken[k] = look
                 else:
@@ -293,6 +303,7 @@ class Pictures:
             deep=sum(look.deep for look in looks),
             low=min((look.low for look in numbers), default=math.inf),
             high=max((look.high for look in numbers), default=-math.inf),
+            inner=_inner([look.sample for look in numbers if look.deep]),
             outside=sum(look.outside for look in looks) / max(1, sum(look.pixels for look in looks)),
             remarks=dict(Counter(look.remark for look in looks if look.remark)),
         )
@@ -322,16 +333,19 @@ class Pictures:
     def _refuse(self, broken: Mapping[int, str]) -> None:
         if not broken:
             return
-        each = [f"{self.names[k]} ({reason})" for k, reason in broken.items()]
-        if len(each) == 1:
+        if len(broken) == 1:
             [(k, reason)] = broken.items()
             raise DataError(
                 f"{self.what}, {self.names[k]}: this image cannot be decoded ({reason}). Replace it by a good copy, or remove it."
             )
-        more = f"; and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
+        alike: dict[str, list[str]] = {}
+        for k, reason in [*broken.items()][:SHOWN]:
+            alike.setdefault(reason, []).append(self.names[k])
+        told = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
+        more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
         raise DataError(
-            f"{self.what}: {len(each)} of {len(self.names)} images cannot be decoded: {'; '.join(each[:SHOWN])}{more}. "
-            "Replace them by good copies, or remove them."
+            f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {told}{more}. Replace them by good copies, "
+            "or remove them."
         )
 
 
@@ -341,9 +355,9 @@ UNUSED = {
 }
 
 
-def of_files(files: Sequence[Path], what: str = "own data") -> Pictures:
+def of_files(files: Sequence[Path], what: str, names: Sequence[str]) -> Pictures:
     """The images of files; where their folder is does not matter for the file of the cache."""
-    return Pictures(what, [str(path) for path in files], files.__getitem__, dated(files))
+    return Pictures(what, names, files.__getitem__, dated(files))
 
 
 @dataclass(frozen=True)
@@ -354,9 +368,10 @@ class _Look:
     high: float = -math.inf
     outside: int = 0  # pixels
     pixels: int = 0
+    sample: NDArray[np.float64] | None = field(default=None, compare=False)
 
 
-def _looked(source: Source, declared: Range | None) -> _Look:
+def _looked(source: Source, declared: Range | None, take: int) -> _Look:
     found = stored(source, skim=declared is None)
     if found.pixels is None:
         return _Look(False, found.remark)
@@ -364,7 +379,13 @@ def _looked(source: Source, declared: Range | None) -> _Look:
     outside = 0 if declared is None else int(((counted < declared[0]) | (counted > declared[1])).sum())
     if not counted.size:  # all of it is padding
         return _Look(found.deep, found.remark)
-    return _Look(found.deep, found.remark, float(counted.min()), float(counted.max()), outside, counted.size)
+    some = counted.reshape(-1)[:: 1 + counted.size // take].astype(np.float64)
+    return _Look(found.deep, found.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
+
+
+def _inner(samples: Sequence[NDArray[np.float64] | None]) -> tuple[float, ...]:
+    every = [sample for sample in samples if sample is not None]
+    return tuple(np.quantile(np.concatenate(every), (TAIL, 1 - TAIL), method="nearest").tolist()) if every else ()
 
 
 def _decoded(source: Source, between: Range | None, side: int) -> NDArray[np.uint8]:

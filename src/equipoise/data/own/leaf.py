@@ -23,8 +23,8 @@ BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')
 LOOKED_AT = 1 << 12  # bytes
 GROWTH = 16  # times the size of its file that JSON takes in memory, at most
 TEXT = (
-    "{file}, user {user}: x holds text ({found!r}), and networks here take numbers. Make numbers of it in a function of your own, "
-    "--data my.py:clients; of names of images make a table with the columns path, label and client."
+    " Networks here take numbers: make them of text in a function of your own, --data my.py:clients. Of names of images make a "
+    "table with the columns path, label and client."
 )
 
 
@@ -72,7 +72,7 @@ def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> U
         told = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
         problems.append(f"samples must have one shape, found {told}.")
     if problems:
-        raise DataError(together(path, problems))
+        raise DataError(together(path, problems) + TEXT * any("x holds text" in problem for problem in problems))
     sizes = [len(y) for *_, y in users]
     arrays = {
         "x": np.concatenate([x for _, _, x, _ in users if len(x)] or [np.empty((0, 1))]),
@@ -115,7 +115,7 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
                 f"{file.name}, user {user}: a label is {str(strange[0])[:40]}, expected a word or a number."
             )
         elif isinstance(found := _numbers(x), str):
-            problems.append(TEXT.format(file=file.name, user=user, found=found[:40]))
+            problems.append(f"{file.name}, user {user}: x holds text ({found[:40]!r}).")
         elif found is None:
             problems.append(f"{file.name}, user {user}: samples have different lengths, or are no numbers.")
         else:

@@ -57,6 +57,12 @@ class Frame:
                 wrong[name] = described(faults(cells, bad.tolist(), self.at), len(self))
         return x, wrong
 
+    @property
+    def pictures(self) -> list[str]:
+        """Columns of images as data sets of the Hub have them: their files are in the cells."""
+        objects = [name for name in self.names if self.frame[name].dtype == object and len(self)]
+        return [name for name in objects if is_picture(self.frame[name].iloc[0])]
+
     def commas(self, names: Sequence[str]) -> bool:
         """Whether a decimal comma may be the reason: a configured one is for text files only."""
         return False
@@ -69,6 +75,11 @@ class Frame:
             for name, n in zip(names, after, strict=False)
             if self.frame[name].dtype.kind in "iu" and self.frame[name].nunique() > n
         ]
+
+
+def is_picture(cell: Any) -> bool:
+    """Whether a cell is the file of an image, with its name."""
+    return isinstance(cell, dict) and cell.keys() == {"bytes", "path"}
 
 
 def _cells(column: pd.Series) -> list[Any]:

@@ -103,5 +103,5 @@ def _of_another_machine(table: Path, cell: str) -> str:
     parts = cell.replace("\\", "/").split("/")
     for k in range(1, len(parts)):
         if (table.parent / "/".join(parts[k:])).is_file():
-            return f" Remove {cell[: -len('/'.join(parts[k:]))]!r} at the beginning of each path: the rest is here."
+            return f" Remove {cell[: -len('/'.join(parts[k:]))]} at the beginning of each path: the rest is here."
     return f" {cell} is a path of another machine: give the images in a folder beside the table, by their path in it."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.decoding import dated
 from equipoise.data.own import delimited, parquet, paths
 from equipoise.data.own.columns import MANY, ROLES, Column, Columns, UserData, column, listed, option, splits, together
 from equipoise.data.own.numbers import counting, left_out, nameless, numbering, refusal
 from equipoise.data.own.words import Origin, missing, read_classes, read_names
-from equipoise.data.pictures import of_files
+from equipoise.data.pictures import Pictures, of_files
 
 
 class Table(Protocol):
@@ -66,6 +69,8 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     header = table.names
     used = {role: column(header, getattr(columns, role), role, path.name) for role in ("label", *ROLES)}
     used["path"] = column(header, columns.image, "path", path.name)
+    if used["path"] is None and isinstance(table, parquet.Frame):
+        used["path"] = next((name for name in table.pictures if name not in used.values()), None)
     there = {role: name for role, name in used.items() if name is not None}
     if twice := [name for name in header if list(there.values()).count(name) > 1]:
         raise DataError(f"{path}: the column {twice[0]} is named for two purposes. Name another one.")
@@ -78,44 +83,64 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     cells: Mapping[str, Sequence[Any]] = table.words([*there.values()])
     rows: Sequence[int] = range(len(table))
     if used["path"] is not None:
-        rows = [k for k, cell in enumerate(cells[used["path"]]) if not paths.needless(str(cell))]
-        if lost := sorted({*range(len(table))} - {*rows}):
-            named = listed(str(cells[used["path"]][k]) for k in lost)
-            notes.append(
-                f"{path.name}: {len(lost)} row{'s name files' if len(lost) > 1 else ' names a file'} of operating systems, "
-                f"which {'are' if len(lost) > 1 else 'is'} left out: {named}."
-            )
-            cells = {name: [of[k] for k in rows] for name, of in cells.items()}
+        rows = _needed(path, cells[used["path"]], notes)
+        cells = {name: [of[k] for k in rows] for name, of in cells.items()}
 
     def at(k: int) -> str:
         return table.at(rows[k])
 
     roles = _roles(path, columns, table.names, cells, at, there, problems, notes)
     inputs: Any = None
-    images: Column = ()
     if used["path"] is None:
         inputs, rest = _numbers(path, columns, table, there, rest, problems, notes)
     if problems:
         raise DataError(together(path, problems))
     if used["path"] is not None:
-        images = tuple(map(str, cells[used["path"]]))
-        files, more = paths.located(path, images, at)
-        more += _repeats(path, files, roles["label"], at)
-        inputs = of_files(files)
+        inputs = _images(path, used["path"], cells[used["path"]], roles["label"], at, notes)
         if rest:
             are = "s {} are" if len(rest) > 1 else " {} is"
-            more.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
-        notes += more
+            notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
     return UserData(
         source=str(path),
         layout="a table of images" if used["path"] is not None else f"a table of {len(rest)} numbers per row",
         inputs=inputs,
         features=() if used["path"] is not None else tuple(rest),
-        names=images if used["path"] is not None else tuple(map(at, rows)),
+        names=tuple(inputs.names) if isinstance(inputs, Pictures) else tuple(map(at, rows)),
         about={"file": path.name, "bytes": path.stat().st_size},
         notes=tuple(notes),
         **roles,
     )
+
+
+def _needed(path: Path, cells: Sequence[Any], notes: list[str]) -> list[int]:
+    """The rows of images, without those of files that operating systems write."""
+    lost = [k for k, cell in enumerate(cells) if isinstance(cell, str) and paths.needless(cell)]
+    if lost:
+        many, named = len(lost) > 1, listed(str(cells[k]) for k in lost)
+        notes.append(
+            f"{path.name}: {len(lost)} row{'s name files' if many else ' names a file'} of operating systems, which "
+            f"{'are' if many else 'is'} left out: {named}."
+        )
+    return sorted({*range(len(cells))} - {*lost})
+
+
+def _images(
+    path: Path, name: str, cells: Sequence[Any], labels: Sequence[str], at: Callable[[int], str], notes: list[str]
+) -> Pictures:
+    """The images that the cells of a column name, or hold."""
+    if any(map(parquet.is_picture, cells)):
+        places = [at(k) for k in range(len(cells))]
+        return Pictures(str(path), places, partial(_held, cells), dated([path], name))
+    names = [str(cell) for cell in cells]
+    files, said = paths.located(path, names, at)
+    notes += [*said, *_repeats(path, files, labels, at)]
+    return of_files(files, str(path), names)
+
+
+def _held(cells: Sequence[Any], row: int) -> BytesIO:
+    if not parquet.is_picture(cells[row]) or not cells[row]["bytes"]:
+        raise ValueError("it is missing")
+    return BytesIO(cells[row]["bytes"])
 
 
 def _roles(
