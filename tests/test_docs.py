@@ -258,6 +258,18 @@ def other_settings() -> None:
         runs.start(configure("fedavg", epochs=epochs), Path("runs/mine"))
 
 
+class Counting(nn.Linear):
+    """Counts its steps where no client's model has them."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return super().forward(x)
+
+
 nan = torch.full((5, 4), float("nan"))
 MESSAGES: dict[str, Callable[[], Any]] = {
     "unknown method": lambda: parse("fedhael"),
@@ -271,7 +283,11 @@ MESSAGES: dict[str, Callable[[], Any]] = {
     "shapes": lambda: fit(spoiled((1, "x", torch.zeros(5, 3)))),
     "empty": lambda: fit(spoiled((0, "x", torch.zeros(0, 4)), (0, "y", torch.zeros(0, dtype=torch.int64)))),
     "groups": lambda: fit(tests={"North": spoiled()[0]}, groups=["North", "South"]),
-    "momentum": lambda: fit(net=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 2))),
+    "state": lambda: fit(net=Counting()),
+    "one sample": lambda: fit(net=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), batch_size=1),
+    "classifier": lambda: fit(
+        net=nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 2, 1), nn.Flatten()), method="fedpac"
+    ),
     "dropout": lambda: fit(net=nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.Linear(3, 2)), engine="stacked"),
     "quorum": lambda: fit(spoiled((0, "x", nan), (1, "x", nan))),
     "diverged": lambda: fit(solver=eq.SGD(1e30)),

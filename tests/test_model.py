@@ -188,7 +188,6 @@ def frozen() -> nn.Module:
             None,
             r"mixes dtypes \(torch.float32, torch.float64\)",
         ),
-        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)), None, "BatchNorm '1' has momentum=None"),
     ],
 )
 def test_networks_that_cannot_be_used(net: nn.Module, head: str | None, message: str) -> None:

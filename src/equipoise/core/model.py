@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -13,7 +12,11 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.alignment import aligned
+from equipoise.core.copies import NetworkError, Place, Watch, copied, unused
+from equipoise.core.observation import Observation
+from equipoise.system.suggestions import some
 
+FEWEST = 1 << 16  # whole numbers that a dtype must hold for a counter of batches
 Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
 
 
@@ -23,17 +26,22 @@ class Model:
     It is long because it holds all that the library knows of a network.
 
     The vector holds the P trainable scalars first, tensor by tensor in the order of ``named_parameters()`` (shared
-    tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics).
+    tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics), then the buffers of whole
+    numbers that training changes, such as counters. A whole number n stands in it as n times :attr:`unit`, which is exact and so
+    small that it weighs nothing in the length of an update; a mean of several is rounded where the network is run.
 
     Parameters
     ----------
     net : the network; it is copied, never changed. Its output are logits [B, C].
     head : name of the classifier, whose input are the features; by default the ``nn.Linear`` registered last.
     random : whether training draws random numbers outside the network, as a transform may; random layers are detected.
+    observed : what the network does in a step; without it, nothing but its floating buffers is taken to change.
 
     Attributes
     ----------
     initial : the network's own values [G].
+    whole : names of the buffers of whole numbers, the last in the vector.
+    unit : what the number 1 of such a buffer is in the vector, a power of two: 2^-24 in float32, 2^-53 in float64.
     layout : sizes of the trainable tensors; ``names`` and ``shapes`` go with them.
     n_params : P.
     layer : [G], for each coordinate the number of its tensor.
@@ -41,31 +49,38 @@ class Model:
     head : [G], true on the classifier.
     random : whether the network, or the transform of its inputs, draws random numbers in training (dropout).
     batch_norm : whether it normalises over the batch in training; BatchNorm whose parameters are frozen does not.
+    mixes : whether a sample in training has an influence on what others of its batch give, as with BatchNorm.
     channels_last : whether images have their channels innermost in memory; see :meth:`try_channels_last`.
     bf16 : whether matrix products and convolutions round their inputs to bfloat16 (autocast); parameters, gradients and
         the loss keep their dtype.
 
     Raises
     ------
-    ValueError : no trainable parameter, an unknown ``head``, mixed dtypes, or BatchNorm with ``momentum=None``.
+    NetworkError : no trainable parameter, an unknown ``head``, mixed dtypes, whole numbers that the vector cannot hold exactly, or
+        a network that cannot be copied.
     """
 
-    def __init__(self, net: nn.Module, head: str | None = None, random: bool = False) -> None:
-        self.net = copy.deepcopy(net)
+    def __init__(
+        self, net: nn.Module, head: str | None = None, random: bool = False, observed: Observation | None = None
+    ) -> None:
+        self.net, self.observed = copied(net), observed or Observation()
         parameters = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
         if not parameters:
-            raise ValueError("The network has no trainable parameter (requires_grad=True): there is nothing to train.")
+            raise NetworkError(
+                "The network has no trainable parameter (requires_grad=True): there is nothing to train."
+            )
         buffers = {n: b for n, b in self.net.named_buffers() if b.is_floating_point()}
         dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
         if len(dtypes) > 1:
-            raise ValueError(
+            raise NetworkError(
                 f"The network mixes dtypes ({', '.join(sorted(map(str, dtypes)))}); convert it to one, for example net.float()."
             )
-        for name, module in self.net.named_modules():
-            if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
-                raise ValueError(
-                    f"BatchNorm {name!r} has momentum=None, which counts batches; give it a momentum, for example 0.1."
-                )
+        dtype = next(iter(dtypes))
+        self.unit = torch.finfo(dtype).eps / 2
+        self.whole = self.observed.whole
+        counts = {n: self.net.get_buffer(n) for n in self.whole}
+        self._check_whole(counts, dtype)
+        buffers |= counts
         self.names = tuple(parameters)
         self.buffer_names = tuple(buffers)
         self.shapes = tuple(p.shape for p in parameters.values())
@@ -74,22 +89,26 @@ class Model:
         self.buffer_layout = tuple(b.numel() for b in buffers.values())
         self.n_params = sum(self.layout)
         tensors = [*parameters.values(), *buffers.values()]
-        self.initial = torch.cat([t.detach().reshape(-1) for t in tensors]).clone()
+        self.counts = tuple((n, b.dtype, b.numel()) for n, b in counts.items())
+        self.n_whole = sum(n for *_, n in self.counts)
+        values = [t.detach().reshape(-1) if t.is_floating_point() else self.written(t, dtype) for t in tensors]
+        self.initial = torch.cat(values).clone()
         self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
         linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
         if head is not None and head not in dict(self.net.named_modules()):
-            raise ValueError(
+            raise NetworkError(
                 f"The network has no module {head!r} to take features from. It has: {', '.join(linear) or 'no nn.Linear'}."
             )
-        self.head_name = head if head is not None else (linear[-1] if linear else None)
+        self.head_name = head if head is not None or observed is not None else (linear[-1] if linear else None)
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
-        self.head = self._within([] if self.head_name is None else [self.head_name])
+        self.head = self._mark([self.head_name is not None and inner(n, self.head_name) for n in self.tensors])
         modules = list(self.net.modules())
         norms = [(n, m) for n, m in self.net.named_modules() if isinstance(m, _BatchNorm)]
         own = {n: [*m.parameters()] for n, m in norms}
         self.frozen_norms = tuple(n for n, ps in own.items() if ps and not any(p.requires_grad for p in ps))
         self.random = random or any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
         self.batch_norm = len(norms) > len(self.frozen_norms)
+        self.mixes = self.batch_norm or self.observed.mixes
         self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.channels_last = False
         self.bf16 = False
@@ -106,14 +125,61 @@ class Model:
 
     def named(self, word: str) -> Tensor:
         """Mark the coordinates [G] of the tensors with ``word`` in their name."""
-        return self._mark([word in name for name in (*self.names, *self.buffer_names)])
+        return self._mark([word in name for name in self.tensors])
 
     def _within(self, modules: list[str]) -> Tensor:
-        return self._mark([name.rpartition(".")[0] in modules for name in (*self.names, *self.buffer_names)])
+        return self._mark([name.rpartition(".")[0] in modules for name in self.tensors])
 
     def _mark(self, tensors: list[bool]) -> Tensor:
         sizes = torch.tensor([*self.layout, *self.buffer_layout])
         return torch.tensor(tensors).repeat_interleave(sizes).to(self.initial.device)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors in the vector, in its order."""
+        return (*self.names, *self.buffer_names)
+
+    def _check_whole(self, counts: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+        """Require whole numbers that the vector holds exactly."""
+        most, kind = round(1 / self.unit), str(dtype).removeprefix("torch.")
+        if counts and most < FEWEST:
+            raise NetworkError(
+                f"The network is of {kind}, which holds whole numbers up to {most} only, and {some([*counts])} changes in training. "
+                "Use net.float()."
+            )
+        if large := [n for n, b in counts.items() if b.numel() and int(b.long().abs().max()) >= most]:
+            raise NetworkError(
+                f"{some(large)} of the network holds whole numbers of {most} or more, which {kind} cannot hold exactly, and changes in "
+                "training. Let it begin lower, or use net.double()."
+            )
+
+    def written(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+        """Whole numbers, or true and false, as they stand in the vector [n]."""
+        return numbers.detach().reshape(-1).to(dtype) * self.unit
+
+    def read(self, part: Tensor, dtype: torch.dtype) -> Tensor:
+        """The whole numbers nearest to what stands in a part of a vector, within the range of a dtype."""
+        numbers = (part / self.unit).round()
+        if dtype == torch.bool:
+            return numbers > 0
+        most, of = 1 / self.unit, torch.iinfo(dtype)
+        return numbers.clamp(max(of.min, -most), min(of.max, most)).to(dtype)
+
+    def check(self, trained: Tensor) -> None:
+        """Require that whole numbers in models [..., G] are still exact.
+
+        Raises
+        ------
+        NetworkError : naming the buffer.
+        """
+        if not self.whole or not bool((trained[..., -self.n_whole :].abs() >= 1).any()):
+            return
+        parts = trained[..., -self.n_whole :].split([n for *_, n in self.counts], -1)
+        large = [name for (name, *_), part in zip(self.counts, parts, strict=True) if bool((part.abs() >= 1).any())]
+        raise NetworkError(
+            f"{some(large)} of the network has come to {round(1 / self.unit)} or more, beyond which "
+            f"{str(trained.dtype).removeprefix('torch.')} does not hold whole numbers exactly. Use net.double()."
+        )
 
     @property
     def size(self) -> int:
@@ -159,12 +225,12 @@ class Model:
             self.channels_last = False
 
     def parts(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """Cut ``theta`` [..., P] and ``buffers`` [..., G - P] into named tensors [..., *shape]."""
+        """Cut ``theta`` [..., P] and ``buffers`` [..., G - P] into named tensors [..., *shape], of their own dtypes."""
         lead = theta.shape[:-1]
         cut = [*theta.split(self.layout, -1), *(buffers.split(self.buffer_layout, -1) if self.buffer_names else ())]
         shapes = (*self.shapes, *self.buffer_shapes)
-        names = (*self.names, *self.buffer_names)
-        return {n: part.view(*lead, *shape) for n, part, shape in zip(names, cut, shapes, strict=True)}
+        parts = {n: part.view((*lead, *shape)) for n, part, shape in zip(self.tensors, cut, shapes, strict=True)}
+        return parts | {name: self.read(parts[name], dtype) for name, dtype, _ in self.counts}
 
     def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
         """The network's state dictionary at a whole vector [G]; tensors that are not in it have their initial value."""
@@ -181,9 +247,14 @@ class Model:
 
     def network(self, vector: Tensor) -> nn.Module:
         """A copy of the network at a whole vector [G], in eval mode."""
-        net = copy.deepcopy(self.net)
+        net = copied(self.net)
         net.load_state_dict(self.state_dict(vector))
         return net.to(vector.device).eval()
+
+
+def inner(name: str, module: str) -> bool:
+    """Whether a tensor of a name is in a module or in one inside it."""
+    return name.startswith(f"{module}.")
 
 
 def narrow(module: nn.Module) -> bool:
@@ -200,58 +271,6 @@ def channels_last(x: Tensor) -> Tensor:
     """
     last = x.movedim(1, -1)
     return last.flatten().view(last.shape).movedim(-1, 1)
-
-
-def observe(net: nn.Module, x: Tensor, head: str | None = None) -> tuple[str | None, bool]:
-    """Run ``net`` once on ``x`` [B, ...], B > 1, in training mode: the name of its classifier, and whether it is random.
-
-    The classifier is the linear layer whose output are the logits, else the one called last.
-
-    Raises
-    ------
-    ValueError : what it gives are no logits that can be trained, or ``head`` is never called.
-    """
-    called: dict[str, Tensor] = {}
-    probe, x = copy.deepcopy(net).cpu().train(), x.cpu()  # on the CPU, whose generator shows whether it was used
-    for name, module in probe.named_modules():
-        if isinstance(module, nn.Linear) or name == head:
-            module.register_forward_hook(partial(_keep, called, name))
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        before = torch.random.get_rng_state()
-        logits = probe(x)
-        random = not torch.equal(before, torch.random.get_rng_state())
-    if fault := _misfit(logits, len(x)):
-        raise ValueError(f"The network must give logits, one tensor of shape [batch, classes]; {fault}.")
-    if head is not None and head not in called:
-        raise ValueError(
-            f"The network never calls the layer {head!r}, whose inputs should be the features. "
-            f"It calls: {', '.join(called) or 'no nn.Linear'}."
-        )
-    last = next((name for name, out in called.items() if out is logits), next(reversed(called), None))
-    return (last if head is None else head), random
-
-
-def _misfit(logits: Any, n: int) -> str:
-    """Why the output of a network for ``n`` samples are no logits; empty if they are."""
-    if isinstance(logits, Mapping):
-        return f"it gives a dictionary with {', '.join(map(str, logits))}. Wrap it in a module that returns one entry"
-    if isinstance(logits, (tuple, list)):
-        return f"it gives a {type(logits).__name__} of {len(logits)}. Wrap it in a module that returns one entry"
-    if not isinstance(logits, Tensor):
-        return f"it gives {type(logits).__name__}. Let its forward return the logits"
-    shape = f"for {n} samples it gives {list(logits.shape)}"
-    if logits.dim() != 2 or len(logits) != n:
-        return shape
-    if logits.shape[1] < 2:
-        return f"{shape}. Give it one output per class: two for two classes"
-    if not logits.is_floating_point():
-        return f"it gives {logits.dtype}, which are no real numbers with fractions"
-    return "" if logits.requires_grad else "its output has no gradient. Leave out detach() and no_grad() in its forward"
-
-
-def _keep(kept: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
-    kept.pop(name, None)  # a layer called again is the latest
-    kept[name] = output
 
 
 class Evaluator(Protocol):
@@ -314,7 +333,24 @@ class Bound:
     @torch.no_grad()
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [B, C] and features [B, D] in eval mode, without gradient."""
-        return self.evaluation(theta, buffers, x, train=False)
+        given = self.evaluation(theta, buffers, x, train=False)
+        self.evaluation.settle(buffers, False)
+        return given
+
+    def check(self, trained: Tensor) -> None:
+        """Require that a visit that gave models [..., G] has changed nothing but them.
+
+        Raises
+        ------
+        NetworkError : naming what has changed, and what to do; the next visit begins with a new copy of the network.
+        """
+        views = [self.training, *([self.evaluation] if "evaluation" in vars(self) else [])]
+        changed = [place for view in views for place in view.watch.changed()]
+        if changed:
+            self.training = _View(self.model)
+            vars(self).pop("evaluation", None)
+        refuse(changed)
+        self.model.check(trained)
 
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
@@ -334,6 +370,7 @@ class Bound:
     def _parts(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, train: bool) -> list[Tensor]:
         loss = objective(*self.training(theta, buffers, x, train=train))
         gradients = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
+        self.training.settle(buffers, train)  # not before: backward may read what a buffer was
         # autograd may give an expanded number, which is not contiguous
         return [(g.to_dense() if g.is_sparse else g).reshape(-1).contiguous() for g in gradients]
 
@@ -343,24 +380,50 @@ class _View:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.net = copy.deepcopy(model.net)
+        self.net = copied(model.net)
         model.train(self.net, True)
         self.features = _Features(self.net, model.head_name)
         named = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         self.parameters = [named[n] for n in model.names]
-        self.buffers = [named[n] for n in model.buffer_names]
+        n_floating = len(model.buffer_names) - len(model.whole)
+        self.buffers = [named[n] for n in model.buffer_names[:n_floating]]
+        self.counts = [named[n] for n in model.whole]
+        self.floating = model.size - model.n_params - model.n_whole
+        self.replaced = [
+            (self.net.get_submodule(n.rpartition(".")[0])._buffers, n.rpartition(".")[2], named[n])
+            for n in model.observed.replaced
+        ]
+        self.watch = Watch(self.net, {*model.tensors}, model.observed.caches)
 
     def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
         theta, x = aligned((theta, x))
         if self.parameters[0].data_ptr() != theta.data_ptr():  # else they are views of it already
             for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
                 p.data = part.view(p.shape)
+        floating = buffers[: self.floating] if self.counts else buffers
         if self.buffers and self.buffers[0].data_ptr() != buffers.data_ptr():
-            for b, part in zip(self.buffers, buffers.split(self.model.buffer_layout), strict=True):
+            for b, part in zip(self.buffers, floating.split([b.numel() for b in self.buffers]), strict=True):
                 b.data = part.view(b.shape)
+        if self.counts:
+            for b, part in zip(
+                self.counts, buffers[self.floating :].split([b.numel() for b in self.counts]), strict=True
+            ):
+                b.copy_(self.model.read(part, b.dtype).view(b.shape))
         if self.net.training != train:
             self.model.train(self.net, train)
         return self.model.seen(self.net, channels_last(x) if self.model.channels_last else x, self.features)
+
+    @torch.no_grad()
+    def settle(self, buffers: Tensor, train: bool) -> None:
+        """Take over what a pass left in buffers that it replaced, or that are no views of the vector."""
+        for where, key, own in self.replaced:
+            if (now := where[key]) is not own and now is not None:
+                if train:
+                    own.copy_(now)
+                where[key] = own
+        if train and self.counts:
+            written = torch.cat([self.model.written(b, buffers.dtype) for b in self.counts])
+            buffers[self.floating :].copy_(written)
 
 
 class Stacked:
@@ -368,25 +431,50 @@ class Stacked:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.net = copy.deepcopy(model.net)
+        self.net = copied(model.net)
+        self.watch = Watch(self.net, {*model.tensors}, model.observed.caches)
+        self.unused = unused(self.net)
+        self.late = set[str]()  # what is in no vector and changes all the same
         self.features = _Features(self.net, model.head_name)
         taken = {*model.names, *model.buffer_names}
         every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         self.flat = torch.empty(0)
         self.constants = {n: t.detach() for n, t in every.items() if n not in taken}
 
+    def check(self, trained: Tensor) -> None:
+        """Require that a visit that gave models [m, G] has changed nothing but them, as :meth:`Bound.check` does."""
+        changed = [*self.watch.changed(), *(Place.of(n, "buffer") for n in sorted(self.late))]
+        self.late.clear()
+        if changed:
+            self.net = copied(self.model.net)
+            self.features, self.watch = (
+                _Features(self.net, self.model.head_name),
+                Watch(self.net, {*self.model.tensors}, self.model.observed.caches),
+            )
+        refuse(changed)
+        self.model.check(trained)
+
     def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        def one(parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
-            net = partial(functional_call, self.net, {**parts, **constants})
-            return self.model.seen(net, batch, self.features)
+        replaced = self.model.observed.replaced if self.net.training else ()
+
+        def one(
+            parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Tensor
+        ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+            tensors = {**parts, **constants}  # in which functional_call puts what the network replaces
+            given = self.model.seen(partial(functional_call, self.net, tensors), batch, self.features)
+            return given, {n: tensors[n] for n in replaced}
 
         constants = {n: t.clone() for n, t in self.constants.items()}  # a counter of batches may be increased
         # vmap would update a copy of a strided buffer, and backward may need what a buffer was
-        whole = torch.contiguous_format
-        parts = {n: p.clone(memory_format=whole) if n in self.model.buffer_names else p for n, p in parts.items()}
-        out: tuple[Tensor, Tensor] = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
+        order = torch.contiguous_format
+        parts = {n: p.clone(memory_format=order) if n in self.model.buffer_names else p for n, p in parts.items()}
+        out: tuple[Tensor, Tensor]
+        out, new = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
         if self.net.training and self.model.buffer_names:
-            buffers.copy_(torch.cat([_flat(parts[n]) for n in self.model.buffer_names], -1))
+            flat = {n: _flat(new.get(n, parts[n]).detach()) for n in self.model.buffer_names}
+            flat |= {n: flat[n].to(buffers.dtype) * self.model.unit for n in self.model.whole}
+            buffers.copy_(torch.cat([*flat.values()], -1))
+        self.late |= {n for n, t in constants.items() if t._version and n not in self.unused}
         return out
 
     @torch.no_grad()
@@ -415,6 +503,16 @@ class Stacked:
     def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
         """The gradients [m, P]."""
         return (self.gradient(theta, buffers, x, objective),)
+
+
+def refuse(changed: Sequence[Place]) -> None:
+    """Raise ``NetworkError`` if something changed in a visit that no step before the first round had changed."""
+    if changed:
+        raise NetworkError(
+            f"The network changed, in training or evaluation, what is not part of a client's model: {some([*map(str, changed)])}. "
+            "Make it a buffer, which is averaged as running statistics are: self.register_buffer(...) in __init__.",
+            f"what it keeps: {some([*map(str, changed)])}",
+        )
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -309,6 +309,11 @@ class Rule:
         return frozenset()
 
     @property
+    def uses(self) -> frozenset[str]:
+        """What of the network the rule uses: ``"features"``, that enter its classifier, and the trained ``"classifier"`` itself."""
+        return frozenset()
+
+    @property
     def sees(self) -> Sees:
         """What the server must see of single clients, the least of :data:`SEES` that is enough.
 

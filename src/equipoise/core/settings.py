@@ -213,6 +213,12 @@ class RunSettings:
     clip: float | None = setting(
         number(None, 0, above=True, below=True), "largest norm of a local gradient", "none", example=10.0
     )
+    head: str | None = setting(
+        text(None),
+        "the network's classifier, a module by its name: what enters it are the features",
+        "found by a look at the network",
+        example="classifier",
+    )
     threads: int = setting(
         number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
     )

@@ -18,10 +18,13 @@ class EngineChoice(NamedTuple):
     why: str
 
 
-def choose(model: Model, data: Sequence[object], n_participants: int, threads: int) -> EngineChoice:
+def choose(
+    model: Model, data: Sequence[object], n_participants: int, threads: int, *, stacks: bool = True
+) -> EngineChoice:
     """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``.
 
-    ``threads`` are those that torch uses inside operations. The number of workers must not matter here: ``workers`` and
+    ``stacks``: whether the network can be run for several clients at a time. ``threads`` are those that torch uses inside
+    operations. The number of workers must not matter here: ``workers`` and
     ``sequential`` give the same bits only with one thread.
     """
     if model.random:
@@ -31,7 +34,7 @@ def choose(model: Model, data: Sequence[object], n_participants: int, threads: i
     if not all(isinstance(d, Samples) for d in data):
         return EngineChoice("sequential", "some data is streamed")
     small = model.n_params <= SMALL and not model.convolutional
-    if n_participants >= 4 and small:
+    if n_participants >= 4 and small and stacks:
         return EngineChoice(
             "stacked", f"{n_participants} clients of a dense network with {model.n_params:,} parameters"
         )

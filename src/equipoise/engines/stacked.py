@@ -66,7 +66,7 @@ def check(job: Job) -> None:
 def stacks(job: Job, chunk: int | None = None) -> list[tuple[int, ...]]:
     """Rows of each stack, the small clients first.
 
-    Clients of a stack have similar sizes, or equal ones where BatchNorm forbids padding. Memory and ``chunk`` bound it.
+    Clients of a stack have similar sizes, or equal ones where padding would have an influence, as with BatchNorm. Memory and ``chunk`` bound it.
     """
     memory = MEMORY if job.received.device.type == "cpu" else ON_DEVICE
     limit = max(1, memory // (VECTORS * job.model.size * job.received.element_size()))
@@ -84,7 +84,7 @@ def stacks(job: Job, chunk: int | None = None) -> list[tuple[int, ...]]:
 def _alike(job: Job, small: Samples | Stream, large: Samples | Stream) -> bool:
     if not isinstance(small, Samples) or not isinstance(large, Samples) or small.kind != large.kind:
         return False
-    if small.size == large.size or job.model.batch_norm:
+    if small.size == large.size or job.model.mixes:
         return small.size == large.size
     return -(-large.size // job.settings.batch_size) <= 2 * -(-small.size // job.settings.batch_size)
 
@@ -105,4 +105,5 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         None if job.held is None else job.held[index],
         partial(job.keys, rows),
     )
+    together.check(trained)
     return Answer(rows, trained, reports, states, losses=losses)

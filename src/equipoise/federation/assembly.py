@@ -41,7 +41,12 @@ def assemble(
     engine : the name of the engine.
     groups : the hidden units, ``neurons`` of :class:`equipoise.Federation`.
     away : the clients are not in this process.
+
+    Raises
+    ------
+    ValueError : the network does not suit the method or the batches.
     """
+    known.suit(method, settings)
     model, held_out = known.model, known.server_validation
     if isinstance(settings.engine, str):
         call = ENGINES[engine](workers, settings.chunk)
@@ -94,7 +99,10 @@ def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
     if engine == "auto":
         here = [d for d in (known.first, *known.data) if not isinstance(d, Absent)]
         asked = cohort_size(len(known.data), settings.participation)
-        return choose(known.model, here, asked, torch.get_num_threads())
+        choice = choose(known.model, here, asked, torch.get_num_threads())
+        if choice.engine != "stacked" or known.stacks():
+            return choice
+        return choose(known.model, here, asked, torch.get_num_threads(), stacks=False)
     if engine not in ENGINES:
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
     return EngineChoice(engine, "asked for")

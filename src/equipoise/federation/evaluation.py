@@ -197,9 +197,11 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
         for rows in torch.arange(d.size, device=vector.device).split(w)
     ]
     n = 1 if random or vector.device.type != "cpu" else min(trial.workers, len(blocks))
+    used = [trial.bound]
 
     def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
         bound = trial.bound if n == 1 else Bound(trial.model)
+        used.append(bound)
 
         def logits(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
             x, y = block[0].batch(block[1], None)
@@ -209,6 +211,8 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
 
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
         results = iter(run_in_order(blocks, make, n))
+    for bound in used:
+        bound.check(vector)
     parts = [list(islice(results, -(-d.size // w))) for d, w in zip(sets, width, strict=True)]
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,11 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils.data import ConcatDataset, Dataset
 
-from equipoise.core.draws import cohort_size, generator_states
-from equipoise.core.model import Bound, Model, observe
+from equipoise.core.copies import NetworkError, copied
+from equipoise.core.draws import cohort_size, generator_states, seeded
+from equipoise.core.model import Bound, Model, Stacked
+from equipoise.core.observation import observe
 from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
@@ -24,6 +26,7 @@ from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import memory as freed
 from equipoise.system import text
 from equipoise.system.ranges import check_whole
+from equipoise.system.suggestions import some
 
 Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 
@@ -70,6 +73,70 @@ class Frame:
                 "Give server_validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
             )
 
+    def suit(self, method: Method, settings: Settings) -> None:
+        """Require a network from which a method gets what it uses, and batches on which the network can be trained.
+
+        Raises
+        ------
+        NetworkError : no classifier, or a frozen one, for rules that use it; batches of one sample that the network does not take.
+        """
+        model, fault = self.model, ""
+        if method.uses and model.head_name is None:
+            fault = f"{method} uses the features that enter the classifier, and the network {_headless(model)}"
+        elif "classifier" in method.uses and not model.head[: model.n_params].any():
+            fault = (
+                f"{method} trains the classifier, and {model.head_name!r} is frozen (requires_grad=False). "
+                "Let it be trained, or name another layer: head='NAME'."
+            )
+        if fault:
+            raise NetworkError(fault, fault)
+        alone = single(model, settings, [d.size for d in self.data])
+        if any(alone):
+            self._take_one([name for name, one in zip(self.names, alone, strict=True) if one], settings)
+
+    def stacks(self) -> bool:
+        """Whether the network can be run for several clients at a time: not where its code reads a number of a tensor, for instance."""
+        initial, P = self.model.initial.expand(2, -1), self.model.n_params
+        x, _ = self.first.batch(torch.zeros(2, dtype=torch.int64, device=initial.device), None)
+        try:
+            Stacked(self.model).gradient(
+                initial[:, :P], initial[:, P:].clone(), x.expand(2, *x.shape), lambda logits, _: logits.sum((-1, -2))
+            )
+        except Exception:  # whatever vmap, or the network in it, raises
+            return False
+        return True
+
+    def _take_one(self, who: Sequence[str], settings: Settings) -> None:
+        """Require that the network trains on a batch of one sample, as it would for some clients."""
+        model, P = self.model, self.model.n_params
+        x, _ = self.first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
+        try:
+            with seeded(0):
+                parts = model.initial[:P].clone(), model.initial[P:].clone()
+                self.bound.gradient(*parts, x, lambda logits, _: logits.sum(1).mean())
+        except Exception as error:  # whatever the network raises
+            norms = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm)]
+            which = f"BatchNorm {some(norms, 3)}" if model.batch_norm else "the network"
+            many = len(who) > 1
+            if settings.batch_size == 1 and model.batch_norm:
+                fault = (
+                    f"batch_size=1: {which} cannot be trained on batches of one sample, whose statistics mean nothing. "
+                    "Take batch_size=2 or more"
+                )
+            elif model.batch_norm:
+                fault = (
+                    f"{some(who)} {'have' if many else 'has'} one sample{' each' * many}, on which {which} cannot be trained, as the statistics "
+                    f"of one sample mean nothing. Leave {'them' if many else 'it'} out, give {'them' if many else 'it'} more samples"
+                )
+            else:
+                fault = f"{some(who)} {'have' if many else 'has'} a batch of one sample, on which the network cannot be trained"
+            if model.batch_norm:
+                fault += ", or replace BatchNorm by GroupNorm."
+                raise NetworkError(fault, fault) from error
+            raise NetworkError(
+                f"{fault} ({type(error).__name__}: {error}). Let it take one: squeeze() drops its axis, for instance."
+            ) from error
+
     def pooled(self, settings: Settings) -> tuple[Frame, Settings]:
         """The same with one client that has the samples of all, and settings that let it train as much as they do in a round.
 
@@ -98,6 +165,21 @@ class Frame:
         """The network's hidden units, checked on a few samples of a client."""
         x, _ = self.first.batch(torch.arange(16, device=self.first.sizes.device) % self.first.size, None)
         return find(self.model, x, groups)
+
+
+def _headless(model: Model) -> str:
+    """That a network has no classifier, and how to name one."""
+    others = model.observed.candidates
+    if not others:
+        return "has none that could be found. Put the layer that makes logits of features into a module of its own, and name it: head='NAME'."
+    more = f" (or {', '.join(map(repr, others[1:]))})" if len(others) > 1 else ""
+    return f"has no nn.Linear that makes its logits. Name the layer that does: head={others[0]!r}{more}."
+
+
+def single(model: Model, settings: Settings, sizes: Sequence[int]) -> list[bool]:
+    """Which clients of some sizes train on a batch of one sample; BatchNorm leaves out the last where there are others."""
+    width = settings.batch_size
+    return [n == 1 or width == 1 or (n % width == 1 and not model.batch_norm) for n in sizes]
 
 
 def frame(
@@ -132,7 +214,7 @@ def frame(
         )
     if memory is not None:
         check_whole("memory", memory, 0, meaning=" bytes")
-    net = copy.deepcopy(net).to(where)
+    net = copied(net).to(where)
     embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
     dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
     dtype = torch.int64 if embeds else dtype
@@ -172,7 +254,7 @@ def frame(
         frozen = {n for n, rate in named_rates if rate == 0}
         for n, parameter in net.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and n not in frozen)
-        model = Model(net, model.head_name, model.random)
+        model = Model(net, model.head_name, model.random, model.observed)
     model.bf16 = settings.precision == "bf16"
     given = server_validation
     held_out = None if given is None else loaded(read(given, "server_validation", dtype, where, transform))
@@ -198,8 +280,8 @@ def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream
     x = _batch(data, who)
     drawn = isinstance(data, Samples) and generator_states() != before  # by the transform
     with taking(x.shape[1:], f"the data of {who}"):
-        classifier, random = observe(net, x, head)
-    return Model(net, classifier, random or drawn)
+        observed = observe(net, x, head)
+    return Model(net, observed.head, observed.random or drawn, observed)
 
 
 @contextmanager
@@ -212,7 +294,18 @@ def taking(data: Samples | Stream | torch.Size, whose: str) -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
+    except NetworkError:
+        raise
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        NotImplementedError,
+        AssertionError,
+    ) as error:
         known = data if isinstance(data, torch.Size) else None if data.known is None else data.known[0]
         shape = "" if known is None else f" of shape {[1, *known]}"
         raise ValueError(

@@ -122,6 +122,11 @@ class Method:
         return torch.stack(kept).any(0).to(model.initial.device) if kept else None
 
     @property
+    def uses(self) -> frozenset[str]:
+        """What of the network its rules use."""
+        return frozenset().union(*(rule.uses for rule in self.rules))
+
+    @property
     def needs(self) -> frozenset[str]:
         """What the federation must have, by any of the rules."""
         return frozenset().union(*(rule.needs for rule in self.rules))

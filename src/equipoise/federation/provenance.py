@@ -24,7 +24,7 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
     local = f"{s.epochs} local epochs" if s.steps is None else f"{s.steps} local steps"
     dtype = str(model.initial.dtype).removeprefix("torch.")
     features = (
-        f"features enter {model.head_name!r}" if model.head_name else "no linear layer, so the logits are its features"
+        f"features enter {model.head_name!r}" if model.head_name else "no classifier, so the logits are its features"
     )
     method = own_code.short(str(trial.method))
     lines = [
@@ -33,6 +33,9 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
         f"engine {choice.engine}: {choice.why}",
         f"BatchNorm: {_batch_norm(trial)}",
     ]
+    if model.whole:
+        how = "kept by each client" if _kept(trial) else "averaged by client weight and rounded"
+        lines.append(f"whole numbers of the network: {some(model.whole)}, {how}")
     if trial.presence is not None:
         lines.append(
             f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s, COMING).items())}"
@@ -52,12 +55,18 @@ def _batch_norm(trial: Trial) -> str:
     model = trial.model
     if not model.batch_norm:
         return "none in this network"
-    if trial.private is not None and bool(trial.private[model.n_params :].all()):
+    if _kept(trial):
         how = "kept by each client; the global model is tested with their mean"
     else:
         masked = any(rule.mask_buffers for rule in trial.method.rules)
         how = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
-    return f"{model.size - model.n_params:,} running statistics, {how}; a last batch of one sample is left out"
+    n = model.size - model.n_params - model.n_whole
+    return f"{n:,} running statistics, {how}; a last batch of one sample is left out"
+
+
+def _kept(trial: Trial) -> bool:
+    """Whether all buffers stay with each client."""
+    return trial.private is not None and bool(trial.private[trial.model.n_params :].all())
 
 
 def machines(known: Sequence[dict[str, Any]], trial: Trial, t: int) -> list[dict[str, Any]]:

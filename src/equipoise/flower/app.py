@@ -34,6 +34,7 @@ from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
 from equipoise.federation.history import LEAST, History
+from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.flower.codec import CodecError, Parcel
@@ -365,6 +366,8 @@ def in_process(
     given, sets = list(clients), dict(tests or {})
     known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
     made, optimiser = Method.of(method), solver or SGD()
+    if given:  # here, where an error may say everything: sites send what is harmless only
+        frame(net, given[:1], settings, known[:1], lr=optimiser.lr, tests={}, transform=transform, head=head)
     server = Task(
         net,
         None,

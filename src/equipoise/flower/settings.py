@@ -12,7 +12,14 @@ from equipoise.system import own_code
 from equipoise.system.logs import FORMS
 from equipoise.system.ranges import Range, choice, misfit, number, text
 
-OF_SITES = ("engine", "chunk", "device", "track", "measures")  # settings of which each site has its own, or none
+OF_SITES = (
+    "engine",
+    "chunk",
+    "device",
+    "track",
+    "measures",
+    "head",
+)  # settings of which each site has its own, or none
 ON_SERVER = (
     "sites",
     "min_sites",

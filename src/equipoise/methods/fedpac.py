@@ -47,6 +47,7 @@ class FedPAC(Rule):
     other rules add act on the features only.
     """
 
+    uses = frozenset({"features", "classifier"})
     owns = frozenset({"start"})
     reports = "its class means and variances"
     lam: float = number(1.0, low=0)

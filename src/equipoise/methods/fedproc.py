@@ -39,6 +39,7 @@ class FedProc(Rule):
     training in evaluation mode, not collected while weights change. A class that no client holds keeps its last prototype.
     """
 
+    uses = frozenset({"features"})
     sees = "sum"
     reports = "its class prototypes"
     temperature: float = number(1.0, low=0, above=True)

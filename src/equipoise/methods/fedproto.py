@@ -66,6 +66,7 @@ class FedProto(Rule):
     code (Eq. 6 as printed divides by the number of holders twice).
     """
 
+    uses = frozenset({"features"})
     sees = "sum"
     reports = "its class prototypes"
     lam: float = number(1.0, low=0)

@@ -45,6 +45,7 @@ class Moon(Rule):
     reference models are in evaluation mode.
     """
 
+    uses = frozenset({"features"})
     reports = ""
     mu: float = number(1.0, low=0)
     temperature: float = number(0.5, low=0, above=True)

@@ -281,6 +281,7 @@ def federation(
         "groups": data.client_groups,
         "measures": (*data.measures, *several(config.measures or ())),
         "server_validation": data.server_validation,
+        "head": config.head,
         "collaborative": data.collaborative,
         "workers": workers or cores(),
         "classes": data.classes or None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.core.copies import copied
 from equipoise.core.model import Model, narrow
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -164,7 +164,7 @@ class Neurons:
                 tensor = tensor[_run(places[row[0]], row[1]).to(tensor.device)]
             return tensor if column is None else tensor[:, _run(places[column[0]], column[1]).to(tensor.device)]
 
-        net = copy.deepcopy(self.model.net)
+        net = copied(self.model.net)
         for name, module in net.named_modules():
             original = modules[name]
             for attribute, tensor in (
@@ -181,7 +181,7 @@ class Neurons:
                 _resize(module, attribute, small, row is not None, column is not None)
         every = torch.arange(self.model.size, device=units.device)
         index = [cut(every[a:b].view(shape), row, column).flatten() for a, b, shape, row, column in self._plan]
-        model = Model(net, self.model.head_name, self.model.random)
+        model = Model(net, self.model.head_name, self.model.random, self.model.observed)
         model.channels_last = self.model.channels_last and not any(map(narrow, net.modules()))
         model.bf16 = self.model.bf16
         return model, torch.cat(index)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import wire
+from equipoise.core.copies import NetworkError
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
@@ -402,7 +403,12 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 
 def harmless(error: Exception) -> str:
-    """The part of an error that may be sent: its kind, if from Python or PyTorch; its text may hold data or paths."""
+    """The part of an error that may be sent: its kind, if from Python or PyTorch; its text may hold data or paths.
+
+    Of a network that cannot be trained, where in it: the server's has the same names.
+    """
+    if isinstance(error, NetworkError):
+        return f"NetworkError{': ' * bool(error.harmless)}{error.harmless}"
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
 
 

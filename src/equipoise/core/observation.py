@@ -1,0 +1,378 @@
+"""What a network does in a step: seen once, before the first round, on copies of it and a few samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.core.copies import NetworkError, Place, copied, differences, of_classes, same, unused
+from equipoise.core.draws import generator_states, seeded
+from equipoise.system.suggestions import some
+
+TRIED = 5  # layers that are tried as the classifier, from the last
+Caches = frozenset[tuple[str, str]]  # module and attribute
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a network does in a step.
+
+    ``head`` is its classifier, None if there is none, and ``candidates`` what could be named as one. ``random``: it draws
+    random numbers. ``whole`` are the buffers of whole numbers (or of true and false) that training changes, ``replaced`` the
+    buffers in whose place it puts other tensors. ``caches`` are attributes that a step overwrites before it reads them.
+    ``mixes``: what it gives for a sample in training, or keeps, depends on the others of the batch.
+    """
+
+    head: str | None = None
+    candidates: tuple[str, ...] = ()
+    random: bool = False
+    whole: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    caches: Caches = frozenset()
+    mixes: bool = False
+
+
+class Fault(NamedTuple):
+    """What a network may not change as it runs: where, what is done to it, and what to do."""
+
+    place: Place
+    how: str
+    todo: str
+
+
+def observe(net: nn.Module, x: Tensor, head: str | None = None) -> Observation:
+    """Run copies of ``net`` on inputs ``x`` [B, ...], B > 1, and on others made of them, in training and in evaluation.
+
+    The classifier is ``head``, by default the linear layer whose output are the logits, else the one called last.
+
+    Raises
+    ------
+    NetworkError : what it gives are no logits that can be trained; it remembers what no client's model holds; ``head`` is not
+        its classifier.
+    """
+    x = x.cpu()  # on the CPU, whose generators show whether they were used
+    other = x if x.dtype == torch.bool else x / 2 if x.is_floating_point() else x // 2  # also where numbers are indices
+    training = _seen(net, x, other, True)
+    evaluation = _seen(net, x, other, False)
+    return Observation(
+        *_classifier(net, x, other, head, training.calls, training.logits),
+        random=training.random or evaluation.random,
+        whole=training.whole,
+        replaced=(*training.replaced, *(n for n in evaluation.replaced if n not in training.replaced)),
+        caches=training.caches | evaluation.caches,
+        mixes=_mixes(net, x, other, training),
+    )
+
+
+class _Seen(NamedTuple):
+    logits: Tensor
+    calls: dict[str, Any]
+    buffers: dict[str, Tensor]
+    random: bool
+    whole: tuple[str, ...]
+    replaced: tuple[str, ...]
+    caches: Caches
+
+
+def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
+    """What a copy of a network gives, and what changes in it by that."""
+    heard: dict[str, Any] = {}
+    copy, shared = _copy(net, train, heard), of_classes(net)
+    buffers, idle = dict(copy.named_buffers()), unused(net)
+    memory = {n: (p, p.data_ptr()) for n, p in copy.named_parameters()}
+    logits, random = _step(copy, x, train)
+    if misfit := _misfit(logits, len(x), train):
+        raise NetworkError(f"The network must give logits, one tensor of shape [batch, classes]; {misfit}.")
+    calls = dict(heard)
+    if train:
+        logits.sum().backward()  # a hook may change something, too
+    faults, attributes, whole = list[Fault](), list[Place](), list[str]()
+    for place in differences(net, copy):
+        if place.kind == "attribute":
+            attributes.append(place)
+        elif place.kind != "buffer":
+            faults.append(Fault(place, *_MADE[place.kind]))
+        elif fault := _of_buffer(net, copy, place, train):
+            faults.append(fault)
+        elif place.path not in idle and not buffers[place.path].is_floating_point():
+            whole.append(place.path)
+    now = dict(copy.named_parameters())
+    moved = [n for n, (p, where) in memory.items() if now.get(n) is not p or p.data_ptr() != where]
+    named = {fault.place.path for fault in faults}
+    faults += [Fault(Place.of(n, "parameter"), *_MADE["parameter"]) for n in moved if n not in named]
+    faults += [
+        Fault(Place("", n, "class attribute"), *_MADE["class"])
+        for n, v in of_classes(net).items()
+        if n in shared and not same(shared[n], v)
+    ]
+    names = [n for n, b in copy.named_buffers() if b.is_floating_point()]
+    after = {n: copy.get_buffer(n).detach().clone() for n in names}
+    there = dict(copy.named_modules())
+    replaced = tuple(
+        n for n, b in buffers.items() if there[n.rpartition(".")[0]]._buffers.get(n.rpartition(".")[2]) is not b
+    )
+    if not faults:
+        faults = _remembered(net, copy, x, other, logits, attributes, train)
+    if faults:
+        raise NetworkError(
+            _refusal(net, x, faults, train), f"what it keeps: {some([str(fault.place) for fault in faults])}"
+        )
+    return _Seen(
+        logits, calls, after, random, tuple(whole), replaced, frozenset((p.module, p.name) for p in attributes)
+    )
+
+
+def _mixes(net: nn.Module, x: Tensor, other: Tensor, seen: _Seen) -> bool:
+    """Whether a sample of ``x`` beside one of ``other`` gives, or leaves in buffers, something else than it did in training."""
+    copy = _copy(net, True)
+    logits, _ = _step(copy, torch.cat([x[:1], other[:1]]), True)
+    after = {n: copy.get_buffer(n).detach() for n in seen.buffers}
+    return not same(logits[0], seen.logits[0]) or not same(after, seen.buffers)
+
+
+def _copy(net: nn.Module, train: bool, calls: dict[str, Any] | None = None) -> nn.Module:
+    """A copy on the CPU, which notes in ``calls`` what its trainable modules give."""
+    copy = copied(net).cpu().train(train)
+    for name, module in copy.named_modules():
+        if isinstance(module, nn.GroupNorm | nn.LayerNorm):
+            module.register_forward_pre_hook(partial(_refuse_single, name))
+        if calls is not None and name and any(True for _ in module.parameters()):
+            module.register_forward_hook(partial(_keep, calls, name))
+    return copy
+
+
+def _step(net: nn.Module, x: Tensor, train: bool) -> tuple[Any, bool]:
+    """What a network gives, its random numbers drawn from one seed, and whether it draws any."""
+    with seeded(0), torch.set_grad_enabled(train):
+        before = generator_states()
+        return net(x), generator_states() != before
+
+
+def _keep(calls: dict[str, Any], name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    calls.pop(name, None)  # a layer called again is the latest
+    calls[name] = output
+
+
+# what changes, and may not
+_MADE = {  # by the kind of a place: what is done to it, and what to do
+    "module": ("made or left out in forward", "Make modules in __init__."),
+    "parameter": (
+        "changed or made in forward",
+        "Make parameters in __init__, and leave them to the optimiser: compute with a changed copy of one, or use torch.nn.utils.parametrizations.",
+    ),
+    "class": (
+        "changed in forward, and shared by all clients",
+        "Make it a buffer of the network: self.register_buffer(...) in __init__.",
+    ),
+}
+
+
+def _of_buffer(net: nn.Module, copy: nn.Module, place: Place, train: bool) -> Fault | None:
+    """Why a changed buffer cannot be part of a client's model; None if it can."""
+    before, after = (n.get_submodule(place.module)._buffers.get(place.name) for n in (net, copy))
+    if before is None or after is None or before.shape != after.shape or before.dtype != after.dtype:
+        shape = "none" if after is None else f"{str(after.dtype).removeprefix('torch.')} {list(after.shape)}"
+        old = "none" if before is None else f"{str(before.dtype).removeprefix('torch.')} {list(before.shape)}"
+        return Fault(
+            place,
+            f"{old} before a step and {shape} after it",
+            "Register a buffer in __init__, with the shape and dtype that it keeps.",
+        )
+    if not train:
+        return Fault(place, "changed in evaluation, which must change nothing", "Change it only if self.training.")
+    if place.name in net.get_submodule(place.module)._non_persistent_buffers_set:
+        return Fault(place, "changed in training, and not in the state dictionary", "Leave out persistent=False.")
+    return None
+
+
+def _remembered(
+    net: nn.Module, copy: nn.Module, x: Tensor, other: Tensor, logits: Tensor, attributes: list[Place], train: bool
+) -> list[Fault]:
+    """What a step reads that an earlier one left, in ``attributes`` or elsewhere: whether a step depends on those before it."""
+    for name, module in net.named_modules():  # the model as it was
+        there = copy.get_submodule(name)
+        for key, buffer in module._buffers.items():
+            if buffer is not None:
+                there._buffers[key] = buffer.detach().cpu().clone()
+    if not attributes and not train:
+        return []
+    if not attributes:
+        again, _ = _step(copy, x, train)
+        if same(again, logits):
+            return []
+        place = Place("", type(net).__name__, "network")
+        how = "gives something else for the same input, parameters, buffers and random numbers: it remembers outside of its modules, in a global variable for instance"
+        return [Fault(place, how, "Register what it remembers as a buffer: self.register_buffer(...) in __init__.")]
+    fresh = _copy(net, train)
+    late = f"changed in {'training' if train else 'evaluation'}"
+    expected, _ = _step(fresh, other, train)
+    try:
+        given, _ = _step(copy, other, train)
+        if train:
+            given.sum().backward()
+            expected.sum().backward()
+    except Exception as error:  # such as a graph that an earlier step left
+        how = f"{late}, so that a second step fails with {type(error).__name__}"
+        return [Fault(place, how, _register(net, copy, place)) for place in attributes]
+    differing = set(differences(fresh, copy)).intersection(attributes)
+    if not differing and not same(given, expected):
+        differing = set(attributes)
+    return [Fault(place, late, _register(net, copy, place)) for place in attributes if place in differing]
+
+
+def _register(net: nn.Module, copy: nn.Module, place: Place) -> str:
+    """How an attribute becomes part of the model."""
+    first, now = (getattr(n.get_submodule(place.module), place.name, None) for n in (net, copy))
+    if isinstance(first, bool | int | float):
+        zero = type(first) is int and first == 0
+        made = "torch.zeros((), dtype=torch.long)" if zero else f"torch.tensor({first!r})"
+    elif isinstance(now, Tensor):
+        kind = "" if now.dtype == torch.get_default_dtype() else f", dtype={now.dtype}"
+        made = f"torch.zeros({tuple(now.shape)}{kind})"
+    else:
+        return "Keep it outside of the network, or as tensors of a fixed shape: self.register_buffer(...) in __init__."
+    return f"In its place register a buffer, which is averaged as running statistics are: self.register_buffer({place.name!r}, {made})."
+
+
+def _refusal(net: nn.Module, x: Tensor, faults: list[Fault], train: bool) -> str:
+    """One message about all that a network may not change."""
+    named = [f"{fault.place} ({fault.how})" for fault in faults]
+    todo = list(dict.fromkeys(fault.todo for fault in faults))[:3]
+    if train and _settles(net, x, {fault.place for fault in faults}):
+        todo = ["It changes in the first step only: call the network once before, net.train()(x), and give it then."]
+    return f"The network keeps what is not part of a client's model: {some(named)}. {' '.join(todo)}"
+
+
+def _settles(net: nn.Module, x: Tensor, places: Iterable[Place]) -> bool:
+    """Whether places stay as they are after the first step of a network."""
+    try:
+        later = _copy(net, True)
+        _step(later, x, True)
+        with torch.no_grad():
+            for p in later.parameters():  # as training moves them
+                p.mul_(1.01)
+        first = copied(later)
+        for _ in range(2):
+            _step(later, x, True)
+        return not {*places}.intersection(differences(first, later))
+    except Exception:  # whatever the network raises
+        return False
+
+
+def _refuse_single(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Refuse a normalisation of single values, which gives its shift whatever they are."""
+    x = inputs[0] if inputs else None
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        return
+    if isinstance(module, nn.GroupNorm):
+        n, kind, todo = (
+            x[0].numel() // module.num_groups,
+            f"GroupNorm of {module.num_groups} groups",
+            "Take fewer groups",
+        )
+    else:
+        shape = torch.Size(module.normalized_shape)  # type: ignore[arg-type]
+        n, kind, todo = shape.numel(), f"LayerNorm over {list(shape)}", "Normalise over the features"
+    if n == 1:
+        raise NetworkError(
+            f"{name!r}, a {kind}, normalises single values (its input has the shape {[*x.shape]}), and what it gives says nothing "
+            f"of its input. {todo}, or leave it out."
+        )
+
+
+# the output and the classifier
+def _misfit(logits: Any, n: int, train: bool) -> str:
+    """Why the output of a network for ``n`` samples are no logits; empty if they are."""
+    if isinstance(logits, Mapping):
+        return f"it gives a dictionary with {', '.join(map(str, logits))}. Wrap it in a module that returns one entry"
+    if isinstance(logits, (tuple, list)):
+        return f"it gives a {type(logits).__name__} of {len(logits)}. Wrap it in a module that returns one entry"
+    if not isinstance(logits, Tensor):
+        return f"it gives {type(logits).__name__}. Let its forward return the logits"
+    shape = f"for {n} samples it gives {list(logits.shape)}"
+    if logits.dim() != 2 or len(logits) != n:
+        return shape
+    if logits.shape[1] < 2:
+        return f"{shape}. Give it one output per class: two for two classes"
+    if not logits.is_floating_point():
+        return f"it gives {logits.dtype}, which are no real numbers with fractions"
+    if not train or logits.requires_grad:
+        return ""
+    return "its output has no gradient. Leave out detach() and no_grad() in its forward"
+
+
+def _classifier(
+    net: nn.Module, x: Tensor, other: Tensor, head: str | None, calls: dict[str, Any], logits: Tensor
+) -> tuple[str | None, tuple[str, ...]]:
+    """The name of the classifier, None if there is none, and what could be named as one."""
+    trained = [n for n in reversed(calls) if any(p.requires_grad for p in net.get_submodule(n).parameters())]
+    if head is not None:
+        if head not in calls:
+            raise NetworkError(
+                f"The network never calls the layer {head!r}, whose inputs should be the features. "
+                f"It calls: {some([*reversed(trained)]) or 'none with parameters'}."
+            )
+        if fault := _no_classifier(net, head, x, other, calls[head]):
+            good = _candidates(net, trained, x, other, calls)
+            raise NetworkError(f"head={head!r} is not the classifier: {fault}.{_say(good)}")
+        return head, ()
+    linear = [n for n in calls if isinstance(net.get_submodule(n), nn.Linear)]
+    last = next((n for n in linear if calls[n] is logits), None)
+    if last is not None:
+        return last, ()
+    if linear and _serves(net, linear[-1], x, other, calls, logits):
+        return linear[-1], ()
+    return None, _candidates(net, trained, x, other, calls)
+
+
+def _serves(net: nn.Module, name: str, x: Tensor, other: Tensor, calls: Mapping[str, Any], logits: Tensor) -> bool:
+    """Whether the linear layer called last is the classifier: its output, or scores of the classes that are made of it, are the logits."""
+    after = _after(net, name, x, other, calls[name])
+    return after is not None and (not after or calls[name].shape == logits.shape)
+
+
+def _candidates(
+    net: nn.Module, trained: list[str], x: Tensor, other: Tensor, calls: Mapping[str, Any]
+) -> tuple[str, ...]:
+    return tuple(n for n in trained[:TRIED] if not _no_classifier(net, n, x, other, calls[n]))
+
+
+def _say(candidates: Iterable[str]) -> str:
+    named = " or ".join(f"head={name!r}" for name in candidates)
+    return (
+        f" Give {named}." if named else " Put the layers that make logits of features into one module, and name that."
+    )
+
+
+def _no_classifier(net: nn.Module, name: str, x: Tensor, other: Tensor, output: Any) -> str:
+    """Why a module is not the classifier; empty if the logits are made of its output, by nothing that is trained."""
+    after = _after(net, name, x, other, output)
+    if after is None:
+        return "the logits are not made of its output alone"
+    return f"{some(after)} {'is' if len(after) == 1 else 'are'} trained after it" if after else ""
+
+
+def _after(net: nn.Module, name: str, x: Tensor, other: Tensor, output: Any) -> list[str] | None:
+    """The trained parameters that make logits of a module's output; None if other things make them, too."""
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        return None
+    copy, given = _copy(net, False), list[Tensor]()
+    hook = copy.get_submodule(name).register_forward_hook(lambda _, inputs, out: given.append(out))
+    try:
+        expected, _ = _step(copy, x, False)
+        hook.remove()
+        kept = given[-1].detach().requires_grad_()
+        copy.get_submodule(name).register_forward_hook(lambda _, inputs, out: kept)
+        logits, _ = _step(copy, other, True)
+        if len(given) != 1 or not logits.requires_grad or not same(logits, expected):
+            return None
+        parameters = {n: p for n, p in copy.named_parameters() if p.requires_grad}
+        found: Sequence[Tensor | None] = torch.autograd.grad(logits.sum(), [*parameters.values()], allow_unused=True)
+    except Exception:  # whatever the network raises when a layer gives what it usually does not
+        return None
+    return [n for n, g in zip(parameters, found, strict=True) if g is not None and not n.startswith(f"{name}.")]
