@@ -200,6 +200,12 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=near, atol=near * float(a.abs().nan_to_num(0, 0, 0).amax()), equal_nan=True)
 
 
+def named(net: nn.Module, name: str) -> nn.Module:
+    """The module of a name, also in a script, which does not say it."""
+    modules: dict[str, nn.Module] = dict(net.named_modules(remove_duplicate=False))
+    return modules[name]
+
+
 def unused(net: nn.Module) -> frozenset[str]:
     """Names of counters of batches on which no output depends: those of normalisations with a momentum."""
     counting = [n for n, m in net.named_modules() if isinstance(m, _NormBase) and m.momentum is not None]

@@ -12,9 +12,9 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.alignment import aligned
-from equipoise.core.copies import NetworkError, Place, Watch, copied, unused
+from equipoise.core.copies import NetworkError, Place, Watch, copied, named, unused
 from equipoise.core.observation import Observation
-from equipoise.system.suggestions import some
+from equipoise.system.suggestions import near, some
 
 FEWEST = 1 << 16  # whole numbers that a dtype must hold for a counter of batches
 Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
@@ -78,7 +78,8 @@ class Model:
         dtype = next(iter(dtypes))
         self.unit = torch.finfo(dtype).eps / 2
         self.whole = self.observed.whole
-        counts = {n: self.net.get_buffer(n) for n in self.whole}
+        every = dict(self.net.named_buffers())
+        counts = {n: every[n] for n in self.whole}
         self._check_whole(counts, dtype)
         buffers |= counts
         self.names = tuple(parameters)
@@ -96,8 +97,9 @@ class Model:
         self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
         linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
         if head is not None and head not in dict(self.net.named_modules()):
+            known = [n for n, m in self.net.named_modules() if n and any(True for _ in m.parameters())]
             raise NetworkError(
-                f"The network has no module {head!r} to take features from. It has: {', '.join(linear) or 'no nn.Linear'}."
+                f"The network has no module {head!r} to take features from.{near(head, known)} It has: {some(known) or 'no other with parameters'}."
             )
         self.head_name = head if head is not None or observed is not None else (linear[-1] if linear else None)
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -383,14 +385,14 @@ class _View:
         self.net = copied(model.net)
         model.train(self.net, True)
         self.features = _Features(self.net, model.head_name)
-        named = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
-        self.parameters = [named[n] for n in model.names]
+        every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        self.parameters = [every[n] for n in model.names]
         n_floating = len(model.buffer_names) - len(model.whole)
-        self.buffers = [named[n] for n in model.buffer_names[:n_floating]]
-        self.counts = [named[n] for n in model.whole]
+        self.buffers = [every[n] for n in model.buffer_names[:n_floating]]
+        self.counts = [every[n] for n in model.whole]
         self.floating = model.size - model.n_params - model.n_whole
         self.replaced = [
-            (self.net.get_submodule(n.rpartition(".")[0])._buffers, n.rpartition(".")[2], named[n])
+            (named(self.net, n.rpartition(".")[0])._buffers, n.rpartition(".")[2], every[n])
             for n in model.observed.replaced
         ]
         self.watch = Watch(self.net, {*model.tensors}, model.observed.caches)

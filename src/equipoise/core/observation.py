@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.copies import NetworkError, Place, copied, differences, of_classes, same, unused
+from equipoise.core.copies import NetworkError, Place, copied, differences, named, of_classes, same, unused
 from equipoise.core.draws import generator_states, seeded
 from equipoise.system.suggestions import some
 
@@ -86,17 +86,23 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
     buffers, idle = dict(copy.named_buffers()), unused(net)
     memory = {n: (p, p.data_ptr()) for n, p in copy.named_parameters()}
     logits, random = _step(copy, x, train)
-    if misfit := _misfit(logits, len(x), train):
-        raise NetworkError(f"The network must give logits, one tensor of shape [batch, classes]; {misfit}.")
+    require_logits(logits, len(x), train)
     calls = dict(heard)
     if train:
         logits.sum().backward()  # a hook may change something, too
-    faults, attributes, whole = list[Fault](), list[Place](), list[str]()
+    renormed = [
+        Place(n, "weight", "parameter")
+        for n, m in net.named_modules()
+        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.max_norm is not None
+    ]
+    faults = [Fault(place, *_MADE["max_norm"]) for place in renormed]
+    attributes, whole = list[Place](), list[str]()
     for place in differences(net, copy):
         if place.kind == "attribute":
             attributes.append(place)
         elif place.kind != "buffer":
-            faults.append(Fault(place, *_MADE[place.kind]))
+            if place not in renormed:
+                faults.append(Fault(place, *_MADE[place.kind]))
         elif fault := _of_buffer(net, copy, place, train):
             faults.append(fault)
         elif place.path not in idle and not buffers[place.path].is_floating_point():
@@ -110,11 +116,12 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
         for n, v in of_classes(net).items()
         if n in shared and not same(shared[n], v)
     ]
-    names = [n for n, b in copy.named_buffers() if b.is_floating_point()]
-    after = {n: copy.get_buffer(n).detach().clone() for n in names}
+    after = {n: b.detach().clone() for n, b in copy.named_buffers() if b.is_floating_point()}
     there = dict(copy.named_modules())
     replaced = tuple(
-        n for n, b in buffers.items() if there[n.rpartition(".")[0]]._buffers.get(n.rpartition(".")[2]) is not b
+        n
+        for n, b in buffers.items()
+        if dict(there[n.rpartition(".")[0]]._buffers.items()).get(n.rpartition(".")[2]) is not b
     )
     if not faults:
         faults = _remembered(net, copy, x, other, logits, attributes, train)
@@ -131,7 +138,7 @@ def _mixes(net: nn.Module, x: Tensor, other: Tensor, seen: _Seen) -> bool:
     """Whether a sample of ``x`` beside one of ``other`` gives, or leaves in buffers, something else than it did in training."""
     copy = _copy(net, True)
     logits, _ = _step(copy, torch.cat([x[:1], other[:1]]), True)
-    after = {n: copy.get_buffer(n).detach() for n in seen.buffers}
+    after = {n: b.detach() for n, b in copy.named_buffers() if n in seen.buffers}
     return not same(logits[0], seen.logits[0]) or not same(after, seen.buffers)
 
 
@@ -139,6 +146,8 @@ def _copy(net: nn.Module, train: bool, calls: dict[str, Any] | None = None) -> n
     """A copy on the CPU, which notes in ``calls`` what its trainable modules give."""
     copy = copied(net).cpu().train(train)
     for name, module in copy.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
+            continue
         if isinstance(module, nn.GroupNorm | nn.LayerNorm):
             module.register_forward_pre_hook(partial(_refuse_single, name))
         if calls is not None and name and any(True for _ in module.parameters()):
@@ -165,6 +174,10 @@ _MADE = {  # by the kind of a place: what is done to it, and what to do
         "changed or made in forward",
         "Make parameters in __init__, and leave them to the optimiser: compute with a changed copy of one, or use torch.nn.utils.parametrizations.",
     ),
+    "max_norm": (
+        "changed by max_norm wherever it is looked up, in evaluation too",
+        "Leave out max_norm, and scale what the layer gives.",
+    ),
     "class": (
         "changed in forward, and shared by all clients",
         "Make it a buffer of the network: self.register_buffer(...) in __init__.",
@@ -174,7 +187,7 @@ _MADE = {  # by the kind of a place: what is done to it, and what to do
 
 def _of_buffer(net: nn.Module, copy: nn.Module, place: Place, train: bool) -> Fault | None:
     """Why a changed buffer cannot be part of a client's model; None if it can."""
-    before, after = (n.get_submodule(place.module)._buffers.get(place.name) for n in (net, copy))
+    before, after = (dict(named(n, place.module)._buffers.items()).get(place.name) for n in (net, copy))
     if before is None or after is None or before.shape != after.shape or before.dtype != after.dtype:
         shape = "none" if after is None else f"{str(after.dtype).removeprefix('torch.')} {list(after.shape)}"
         old = "none" if before is None else f"{str(before.dtype).removeprefix('torch.')} {list(before.shape)}"
@@ -185,7 +198,7 @@ def _of_buffer(net: nn.Module, copy: nn.Module, place: Place, train: bool) -> Fa
         )
     if not train:
         return Fault(place, "changed in evaluation, which must change nothing", "Change it only if self.training.")
-    if place.name in net.get_submodule(place.module)._non_persistent_buffers_set:
+    if place.name in named(net, place.module)._non_persistent_buffers_set:
         return Fault(place, "changed in training, and not in the state dictionary", "Leave out persistent=False.")
     return None
 
@@ -195,7 +208,7 @@ def _remembered(
 ) -> list[Fault]:
     """What a step reads that an earlier one left, in ``attributes`` or elsewhere: whether a step depends on those before it."""
     for name, module in net.named_modules():  # the model as it was
-        there = copy.get_submodule(name)
+        there = named(copy, name)
         for key, buffer in module._buffers.items():
             if buffer is not None:
                 there._buffers[key] = buffer.detach().cpu().clone()
@@ -227,7 +240,7 @@ def _remembered(
 
 def _register(net: nn.Module, copy: nn.Module, place: Place) -> str:
     """How an attribute becomes part of the model."""
-    first, now = (getattr(n.get_submodule(place.module), place.name, None) for n in (net, copy))
+    first, now = (getattr(named(n, place.module), place.name, None) for n in (net, copy))
     if isinstance(first, bool | int | float):
         zero = type(first) is int and first == 0
         made = "torch.zeros((), dtype=torch.long)" if zero else f"torch.tensor({first!r})"
@@ -243,7 +256,11 @@ def _refusal(net: nn.Module, x: Tensor, faults: list[Fault], train: bool) -> str
     """One message about all that a network may not change."""
     named = [f"{fault.place} ({fault.how})" for fault in faults]
     todo = list(dict.fromkeys(fault.todo for fault in faults))[:3]
-    if train and _settles(net, x, {fault.place for fault in faults}):
+    if (
+        train
+        and all(fault.how != _MADE["max_norm"][0] for fault in faults)
+        and _settles(net, x, {fault.place for fault in faults})
+    ):
         todo = ["It changes in the first step only: call the network once before, net.train()(x), and give it then."]
     return f"The network keeps what is not part of a client's model: {some(named)}. {' '.join(todo)}"
 
@@ -286,6 +303,17 @@ def _refuse_single(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> Non
 
 
 # the output and the classifier
+def require_logits(given: Any, n: int, train: bool) -> None:
+    """Require that what a network gave for ``n`` samples are logits, in training with a gradient.
+
+    Raises
+    ------
+    NetworkError : they are not; says what to do.
+    """
+    if fault := _misfit(given, n, train):
+        raise NetworkError(f"The network must give logits, one tensor of shape [batch, classes]; {fault}.")
+
+
 def _misfit(logits: Any, n: int, train: bool) -> str:
     """Why the output of a network for ``n`` samples are no logits; empty if they are."""
     if isinstance(logits, Mapping):
@@ -294,7 +322,9 @@ def _misfit(logits: Any, n: int, train: bool) -> str:
         return f"it gives a {type(logits).__name__} of {len(logits)}. Wrap it in a module that returns one entry"
     if not isinstance(logits, Tensor):
         return f"it gives {type(logits).__name__}. Let its forward return the logits"
-    shape = f"for {n} samples it gives {list(logits.shape)}"
+    shape = f"for {n} sample{'s' * (n > 1)} it gives {list(logits.shape)}"
+    if n == 1 and logits.dim() < 2:
+        return f"{shape}. Write flatten(1) in the place of squeeze(), which drops the axis of the samples too"
     if logits.dim() != 2 or len(logits) != n:
         return shape
     if logits.shape[1] < 2:
@@ -310,7 +340,7 @@ def _classifier(
     net: nn.Module, x: Tensor, other: Tensor, head: str | None, calls: dict[str, Any], logits: Tensor
 ) -> tuple[str | None, tuple[str, ...]]:
     """The name of the classifier, None if there is none, and what could be named as one."""
-    trained = [n for n in reversed(calls) if any(p.requires_grad for p in net.get_submodule(n).parameters())]
+    trained = [n for n in reversed(calls) if any(p.requires_grad for p in named(net, n).parameters())]
     if head is not None:
         if head not in calls:
             raise NetworkError(
@@ -321,7 +351,7 @@ def _classifier(
             good = _candidates(net, trained, x, other, calls)
             raise NetworkError(f"head={head!r} is not the classifier: {fault}.{_say(good)}")
         return head, ()
-    linear = [n for n in calls if isinstance(net.get_submodule(n), nn.Linear)]
+    linear = [n for n in calls if isinstance(named(net, n), nn.Linear)]
     last = next((n for n in linear if calls[n] is logits), None)
     if last is not None:
         return last, ()
@@ -362,12 +392,12 @@ def _after(net: nn.Module, name: str, x: Tensor, other: Tensor, output: Any) -> 
     if not isinstance(output, Tensor) or not output.is_floating_point():
         return None
     copy, given = _copy(net, False), list[Tensor]()
-    hook = copy.get_submodule(name).register_forward_hook(lambda _, inputs, out: given.append(out))
+    hook = named(copy, name).register_forward_hook(lambda _, inputs, out: given.append(out))
     try:
         expected, _ = _step(copy, x, False)
         hook.remove()
         kept = given[-1].detach().requires_grad_()
-        copy.get_submodule(name).register_forward_hook(lambda _, inputs, out: kept)
+        named(copy, name).register_forward_hook(lambda _, inputs, out: kept)
         logits, _ = _step(copy, other, True)
         if len(given) != 1 or not logits.requires_grad or not same(logits, expected):
             return None

@@ -15,8 +15,8 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from equipoise.core.copies import NetworkError, copied
 from equipoise.core.draws import cohort_size, generator_states, seeded
-from equipoise.core.model import Bound, Model, Stacked
-from equipoise.core.observation import observe
+from equipoise.core.model import Bound, Model, Stacked, inner
+from equipoise.core.observation import observe, require_logits
 from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
@@ -250,6 +250,8 @@ def frame(
     model = _observed(net, head, known[0], first)
     if isinstance(lr, Layers):
         lr.check([n for n, _ in net.named_parameters()])
+        if "head" in dict(lr.rates) and model.head_name is None and not any(inner(n, "head") for n in model.names):
+            raise ValueError(f"lr has a rate for the classifier, head, and the network {_headless(model)}")
         named_rates = zip(model.names, lr.of(model.names, model.head_name), strict=True)
         frozen = {n for n, rate in named_rates if rate == 0}
         for n, parameter in net.named_parameters():
@@ -264,7 +266,7 @@ def frame(
     every |= {f"test set of {name}": d for name, d in own.items() if d is not None}
     every |= {} if held_out is None else {"server_validation": held_out}
     bound = Bound(model)
-    n_classes, n_features = _probe(bound, model, first)
+    n_classes, n_features = _probe(bound, model, known[0], first)
     like = None if first.known is None else (known[0], first.known[0])
     for name, d in {**dict(zip(known, data, strict=True)), **every}.items():
         if not isinstance(d, Absent):  # these are checked when they are loaded
@@ -313,11 +315,15 @@ def taking(data: Samples | Stream | torch.Size, whose: str) -> Iterator[None]:
         ) from error
 
 
-def _probe(bound: Bound, model: Model, first: Samples | Stream) -> tuple[int, int]:
-    """Classes and features of the network, from one sample."""
+def _probe(bound: Bound, model: Model, who: str, first: Samples | Stream) -> tuple[int, int]:
+    """Classes and features of the network, from one sample in evaluation."""
     P = model.n_params
     x, _ = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
-    logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
+    blind = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
+    why = f", as BatchNorm {some(blind, 3)} keeps no running statistics (track_running_stats=False: leave it out)"
+    with taking(x.shape[1:], f"the data of {who} one by one, in evaluation{why if blind else ''}"):
+        logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
+        require_logits(logits, 1, train=False)
     model.try_channels_last(x.expand(2, *x.shape[1:]))
     n_classes = logits.shape[1]
     return n_classes, features.shape[1]
