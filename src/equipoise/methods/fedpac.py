@@ -69,8 +69,7 @@ class FedPAC(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         asked = visit.oracle
         solver = replace(asked.solver, lr=self.head_lr)  # type: ignore[type-var]  # solvers are frozen dataclasses
-        own = self.deploy(start, visit)
-        return asked.solve(own, only=asked.head, epochs=1, solver=solver)
+        return asked.solve(self.deploy(start, visit), only=asked.head, epochs=1, solver=solver)
 
     def trains(self, visit: Visit) -> Tensor:
         return ~visit.oracle.head
