@@ -103,7 +103,7 @@ def test_status_is_one_view_of_run_server_and_certificates(equipoise: Any, link:
     assert done.status == 0, done.err
     found = json.loads(done.out)
     told = found["run"]
-    assert (told["method"], told["state"], told["round"], told["rounds"]) == ("fedheal", "not running", 12, 60)
+    assert (told["method"], told["state"], told["round"], told["rounds"]) == ("fedheal", "stopped", 12, 60)
     assert told["bytes"] == sum(path.stat().st_size for path in run.iterdir())
     assert told["free_bytes"] > 0
     first, late, gone, stranger = found["sites"]

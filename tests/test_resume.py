@@ -191,7 +191,7 @@ def test_a_full_disk_stops_the_run_and_nothing_is_lost(
     sync = os.fsync
 
     def full(descriptor: int) -> None:
-        if next(left) == 0:
+        if next(left, 0) == 0:  # and from then on
             os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - 11))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(descriptor)
@@ -347,7 +347,7 @@ def test_a_write_that_fails_leaves_the_checkpoint_before(begun: Path, monkeypatc
         left = iter(range(fail_at - 1, -1, -1))
 
         def replace(self: Path, target: Path, left: Iterator[int] = left, rename: Any = os.replace) -> None:
-            if next(left) == 0:
+            if next(left, 0) == 0:  # and from then on
                 raise OSError(errno.EIO, "Input/output error")
             rename(self, target)
 

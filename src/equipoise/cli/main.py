@@ -28,6 +28,7 @@ from equipoise.cli.privacy import privacy
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, resume, run
+from equipoise.cli.status import status
 from equipoise.cli.track import track
 from equipoise.cli.worker import work
 from equipoise.system.errors import ExpectedError
@@ -44,6 +45,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     run: "equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4",
     compare: "equipoise compare fedavg afl qffl fedheal --seeds 3 --jobs 2",
     resume: "equipoise resume runs/fedheal-digits-seed0",
+    status: "equipoise status runs",
     report: "equipoise report runs/quickstart/*/ --output report.html --figures",
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
     methods: "equipoise methods fedheal",

@@ -7,7 +7,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,6 @@ from rich.markup import escape
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import locked
 from equipoise.system.seals import open_json, open_text
 
 if TYPE_CHECKING:
@@ -95,23 +94,20 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
 def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
     """What the directory of a run says of it, its records, and the names of its sites."""
     from equipoise.federation.records import parse_lines
+    from equipoise.runs.status import of_run
 
-    config, metrics, known, lock = (directory / n for n in ("config.toml", "metrics.jsonl", "sites.json", ".lock"))
+    config, metrics, known = (directory / n for n in ("config.toml", "metrics.jsonl", "sites.json"))
     try:
         settings = tomllib.loads(open_text(config.read_text(encoding="utf-8")))
         records = parse_lines(metrics.read_text(encoding="utf-8")) if metrics.exists() else ()
         names = [site["name"] for site in open_json(known.read_text())["sites"]] if known.exists() else []
     except ValueError as error:
         raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
-    try:
-        with locked(lock) if lock.exists() else nullcontext():
-            state = "complete" if (directory / "summary.json").exists() else "not running"
-    except BlockingIOError as error:
-        state = f"running as process {error}"
+    how = of_run(directory)
     run = {
         "directory": str(directory),
         "method": settings.get("method"),
-        "state": state,
+        "state": f"running as process {how.process}" if how.state == "running" else how.state,
         "round": len(records),
         "rounds": settings.get("rounds"),
         "last_round_ended": _utc(datetime.fromtimestamp(metrics.stat().st_mtime, UTC)) if records else None,

@@ -150,12 +150,12 @@ def _run(
         def shown(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        plan = reproductions.choose(plan, jobs=at_once, on_progress=shown)
+        plan = reproductions.choose(plan, jobs=at_once, on_progress=shown, lines=not quiet)
         failed = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
         if not plan.runs:
             raise ExpectedError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
         bar.update(task, description=f"{len(plan.runs)} runs")
-        return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown)
+        return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown, lines=not quiet)
 
 
 def _write(

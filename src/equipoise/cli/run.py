@@ -146,6 +146,7 @@ def compare(
             directory,
             jobs=jobs or comparison.fitting(configs),
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+            lines=not json_,
         )
     histories = relabelled(histories, labels)
     _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)

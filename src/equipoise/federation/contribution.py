@@ -16,6 +16,7 @@ from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import progress_bar
 from equipoise.federation.records import shorten
 from equipoise.federation.round import looking, one_round
+from equipoise.federation.standing import ProgressLog
 from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.system.suggestions import some
 
@@ -99,6 +100,7 @@ def standalone(
     trial = isolated(trial)
     now = begun if begun is not None and begun.t <= rounds else begin(trial)
     failed: dict[str, list[str]] = {}
+    lines, called = ProgressLog(progress), "every client alone, before the first round"
     with progress_bar(progress) as bar:
         task = bar.add_task("every client alone", total=rounds, completed=now.t, accuracy="")
         while now.t < rounds:
@@ -112,6 +114,8 @@ def standalone(
                 failed.setdefault(reason, [])
                 failed[reason] += [name] if name not in failed[reason] else []
             bar.update(task, advance=1)
+            if lines.due(called, ends=now.t == rounds):
+                lines.say(called, f"round {now.t} of {rounds}")
     for reason, names in failed.items():
         log.warning("%s cannot train alone to the end (%s); the last good model counts", some(names), reason)
     tested: list[float] | None = [] if tests.sets else None

@@ -6,7 +6,8 @@ import itertools
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.records import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.federation.trial import Progression
 from equipoise.system import own_code
-from equipoise.system.files import write_atomically
+from equipoise.system.errors import RunError
+from equipoise.system.files import locked, write_atomically
+from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
 
 log = logging.getLogger(__name__)
@@ -25,9 +28,42 @@ log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
-FAILED = "failed.json"  # who was left out of the round with which training ended before its time, and why
+LOCK = ".lock"
+FAILED = "failed.json"  # why the last attempt ended before its time, and who was left out of the round
 BEST = "best"  # a folder with the state after the round with the best validation, in a checkpoint of its own named by the round
 UNKNOWN = "is of an earlier version, which kept no hash of its data: that they are the same could not be checked."
+
+
+@contextmanager
+def locking(directory: Path) -> Iterator[None]:
+    """Hold the lock of a run's directory; of a run with a configuration, who executes that holds it.
+
+    Raises
+    ------
+    RunError : another process holds it.
+    """
+    if (directory / "config.toml").exists():
+        yield
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(directory / LOCK):
+            yield
+    except BlockingIOError as error:
+        raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
+
+
+@contextmanager
+def noting_failure(directory: Path) -> Iterator[None]:
+    """While the block trains, there is no note of a failure in a run's directory; if it fails, there is one."""
+    (directory / FAILED).unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):  # a full disk may be what has failed
+            if not (directory / FAILED).exists():
+                note_failure(directory, error)
+        raise
 
 
 def claim(directory: Path, ours: Mapping[str, Any], t: int, records: Sequence[Record]) -> None:
@@ -180,10 +216,13 @@ def go_back(directory: Path, t: int) -> None:
     checkpoint.keep(directory / CHECKPOINT, checkpoint.kept(directory / CHECKPOINT, t))
 
 
-def note_failure(directory: Path, error: QuorumError) -> None:
-    """Keep name and reason of every client of a round that did not count, of which the error names a few."""
-    bad = [{"name": name, "reason": reason} for name, reason in error.bad]
-    write_atomically(directory / FAILED, sealed_json({"round": error.t, "error": str(error), "quarantined": bad}))
+def note_failure(directory: Path, error: Exception) -> None:
+    """Keep an error; and name and reason of every client of a round that did not count, of which the error names a few."""
+    about: dict[str, Any] = {"error": str(error) or type(error).__name__, "kind": type(error).__name__}
+    if isinstance(error, QuorumError):
+        bad = [{"name": name, "reason": reason} for name, reason in error.bad]
+        about |= {"round": error.t, "quarantined": bad}
+    write_atomically(directory / FAILED, sealed_json(private(about)))
 
 
 def way_back(directory: Path, records: Sequence[Record]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,7 @@ from equipoise.federation.population import Population
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
 from equipoise.federation.round import one_round
+from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.federation.stopping import BEST, NONE, EarlyStopping, selected
 from equipoise.federation.trial import Progression, begin
 from equipoise.federation.validation import HeldOut
@@ -312,9 +314,8 @@ class Federation:
         path = Path(directory) if directory is not None else None
         self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
         self.prepare(total, progress=progress)
-        if path is not None:
-            self._settle(path, total, keep_checkpoints)
-        with progress_bar(progress) as bar:
+        lines, called = ProgressLog(progress), f"{own_code.short(str(self.method))}, seed {self.trial.settings.seed}"
+        with self._settled(path, total, keep_checkpoints), progress_bar(progress) as bar:
             task = bar.add_task(own_code.short(str(self.method)), total=total, completed=self.progress.t, accuracy="")
             pause = stop(self.records) if stop is not None and self.records else False
             if pause:
@@ -339,6 +340,9 @@ class Federation:
                     if self.progress.t % checkpoint_every == 0 or self.progress.t == total or "stopped" in record:
                         self.save(path, total, keep_checkpoints)
                 bar.update(task, advance=1, accuracy=accuracies(record, self.least_group))
+                if lines.due(called, ends=self.progress.t == total or "stopped" in record):
+                    standing = Standing.of(self.records, total, self.least_group)
+                    lines.say(called, standing, shown_rate(self.solver.lr, self.progress.t, total))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
             if path is not None and pause:
                 self.save(path, total, keep_checkpoints)
@@ -420,12 +424,18 @@ class Federation:
         alone, self._solo = contributions.standalone(self.trial, self.tests, rounds, self._solo, progress=progress)
         return alone
 
-    def _settle(self, path: Path, rounds: int, keep: int) -> None:
-        """Make sure that the directory holds this run and no other, with all its rounds so far."""
-        (path / files.FAILED).unlink(missing_ok=True)
-        files.claim(path, self.fingerprint, self.progress.t, self.records)
-        self.save(path, rounds, keep)
-        files.write_manifest(path, {**self.history.meta, "rounds": rounds}, self.machines)
+    @contextmanager
+    def _settled(self, path: Path | None, rounds: int, keep: int) -> Iterator[None]:
+        """Hold the directory, if there is one, and make sure that it holds this run and no other, with all its rounds so far."""
+        if path is None:
+            yield
+            return
+        with files.locking(path):
+            files.claim(path, self.fingerprint, self.progress.t, self.records)
+            self.save(path, rounds, keep)
+            files.write_manifest(path, {**self.history.meta, "rounds": rounds}, self.machines)
+            with files.noting_failure(path):
+                yield
 
     @property
     def history(self) -> History:

@@ -18,6 +18,7 @@ from equipoise.core.settings import simulated
 from equipoise.federation.history import ORDER, History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
+from equipoise.runs.status import Watch
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.threads import cores
@@ -45,6 +46,7 @@ def compare(
     *,
     jobs: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
+    lines: bool = False,
 ) -> list[History]:
     """Run what is not finished yet, and return every history in the order of ``configs``.
 
@@ -54,6 +56,7 @@ def compare(
     base : directory of the comparison.
     jobs : processes at a time, >= 1. The results do not depend on it.
     on_progress : called with the rounds done and to do, over all runs.
+    lines : write lines about every run to standard error, if that is no terminal.
 
     Raises
     ------
@@ -77,7 +80,8 @@ def compare(
         runs.start(config, path)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
     total = sum(c.rounds for c in configs)
-    failed = complete(paths, jobs, None if on_progress is None else lambda done: on_progress(done, total))
+    told = None if on_progress is None else lambda done: on_progress(done, total)
+    failed = complete(paths, jobs, told, lines=lines)
     if failed:
         named = "\n".join(f"{path.name}: {reason}" for path, reason in failed.items())
         rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""
@@ -85,7 +89,9 @@ def compare(
     return [History.from_run(path) for path in paths]
 
 
-def complete(paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None] | None = None) -> dict[Path, str]:
+def complete(
+    paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None] | None = None, *, lines: bool = False
+) -> dict[Path, str]:
     """Run to the end what the directories describe; why those that failed did.
 
     Runs on the same data follow one another in one process, which reads the data once.
@@ -95,19 +101,26 @@ def complete(paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None
     paths : directories of runs, each begun by :func:`equipoise.runs.directory.start`; a finished one is left as it is.
     jobs : processes at a time, >= 1.
     on_progress : called with the rounds done over all runs.
+    lines : write lines about every run to standard error, if that is no terminal.
     """
     resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
     left = [path for path in paths if not runs.finished(path)]
+    watch = Watch(left, lines)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
 
     def so_far() -> int:
         ended.update({path: _rounds(path) for path in paths if path not in ended and runs.finished(path)})
         return sum(ended.get(path) or _rounds(path) for path in paths)
 
+    def look(_: int) -> None:
+        watch.look()
+        if on_progress is not None:
+            on_progress(so_far())
+
     return side_by_side(
         {path: [*resume, str(path)] for path in left},
         jobs,
-        None if on_progress is None else lambda _: on_progress(so_far()),
+        look,
         data={path: _data(runs.load(path)) for path in left},
     )
 

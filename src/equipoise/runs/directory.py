@@ -29,6 +29,7 @@ from equipoise.data.own.columns import several
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.contribution import Alone
+from equipoise.federation.directory import LOCK, noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
@@ -396,7 +397,7 @@ def execute(
     config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
     try:
-        with locked(directory / ".lock"):
+        with locked(directory / LOCK), noting_failure(directory):
             return _execute(replace(config, **changes), directory, progress, on_round, workers, from_round)
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None

@@ -264,13 +264,17 @@ def _digest(path: Path, changed: int) -> str:
 
 
 def choose(
-    planned: ReproductionPlan, *, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
+    planned: ReproductionPlan,
+    *,
+    jobs: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+    lines: bool = False,
 ) -> ReproductionPlan:
     """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
 
     A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
     """
-    return _decided(planned, _completed(planned.trials, jobs, on_progress))
+    return _decided(planned, _completed(planned.trials, jobs, on_progress, lines))
 
 
 def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None) -> ReproductionPlan:
@@ -307,14 +311,18 @@ def _tried(candidate: Candidate, failed: Mapping[Path, str]) -> Tried:
 
 
 def run(
-    planned: ReproductionPlan, *, jobs: int = 1, on_progress: Callable[[int, int], None] | None = None
+    planned: ReproductionPlan,
+    *,
+    jobs: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+    lines: bool = False,
 ) -> dict[tuple[str, str], str]:
     """Run what is missing, every one in a process of its own; why those that failed did, by part and row.
 
     A finished run of the same settings is taken as it is, whichever experiment made it; a killed one goes on from its last
     complete round.
     """
-    failed = _completed(planned.runs, jobs, on_progress)
+    failed = _completed(planned.runs, jobs, on_progress, lines)
     reasons: dict[tuple[str, str], str] = {}
     for one in planned.runs:
         if one.path in failed:
@@ -323,7 +331,7 @@ def run(
 
 
 def _completed(
-    planned: Sequence[PlannedRun], jobs: int, on_progress: Callable[[int, int], None] | None
+    planned: Sequence[PlannedRun], jobs: int, on_progress: Callable[[int, int], None] | None, lines: bool
 ) -> dict[Path, str]:
     own = {one.path: one.config for one in planned}  # two rows may be the same run
     for path, config in own.items():
@@ -331,7 +339,8 @@ def _completed(
         with locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(config, path)
     total = sum(config.rounds for config in own.values())
-    return complete(list(own), jobs, None if on_progress is None else lambda done: on_progress(done, total))
+    told = None if on_progress is None else lambda done: on_progress(done, total)
+    return complete(list(own), jobs, told, lines=lines)
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:

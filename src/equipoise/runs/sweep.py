@@ -23,6 +23,7 @@ from equipoise.federation.history import ORDER
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
+from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
@@ -80,6 +81,7 @@ def compare(
     each = list(clients) if isinstance(clients, Iterator) else clients
     base = None if directory is None else Path(directory)
     histories = []
+    lines = ProgressLog(progress)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
         task = bar.add_task("", total=rounds * len(labelled) * len(numbers), accuracy="")
         for seed in numbers:
@@ -91,8 +93,11 @@ def compare(
                 left = rounds if path is None else _resumed(fed, path, label, rounds, stop)
                 bar.update(task, advance=rounds - left)
 
-                def shown(record: Record, least: int = fed.least_group) -> None:
-                    bar.update(task, advance=1, accuracy=accuracies(record, least))
+                def shown(record: Record, fed: Federation = fed, called: str = f"{label}, seed {seed}") -> None:
+                    bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group))
+                    if lines.due(called, ends=fed.progress.t == rounds or "stopped" in record):
+                        standing = Standing.of(fed.records, rounds, fed.least_group)
+                        lines.say(called, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds))
 
                 if left:
                     try:

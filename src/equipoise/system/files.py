@@ -104,6 +104,22 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         yield
 
 
+def holder(path: Path) -> str | None:
+    """The number of the process that holds a lock, ``"unknown"`` if it says none; None if nobody does. The file stays as it is."""
+    try:
+        import fcntl
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment, less than who wants it waits
+    except BlockingIOError:
+        return _holder(path)
+    except ImportError:  # on Windows, where the file of a lock that is held cannot be read
+        return None if not path.exists() or _holder(path) != "unknown" else "unknown"
+    except OSError:  # no such file, or a file system without locks
+        return None
+    return None
+
+
 def _holder(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text()[:20].strip() or "unknown"

@@ -1,0 +1,101 @@
+"""The command ``equipoise status``: how the runs below a folder are going."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from equipoise.cli import completion
+from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.options import Json
+
+if TYPE_CHECKING:
+    from equipoise.runs.status import RunStatus
+
+
+def status(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="A run, or a folder of runs.", autocompletion=completion.runs)
+    ] = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """Show how all runs below a folder are going: the round, the last accuracy, whether a process is at it, when it ends.
+
+    It may be asked while they go on: nothing is changed, and nothing waits.
+    """
+    from equipoise.runs.status import STATES, below
+
+    found = list(below(folder))
+    if not found:
+        raise ValueError(f"There is no run in {folder}. Give a folder with runs in it: equipoise status runs")
+    if json_:
+        print_json([_row(run) for run in found])
+        return
+    told = all(_tells(run) for run in found)
+    table = plain_table()
+    for name in ("run", *(() if told else ("method", "seed")), "round", "state", "accuracy", "worst", "ends", "last"):
+        table.add_column(name, justify="right" if name in ("round", "accuracy") else "left", overflow="fold")
+    for run in found:
+        what = () if told else (run.method, "" if run.seed is None else str(run.seed))
+        table.add_row(*map(escape, (_name(run, folder), *what, *_cells(run))))
+    out.print(table)
+    counts = {state: sum(run.state == state for run in found) for state in STATES}
+    out.print(", ".join(f"{n} {state}" for state, n in counts.items() if n), highlight=False)
+    for run in found:
+        if run.why:
+            out.print(escape(f"{_name(run, folder)} {run.state}: {run.why}"), soft_wrap=True, highlight=False)
+
+
+def _name(run: RunStatus, folder: Path) -> str:
+    return run.directory.name if run.directory == folder else run.directory.relative_to(folder).as_posix()
+
+
+def _tells(run: RunStatus) -> bool:
+    """Whether the name of a run's directory says its method and seed."""
+    from equipoise.runs.directory import slug
+
+    name = run.directory.name
+    return name.startswith(slug(run.method)) and name.endswith(f"seed{run.seed}")
+
+
+def _cells(run: RunStatus) -> list[str]:
+    from equipoise.federation.standing import clock
+
+    at = run.standing
+    return [
+        f"{at.round}/{at.rounds}",
+        run.state,
+        "" if at.accuracy is None else f"{100 * at.accuracy:.1f}",
+        "" if at.worst is None else f"{100 * at.worst:.1f} {at.whose}",
+        "" if run.ends is None else clock(datetime.fromtimestamp(run.ends)),
+        "" if run.written is None else clock(datetime.fromtimestamp(run.written)),
+    ]
+
+
+def _row(run: RunStatus) -> dict[str, Any]:
+    at = run.standing
+    return {
+        "directory": run.directory.as_posix(),
+        "method": run.method,
+        "seed": run.seed,
+        "state": run.state,
+        "process": run.process,
+        "round": at.round,
+        "rounds": at.rounds,
+        "accuracy": at.accuracy,
+        "worst": at.worst,
+        "worst_of": at.whose or None,
+        "learning_rate": run.lr or None,
+        "seconds_per_round": at.seconds,
+        "last_round_ended": _utc(run.written),
+        "ends_about": _utc(run.ends),
+        "why": run.why or None,
+    }
+
+
+def _utc(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,187 @@
+"""How the runs below a folder are going. Nothing is changed there, and no lock is taken that a run could want."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise.federation.checkpoint import POINTER
+from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
+from equipoise.federation.history import LEAST
+from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
+from equipoise.system import own_code
+from equipoise.system.files import holder
+from equipoise.system.seals import open_json, open_text
+
+BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
+STATES = ("running", "complete", "stopped", "failed", "not begun", "damaged")
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run is going.
+
+    Parameters
+    ----------
+    directory : of the run. method, seed : what it is.
+    state : of :data:`STATES`. Stopped is one that was killed, or stopped by its user; ``resume`` goes on with both, and with a failed one.
+    standing : how far it is.
+    process : number of the process that runs it.
+    written : when its last round was recorded, seconds since 1970; None before that.
+    why : it failed, or ended before its planned rounds, or cannot be read.
+    lr : the learning rate of the next round, in words, where it is known.
+    """
+
+    directory: Path
+    method: str
+    seed: int | None
+    state: str
+    standing: Standing
+    process: str | None = None
+    written: float | None = None
+    why: str = ""
+    lr: str = ""
+
+    @property
+    def ends(self) -> float | None:
+        """When a running one can be expected to end, seconds since 1970."""
+        if self.state != "running" or self.written is None or (ends := self.standing.ends(self.written)) is None:
+            return None
+        return max(ends.timestamp(), time.time())
+
+
+def of_run(directory: Path) -> RunStatus:
+    """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
+    try:
+        return _of_run(directory)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
+
+
+def _of_run(directory: Path) -> RunStatus:
+    config = _config(directory)
+    manifest = _object(directory / MANIFEST)
+    about = config or {
+        **manifest,
+        **{k: v for k, v in _object(directory / CHECKPOINT / POINTER).items() if k == "rounds"},
+    }
+    last = _last(directory / METRICS)
+    standing = Standing.of(last, int(about.get("rounds") or len(last)), int(about.get("least_group") or LEAST))
+    process = holder(directory / LOCK)
+    ended = str(last[-1].get("stopped", "")) if last else ""
+    failure = _object(directory / FAILED)
+    lr = about.get("lr")
+    complete = (
+        (directory / "summary.json").exists()
+        if config
+        else bool(ended) or bool(last and standing.round >= standing.rounds)
+    )
+    state, why = ("failed", str(failure.get("error", ""))) if failure else ("stopped" if last else "not begun", ended)
+    if complete:
+        state, why = "complete", ended
+    elif process is not None:
+        state, why = "running", ""
+    return RunStatus(
+        directory=directory,
+        method=own_code.short(str(about.get("label") or about.get("method") or "")),
+        seed=about.get("seed"),
+        state=state,
+        standing=standing,
+        process=process if state == "running" else None,
+        written=(directory / METRICS).stat().st_mtime if last else None,
+        why=why,
+        lr="" if lr is None else shown_rate(lr, standing.round, standing.rounds),
+    )
+
+
+def below(folder: Path) -> Iterator[RunStatus]:
+    """How every run in a folder, or deeper, is going.
+
+    Raises
+    ------
+    ValueError : there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder. Give one with runs in it: equipoise status runs")
+    for path, inner, files in os.walk(folder):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        kept = {*files}
+        if (
+            "config.toml" in kept
+            or (MANIFEST in kept and kept & {METRICS, FAILED})
+            or (MANIFEST in kept and "checkpoint" in inner)
+        ):
+            inner[:] = []
+            yield of_run(Path(path))
+
+
+class Watch:
+    """Lines of a log about runs that other processes train, each named.
+
+    Parameters
+    ----------
+    paths : of the runs. wanted : whether there are lines at all, where there is no terminal.
+    """
+
+    def __init__(self, paths: Sequence[Path], wanted: bool) -> None:
+        self.log = ProgressLog(wanted)
+        self.left = {path: 0.0 for path in paths if not (path / "summary.json").exists()} if self.log.wanted else {}
+
+    def look(self) -> None:
+        """Write the lines that are due."""
+        for path, before in [*self.left.items()]:
+            changed = _changed(path / METRICS)
+            ended = (path / "summary.json").exists()
+            if changed == before and not ended:
+                continue
+            self.left[path] = changed
+            if not ended and not self.log.due(str(path)):
+                continue
+            run = of_run(path)
+            name = run.method if run.seed is None else f"{run.method}, seed {run.seed}"
+            if ended:
+                del self.left[path]
+            self.log.say(name, f"complete, {run.standing}" if ended else run.standing, run.lr, run.written)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.toml"
+    return tomllib.loads(open_text(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    """The content of a JSON file; nothing if there is none."""
+    try:
+        content = open_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _last(path: Path) -> list[dict[str, Any]]:
+    """The last records in ``metrics.jsonl``; a line that is being written is none."""
+    try:
+        with path.open("rb") as file:
+            at, text = file.seek(0, os.SEEK_END), b""
+            while at and text.count(b"\n") <= LAST + 1:
+                size = min(at, BLOCK)
+                at -= size
+                file.seek(at)
+                text = file.read(size) + text
+    except FileNotFoundError:
+        return []
+    lines = text.split(b"\n")[1 if at else 0 : -1]
+    return [json.loads(line) for line in lines[-LAST:] if line.strip()]
