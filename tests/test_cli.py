@@ -201,6 +201,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     assert found.keys() == {
         "scenario",
         "exported",
+        "shown",
         "measure",
         "title",
         "rounds",

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from importlib import resources
@@ -96,16 +96,10 @@ def render(histories: Sequence[History] | Comparison) -> str:
         source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents, "pieces": _pieces}
     )
     measured, of_groups, of_clients = sheets(found), over_groups(found), over_clients(found)
-    tests, parts = paired_tests(found), _parts(found)
+    tests, parts = paired_tests(found), parts_of_captions(found)
     drawn = {
-        name: (
-            name,
-            plot.heading,
-            plot.caption.format(**parts) + parts["failed"] * (name not in drawings.DATA),
-            svg(name, figure),
-        )
+        name: (name, drawings.PLOTS[name].heading, caption(name, parts), svg(name, figure))
         for name, figure in drawings.draw_all(found).items()
-        for plot in (drawings.PLOTS[name],)
     }
     return template.render(
         title=_title(found),
@@ -209,7 +203,13 @@ def _whiskers(found: Comparison) -> str:
     return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(shown)}." if shown else ""
 
 
-def _parts(found: Comparison) -> dict[str, Any]:
+def caption(name: str, parts: Mapping[str, Any]) -> str:
+    """The caption of a figure."""
+    text = drawings.PLOTS[name].caption.format(**parts)
+    return text if name in drawings.DATA else f"{text}{parts['failed']}"
+
+
+def parts_of_captions(found: Comparison) -> dict[str, Any]:
     """Parts of the captions of figures that depend on the runs."""
     several = any(len(method["seeds"]) > 1 for method in found["methods"])
     collaborating = (found["collaboration"] or {}).get("methods", ())

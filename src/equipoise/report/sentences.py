@@ -29,7 +29,7 @@ def caption(comparison: Numbers) -> str:
 def when(comparison: Numbers) -> str:
     """The rounds that tables and figures are of."""
     n = comparison["averaged"]
-    return f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['exported']}"
+    return f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['shown']}"
 
 
 def legend(comparison: Numbers) -> list[str]:

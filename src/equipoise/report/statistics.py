@@ -299,7 +299,8 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
     `method`, `failed`, `groups` and the statistics over them of so many last rounds, or of the exported model. Null where there was only one.
 
-    and `exported`: which round's model is exported, in words; `validation`: of these models `methods` with `method`, `failed`, and
+    and `exported`: which round's model is exported, in words; `shown`: of one round that is not averaged, which it is;
+    `validation`: of these models `methods` with `method`, `failed`, and
     over seeds `round`, `accuracy`, `worst` and `loss` on what clients hold out of their own samples, and `test` and `test_worst`, AVG
     and the worst group on the test sets. Null where nothing was held out.
 
@@ -464,7 +465,8 @@ def _of_measure(
         "title": MEASURES[measure],
         "rounds": max(len(history) for history in histories),
         "averaged": averaged,
-        "exported": _exported([history.selected_round is not None for history in histories]),
+        "exported": (exported := _exported([history.selected_round is not None for history in histories])),
+        "shown": exported if all(_evaluated(run, measure) for run in every) else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
         "sizes": _sizes(histories),
@@ -478,6 +480,11 @@ def _of_measure(
         "methods": methods,
         "leaders": leaders,
     }
+
+
+def _evaluated(run: Run, measure: str) -> bool:
+    """Whether the last round whose numbers are shown was evaluated."""
+    return run.groups[measure][0][-1:] == [record["round"] for record in run.shown.records[-1:]]
 
 
 def _up_to(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, dict[int, History]]:
