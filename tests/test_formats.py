@@ -408,6 +408,8 @@ def test_images_that_are_not_there_are_named_at_once(tmp_path: Path) -> None:
     path = windows(tmp_path, rows_of("\\\\server\\share\\{k}.png"))
     with pytest.raises(DataError, match="is a path of another machine"):
         read_user_data(path)
+    with pytest.raises(DataError, match="no image for 1 of 1 rows"):
+        read_user_data(windows(tmp_path, ["x" * 300 + ".png,x,a"]))
     if not (tmp_path / "NORTH").exists():  # a system on which capital letters count
         (tmp_path / "north/Cat/a.png").write_bytes(b"x")
         (tmp_path / "north/Cat/A.png").write_bytes(b"y")

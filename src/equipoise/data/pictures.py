@@ -52,7 +52,7 @@ class Stored:
 
     Parameters
     ----------
-    pixels : bytes [H, W, 3]; or other numbers [H, W] or [H, W, C], whose range is that of the data set; None of bytes that
+    pixels : bytes, or other numbers, whose range is that of the data set, [H, W] or [H, W, C]; None of bytes that
         were only looked for.
     padding : pixels [H, W] that mean nothing and are black; None: none.
     inverted : the least number is white.
@@ -407,35 +407,50 @@ def plain(number: float) -> float:
     return int(number) if float(number).is_integer() else number
 
 
-Faint = tuple[list[int], list[int], int, int]
+@dataclass(frozen=True)
+class Faint:
+    """Images that show little: how many have one colour, how many others few grey levels, and the first few rows of each.
+
+    ``low`` and ``high`` are the levels between which nearly all pixels of all images are.
+    """
+
+    one: int
+    first_one: Sequence[int]
+    few: int
+    first_few: Sequence[int]
+    low: int
+    high: int
 
 
 def faint(images: NDArray[np.uint8]) -> Faint:
-    """Rows of images [n, ...] of one colour, of others with few grey levels, and the levels between which nearly all pixels are."""
-    one, few = list[int](), list[int]()
-    step = max(1, images.size // LOOKS)
+    """Look at the grey levels of images [n, ...], as the network gets them."""
+    spread = np.empty(len(images), np.int64)
     counts = np.zeros(256, np.int64)
+    step = max(1, images.size // LOOKS)
     for begin in range(0, len(images), 256):
         part = images[begin : begin + 256].reshape(len(images[begin : begin + 256]), -1)
-        spread = part.max(1).astype(int) - part.min(1)
-        one += (begin + np.flatnonzero(spread == 0)).tolist()
-        few += (begin + np.flatnonzero((spread > 0) & (spread < FAINT))).tolist()
+        spread[begin : begin + 256] = part.max(1).astype(int) - part.min(1)
         counts += np.bincount(part.reshape(-1)[::step], minlength=256)
+    one, few = (np.flatnonzero(rows).tolist() for rows in (spread == 0, (spread > 0) & (spread < FAINT)))
     share = counts.cumsum() / max(1, counts.sum())
-    return one, few, int((share <= TAIL).sum()), int((share < 1 - TAIL).sum())
+    edges = (int((share <= TAIL).sum()), int((share < 1 - TAIL).sum()))
+    return Faint(len(one), one[:NAMED], len(few), few[:NAMED], *edges)
 
 
 def doubtful(found: Faint, names: Sequence[str], between: Range | None = None) -> Iterator[str]:
-    """Sentences about images that are all black, all white or nearly so as the network gets them, of what :func:`faint` found."""
-    one, few, low, high = found
-    for rows, have in ((one, "one colour everywhere"), (few, f"fewer than {FAINT} of 256 grey levels")):
-        if rows:
-            more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-            named = ", ".join(names[k] for k in rows[:NAMED])
-            yield f"{len(rows)} of {len(names)} images {'has' if len(rows) == 1 else 'have'} {have}: {named}{more}."
-    if high - low < FAINT and len(one) < len(names):
+    """Sentences about images that are all black, all white or nearly so."""
+    for n, rows, have in (
+        (found.one, found.first_one, "one colour everywhere"),
+        (found.few, found.first_few, f"fewer than {FAINT} of 256 grey levels"),
+    ):
+        if n:
+            more = f" and {n - len(rows):,} more" if n > len(rows) else ""
+            named = ", ".join(names[k] for k in rows)
+            yield f"{n:,} of {len(names):,} images {'has' if n == 1 else 'have'} {have}: {named}{more}."
+    if found.high - found.low < FAINT and found.one < len(names):
         scale, start = (1.0, 0.0) if between is None else ((between[1] - between[0]) / 255, between[0])
+        low, high = (f"{start + scale * edge:.4g}" for edge in (found.low, found.high + 1))
         yield (
-            f"Nearly all pixels of all images are within {high - low + 1} of 256 grey levels, so the images are almost of one "
-            f"colour. If black and white are elsewhere, say where: --set range={start + scale * low:.4g},{start + scale * (high + 1):.4g}."
+            f"Nearly all pixels of all images are within {found.high - found.low + 1} of 256 grey levels, so the images are almost of "
+            f"one colour. If black and white are elsewhere, say where: --set range={low},{high}."
         )

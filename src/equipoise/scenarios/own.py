@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.own.columns import Columns, UserData, listed, ordered, several
 from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
-from equipoise.data.pictures import Pictures, Range, doubtful, faint
+from equipoise.data.pictures import Faint, Pictures, Range, doubtful, faint
 from equipoise.data.precision import lost
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
@@ -439,8 +439,8 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        text = hashes.remembered(f"faint {path.name}", path.name, lambda: json.dumps(faint(mapped)))
-        doubts = [*doubtful(json.loads(text), own.names or own.inputs.names, own.inputs.range)]
+        text = hashes.remembered(f"faint {path.name}", path.name, lambda: json.dumps(asdict(faint(mapped))))
+        doubts = [*doubtful(Faint(**json.loads(text)), own.names or own.inputs.names, own.inputs.range)]
         if len(own) * 3 * size * size > IN_MEMORY:
             return Mapped(path, np.arange(len(own)), y), {}, doubts
         return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}, doubts

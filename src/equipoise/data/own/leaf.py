@@ -107,7 +107,9 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
             '"user_data": {USER: {"x": [...], "y": [...]}}}.'
         ) from None
     for (user, x, y), count in zip(pairs, counts, strict=True):
-        if len(x) != len(y) or count not in (None, len(y)):
+        if not isinstance(x, list) or not isinstance(y, list):
+            problems.append(f"{file.name}, user {user}: x and y must be lists.")
+        elif len(x) != len(y) or count not in (None, len(y)):
             told = "" if count is None else f", num_samples says {count}"
             problems.append(f"{file.name}, user {user}: {len(x)} samples and {len(y)} labels{told}.")
         elif strange := [label for label in y if not isinstance(label, str | int | float)][:1]:

@@ -41,11 +41,11 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
     entries = lru_cache(maxsize=None)(_entries)
     for k, cell in enumerate(map(str.strip, cells)):
         path: Path | None = table.parent / cell
-        if not (table.parent / cell).is_file():
+        if not _is_file(table.parent / cell):
             path = table.parent / cell.replace("\\", "/")
             if DRIVE.match(cell) or not cell:
                 path = None
-            elif path.is_file():
+            elif _is_file(path):
                 turned.append(k)
             elif (path := _spelled(path, entries)) is not None:
                 spelled.append(k)
@@ -71,6 +71,13 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
     return tuple(files), notes
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the cell is too long to be a name
+        return False
+
+
 def _entries(folder: Path) -> dict[str, list[str]]:
     """What a folder holds, by names without what spellings differ in."""
     found: dict[str, list[str]] = {}
@@ -88,14 +95,14 @@ def _spelled(path: Path, entries: Callable[[Path], dict[str, list[str]]]) -> Pat
     """The one file whose path differs in spelling only."""
     found = Path(path.anchor)
     for part in path.parts[bool(path.anchor) :]:
-        if part == ".." or (found / part).exists():
-            found /= part
-            continue
-        names = entries(found).get(_plain(part), [])
+        try:
+            names = [part] if part == ".." or (found / part).exists() else entries(found).get(_plain(part), [])
+        except OSError:  # as above, or nobody may look there
+            names = []
         if len(names) != 1:
             return None
         found /= names[0]
-    return found if found.is_file() else None
+    return found if _is_file(found) else None
 
 
 def _of_another_machine(table: Path, cell: str) -> str:
