@@ -251,6 +251,17 @@ def test_channels_last_are_put_first(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(read_user_data(tmp_path / "a.npz").inputs), x.transpose(0, 3, 1, 2))
 
 
+def test_the_scale_of_float_arrays_does_not_matter(tmp_path: Path) -> None:
+    x = RNG.integers(0, 4096, (24, 3, 6, 6))
+    made = []
+    for k, stored in enumerate((x.astype(np.uint16), x / 4095, x.astype(np.float32) - 1000, (255 * x / 4095))):
+        np.savez(tmp_path / f"{k}.npz", x=stored, y=np.arange(24) % 2, client=np.arange(24) // 12)
+        made.append(np.asarray(scenarios.load("own", 0, tmp_path / f"{k}.npz").clients[0][0]))  # type: ignore[index]
+    for other in made[1:]:
+        np.testing.assert_allclose(other, made[0], atol=1e-4)
+    assert len(np.unique(made[0])) > 0.9 * len(np.unique(x[:12]))
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

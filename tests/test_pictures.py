@@ -293,6 +293,18 @@ def test_a_table_folders_and_arrays_agree(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.sort(whole(other), 0), np.sort(whole(made[0]), 0))
 
 
+def test_an_image_of_a_table_that_changes_is_seen(tmp_path: Path) -> None:
+    folder(tmp_path / "my", ".png", "uint16", 8)
+    files = sorted((tmp_path / "my").rglob("*.png"))
+    rows = [f"{path.relative_to(tmp_path)},{path.parts[-2]},{path.parts[-3]}" for path in files]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,client", *rows]))
+    before = scenarios.load("own", 0, tmp_path / "t.csv", size=12)
+    saved(files[0], np.full((12, 12), 9999, np.uint16))
+    after = scenarios.load("own", 0, tmp_path / "t.csv", size=12)
+    assert after.manifest["read"]["range"] == [before.manifest["read"]["range"][0], 9999]
+    assert not np.array_equal(whole(before), whole(after))
+
+
 def test_a_declared_range_counts_and_what_it_cuts_is_said(tmp_path: Path) -> None:
     top = folder(tmp_path, ".png", "uint16")
     for edges in ([0, 4095], (0, 4095), "0,4095"):

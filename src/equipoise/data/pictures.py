@@ -198,7 +198,7 @@ class Pictures:
     what : what the images are, for errors, and the name of the file of the cache.
     names : of each image, for errors.
     fetch : gives the path or the content of image k.
-    recipe : what changes when any of them does.
+    dates : gives what changes when any of them does.
     declared : the range of grey levels that the user gives: what is black and what is white; None: bytes as they are, and of
         other numbers the least and the largest of the whole data set.
     """
@@ -206,8 +206,18 @@ class Pictures:
     what: str
     names: Sequence[str]
     fetch: Callable[[int], Source]
-    recipe: str
+    dates: Callable[[], str]
     declared: Range | None = None
+
+    @cached_property
+    def recipe(self) -> str:
+        """What changed with any image until this was asked for first."""
+        return self.dates()
+
+    @property
+    def current(self) -> bool:
+        """Whether no image has changed since."""
+        return self.recipe == self.dates()
 
     @cached_property
     def survey(self) -> Survey:
@@ -357,7 +367,7 @@ UNUSED = {
 
 def of_files(files: Sequence[Path], what: str, names: Sequence[str]) -> Pictures:
     """The images of files; where their folder is does not matter for the file of the cache."""
-    return Pictures(what, names, files.__getitem__, dated(files))
+    return Pictures(what, names, files.__getitem__, partial(dated, files))
 
 
 @dataclass(frozen=True)

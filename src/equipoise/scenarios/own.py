@@ -194,7 +194,10 @@ def _read(source: str, columns: Columns, download: bool, between: Range | None, 
     if not Path(source).is_file():
         return read_user_data(source, columns, download=download, between=between)
     about = Path(source).stat()
-    return _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
+    own = _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
+    if isinstance(own.inputs, Pictures) and not own.inputs.current:  # the table is the same, and an image is not
+        return read_user_data(source, columns, download=download, between=between)
+    return own
 
 
 @lru_cache(maxsize=2)  # a function's data of the first seed, which describe them, and of that of the run

@@ -173,7 +173,7 @@ def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Co
         return Path(content["path"]) if content["bytes"] is None else BytesIO(content["bytes"])
 
     names = [f"sample {k} of {key}" for k in range(len(places))]
-    return Pictures(what, names, fetch, hashlib.sha256(recipe.encode()).hexdigest())
+    return Pictures(what, names, fetch, lambda: recipe)
 
 
 def _numbers(

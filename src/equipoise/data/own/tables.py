@@ -130,7 +130,7 @@ def _images(
     """The images that the cells of a column name, or hold."""
     if any(map(parquet.is_picture, cells)):
         places = [at(k) for k in range(len(cells))]
-        return Pictures(str(path), places, partial(_held, cells), dated([path], name))
+        return Pictures(str(path), places, partial(_held, cells), partial(dated, [path], name))
     names = [str(cell) for cell in cells]
     files, said = paths.located(path, names, at)
     notes += [*said, *_repeats(path, files, labels, at)]
