@@ -19,6 +19,7 @@ from equipoise.federation.history import History
 from equipoise.metrics import class_counts
 from equipoise.report import booktabs, markdown, render, rich_table
 from equipoise.report.layout import sheets
+from equipoise.report.sentences import limits
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
 from run_helpers import cache, equipoise, executed
@@ -126,3 +127,158 @@ def test_training_is_not_lost_with_a_report(
     monkeypatch.chdir(tmp_path)
     again = equipoise(*shlex.split(command)[1:])
     assert (again.status, again.err) == (0, "")
+
+
+# --- real sites
+def deployed(home: Path, gone: range) -> History:
+    """A run at three sites in one process, of which the last is away while the model of these rounds is trained and tested."""
+    flwr = pytest.importorskip("flwr.app")
+    import equipoise as eq
+    from equipoise.flower import InProcessGrid, Task, make_client_app, make_server_app
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 60, 4)).astype("float32")
+    y = (x[:, :, 0] > 0).astype(int)
+
+    def task(node: Any, _: Any) -> Task:
+        net = eq.network("mlp", (4,), 2, seed=0, hidden=(4,))
+        if "site" not in node:
+            return Task(net)
+        k = int(node["number"])
+        return Task(net, train=(x[k, :30], y[k, :30]), test={node["site"]: (x[k, 30:], y[k, 30:])})
+
+    class Away(InProcessGrid):
+        rounds = 0
+
+        def get_node_ids(self) -> list[int]:
+            return [node for node in super().get_node_ids() if node != 3 or self.rounds not in gone]
+
+        def push_messages(self, messages: Any) -> list[str]:
+            sent = list(messages)
+            if any("train" in message.metadata.message_type and message.metadata.dst_node_id == 1 for message in sent):
+                self.rounds += 1
+            return super().push_messages(sent)
+
+    nodes = [{"site": f"hospital-{k}", "number": k, "state-dir": str(home / "states")} for k in range(3)]
+    told = {"method": "fedavg", "rounds": 4, "lr": 0.2, "min-sites": 3, "run-dir": str(home / "run"), "poll": 0.01}
+    grid = Away(make_client_app(task), nodes, told)
+    make_server_app(task)(grid, flwr.Context(1, 0, {}, flwr.RecordDict(), told))
+    return History.from_run(home / "run")
+
+
+def test_a_page_of_real_sites_says_what_is_true_of_them(tmp_path: Path) -> None:
+    history = deployed(tmp_path, range(2, 9))
+    page = (tmp_path / "run" / "report.html").read_text()
+    for false in (
+        "small sets that come with",
+        "equipoise run ",
+        "answers failed the check",
+        "No method was evaluated",
+        "its own group",
+    ):
+        assert false not in page
+    tested = [r["round"] for r in history.records if "hospital-2" in r["groups"]]
+    assert 0 < len(tested) < len(history)
+    last = 100 * history.records[tested[-1]]["groups"]["hospital-2"]["accuracy"]
+    assert f"(last in round {tested[-1]}, at {last:.2f}\u00a0%)" in page
+    assert f'<td class="">({last:.2f})' in page.replace("end", "")
+    assert "is not connected" in page
+    assert "no answer came, or it did not pass the check" in page
+    assert "on the test samples of its own site" in page
+    assert "equipoise flower run . federation -c" in page
+    assert (
+        f"fedavg reaches {100 * np.mean([r['groups']['hospital-0']['accuracy'] for r in history.records]):.2f}" in page
+    )
+
+
+def test_a_site_that_is_back_has_numbers(tmp_path: Path) -> None:
+    history = deployed(tmp_path, range(1, 2))
+    assert any("hospital-2" not in r["groups"] for r in history.records)
+    found = Comparison.of([history], last=1)
+    assert "on average over 3 groups" in found.verdict
+    assert "not tested" not in " ".join([found.verdict, *sheets(found)[0].sentences])
+
+
+def test_a_site_that_was_never_tested_is_named() -> None:
+    records = [
+        {"round": t, "groups": {"all": {"accuracy": 0.5, "n": 90}}, "clients": {"accuracy": [0.5, None, 0.6]}}
+        for t in range(3)
+    ]
+    meta = {"method": "fedavg", "client_names": ["a", "b", "c"], "config": {"method": "fedavg", "engine": "flower"}}
+    notes = Comparison.of([History(records, meta)])["notes"]
+    assert "fedavg, seed 0: b was never tested, so no number here is about it." in notes
+
+
+def test_a_test_set_that_shrinks_is_said() -> None:
+    """Sites may share the name of a test set; where one is away, its samples are missing."""
+    records = [{"round": t, "groups": {"all": {"accuracy": 0.5, "n": 90 if t < 4 else 60}}} for t in range(6)]
+    notes = Comparison.of([History(records, {"method": "fedavg"})])["notes"]
+    assert (
+        "fedavg, seed 0: in 2 of 5 shown rounds all was tested on fewer samples (down to 60) than in others (90)."
+        in notes
+    )
+    whole = [History(records[:4], {"method": "fedavg"})]
+    assert not any("fewer samples" in note for note in Comparison.of(whole)["notes"])
+
+
+# --- what a seed changes
+def test_clients_from_python_are_the_same_for_every_seed() -> None:
+    import torch
+
+    import equipoise as eq
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 30, 2)).astype("float32")
+    data = [(x[k], (x[k, :, 0] > 0).astype(int)) for k in range(3)]
+    for net, changed in (
+        (torch.nn.Linear(2, 2), "Seeds change the order of samples."),
+        (lambda: torch.nn.Linear(2, 2), "Seeds change the first model and the order of samples."),
+    ):
+        found = eq.compare(net, data, ["fedavg", "afl"], seeds=2, rounds=1, tests={"all": data[0]}, progress=False)
+        assert any(text.startswith(changed) for text in limits(found))
+
+
+@pytest.mark.parametrize(
+    ("split", "changed"),
+    [(False, "which samples are for testing, the first model"), (True, "the first model and the order")],
+)
+def test_rows_of_a_table_that_say_where_they_belong_are_not_drawn(tmp_path: Path, split: bool, changed: str) -> None:
+    rng = np.random.default_rng(0)
+    with (tmp_path / "people.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "height", "label", "client", *["split"] * split])
+        for k in range(60):
+            age, height = rng.normal(size=2)
+            part = ["train", "train", "test"][k // 2 % 3]
+            writer.writerow([age, height, "yes" if age > 0 else "no", f"site-{k % 2}", *[part] * split])
+    runs = []
+    for method in ("fedavg", "afl"):
+        for seed in (0, 1):
+            told = {"scenario": "own", "data": str(tmp_path / "people.csv"), "rounds": 1, "seed": seed}
+            runs.append(executed(tmp_path / f"{method}-{seed}", configure(method, **told)))
+    text = " ".join(limits([History.from_run(run) for run in runs]))
+    assert f"Seeds change {changed}" in text
+
+
+# --- one family
+def test_one_seed_tells_apart_at_the_level_of_all_differences() -> None:
+    """An interval that leaves out zero alone is not enough where several differences are shown."""
+
+    def tested(method: str, right: int) -> History:
+        scores = {"all": {"accuracy": right / 400, "loss": 0.5, "n": 400}}
+        return History([{"round": 0, "groups": scores}], {"method": method})
+
+    for lead in range(250, 330):
+        two = Comparison.of([tested("a", 240), tested("b", lead)])
+        four = Comparison.of([tested("a", 240), tested("c", 240), tested("d", 240), tested("b", lead)])
+        if two.best == "b" and four.best is None:
+            break
+    else:
+        pytest.fail("no difference is told apart alone and not among five")
+    versus = four["leaders"]["avg"]["versus"]["a"]
+    assert (versus["low"], versus["high"]) == pytest.approx(
+        [four["methods"][3]["versus"]["avg"][end] for end in ("low", "high")]
+    )
+    assert versus["low"] > 0
+    assert not versus["apart"]
+    assert "corrected for 5 differences" in four.evidence[-1]

@@ -538,7 +538,7 @@ def check(study: Study) -> None:
     assert latex(found).count("{") == latex(found).count("}")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(studies())
 def test_every_sentence_is_true(study: Study) -> None:
     check(study)
@@ -622,7 +622,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(METHODS, st.integers(1, 3), OPTIONS, ATTACKED, VALIDATED, SCENES)
 def test_the_command_is_that_of_the_runs(
@@ -661,7 +661,7 @@ def test_the_command_is_that_of_the_runs(
     st.sampled_from([0.1, "cosine(0.1, warmup=5)"]),
     st.booleans(),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_the_command_of_real_sites_is_that_of_their_app(
     method: str, rounds: int, lr: float | str, secure: bool
 ) -> None:
