@@ -65,7 +65,9 @@ def studies(draw: st.DrawFn) -> Study:
     groups = draw(st.sampled_from([NAMES[:1], NAMES[:2], NAMES]))
     seeds = draw(st.sampled_from([1, 1, 2, 3, 4]))
     rounds = draw(st.integers(1, 7))
-    size = draw(st.sampled_from([1, 4, 300]))
+    first, rest = draw(st.sampled_from([(1, 1), (4, 300), (12, 12), (300, 300), (300, 300)]))
+    sizes = np.array([first, *[rest] * (len(groups) - 1)])
+    least = draw(st.sampled_from([None, None, 1]))
     clients = draw(st.sampled_from([len(groups), 100]))
     own_tests = draw(st.booleans())
     gone = draw(st.sampled_from([None, *groups])) if origin == "sites" else None
@@ -83,10 +85,10 @@ def studies(draw: st.DrawFn) -> Study:
             diverged = label == failing and (same or seed == 0)
             for t in range(rounds):
                 a = np.clip(0.7 + level[label] + noise * rng.normal(size=len(groups)), 0, 1)
-                right = np.round(a * size) / size
+                right = np.round(a * sizes) / sizes
                 scores = {
-                    group: {"accuracy": float(x), "loss": None if diverged else 0.5, "n": size}
-                    for group, x in zip(groups, right, strict=True)
+                    group: {"accuracy": float(x), "loss": None if diverged else 0.5, "n": int(n)}
+                    for group, x, n in zip(groups, right, sizes, strict=True)
                     if not (group == gone and t >= since)
                 }
                 record: dict[str, Any] = {"round": t, "groups": scores}
@@ -97,7 +99,13 @@ def studies(draw: st.DrawFn) -> Study:
                     if gone and t >= since:
                         record["quarantined"] = [{"client": 1, "name": "c1", "reason": "is not connected"}]
                 records.append(record)
-            meta: dict[str, Any] = {"method": label, "seed": seed, "rounds": rounds, "bound": bound}
+            meta: dict[str, Any] = {
+                "method": label,
+                "seed": seed,
+                "rounds": rounds,
+                "bound": bound,
+                "least_group": least,
+            }
             meta |= {
                 "client_names": [f"c{m}" for m in range(clients)],
                 "scenario": {"python": "", "embedded": "digits"}.get(origin, origin),
@@ -127,12 +135,15 @@ class Truth:
     def __init__(self, study: Study) -> None:
         self.study, self.last = study, study.last
         self.labels = list(dict.fromkeys(h.label for h in study.histories))
-        self.groups = list(dict.fromkeys(g for h in study.histories for r in h.records for g in r["groups"]))
+        least = study.histories[0].meta["least_group"] or 10
+        tested = dict.fromkeys((g, s["n"]) for h in study.histories for r in h.records for g, s in r["groups"].items())
+        self.groups = [g for g, n in tested if n >= least]
+        self.small = [g for g, n in tested if n < least]
         self.bounds = {h.label for h in study.histories if h.meta["bound"]}
         self.runs: dict[str, list[dict[str, Any]]] = {label: [] for label in self.labels}
         for h in study.histories:
             shown = [r for r in h.records if r["groups"]][-self.last :]
-            own = list(dict.fromkeys(g for r in h.records for g in r["groups"]))
+            own = list(dict.fromkeys(g for r in h.records for g in r["groups"] if g in self.groups))
             values = {g: [r["groups"].get(g, {}).get("accuracy") for r in shown] for g in own}
             means = {g: None if None in v else 100 * sum(v) / len(v) for g, v in values.items()}
             known = None not in means.values() and means
@@ -259,7 +270,7 @@ def check_verdict(text: str, truth: Truth) -> None:
         if key == "avg" or len(truth.groups) > 1:
             winner = truth.best(key)
             assert (winner is not None) == (claim in text), (key, winner, text)
-    if truth.seeds == 1 and any(label not in truth.failed for label in truth.racing) and any(truth.groups):
+    if truth.seeds == 1 and any(label not in truth.failed for label in truth.racing) and truth.groups:
         assert "one seed proves nothing" in text
 
 
@@ -322,6 +333,10 @@ def check_sentence(sentence: str, truth: Truth) -> None:
         assert truth.untested()
     elif sentence.startswith("No method was evaluated on any group"):
         assert not truth.groups
+        assert not truth.small
+    elif sentence.startswith("Every test set has fewer than 10 samples, so no number is shown"):
+        assert not truth.groups
+        assert truth.small
     else:
         pytest.fail(f"A sentence that nobody checks: {sentence}")
 
@@ -396,6 +411,9 @@ def check_table(found: Comparison, truth: Truth) -> None:
         assert name.endswith(" †") == (label in truth.failed)
         for title, text in zip(titles, cells, strict=True):
             key = {"AVG": "avg", "STD": "std", "worst": "worst"}.get(title, f"group:{title}")
+            if title in truth.small:
+                assert text == "n < 10"
+                continue
             mean = truth.mean(label, key)
             value = text.replace("*", "")
             if mean is None:
@@ -518,7 +536,9 @@ def check_captions(found: Comparison, truth: Truth) -> None:
             continue
         if truth.study.origin == "sites":
             assert "on the test samples of its own site" in text
-        elif histories[0].meta["client_tests"] or len(histories[0].client_names) == len(truth.groups):
+        elif histories[0].meta["client_tests"] or len(histories[0].client_names) == len(
+            set(histories[0].client_groups)
+        ):
             assert "on test samples of its own" in text
         else:
             assert "on the test set of its group" in text
