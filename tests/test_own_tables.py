@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 import equipoise as eq
 from equipoise import scenarios
 from equipoise.data.contents import DataError
+from equipoise.data.own import delimited
 from equipoise.data.own.columns import Columns, UserData, several
 from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
@@ -338,6 +339,7 @@ COMMAS = re.sub(r"(\d)\.(\d)", r"\1,\2", as_text(delimiter=";"))
     [
         ("t.csv", as_text().encode(), {}),
         ("t.csv", as_text(quoting=csv.QUOTE_ALL, lineterminator="\n").encode(), {}),
+        ("t.csv", as_text(lineterminator="\r").encode(), {}),
         ("t.csv", as_text(delimiter=";").encode("utf-8-sig"), {}),
         ("t.csv", as_text(delimiter="|").encode(), {}),
         ("t.tsv", as_text(delimiter="\t").encode(), {}),
@@ -381,6 +383,30 @@ def test_line_numbers_count_lines_in_cells(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('# c\nlabel,v,client\n\n"two\nlines",1,a\nx,2,a\n\nx,oops,a\n')
     with pytest.raises(DataError, match=r"v: 1 of 3 is no number \('oops' in line 8\)"):
         read_user_data(tmp_path / "t.csv")
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["a", "b c", "1", ",", ",", "\n", "\n", '"', '""', " ", "\t", "#", ";", "\r\n", "\r", "\u00a0"]
+        ),
+        max_size=24,
+    )
+)
+@REUSED
+def test_both_readings_of_a_file_agree(tmp_path: Path, pieces: list[str]) -> None:
+    """Which lines are rows is found by the csv module, and their cells by pandas."""
+    path = tmp_path / "t.csv"
+    path.write_bytes(f"h,k,m\n1,2,3\n{''.join(pieces)}".encode())
+    try:
+        table = delimited.read(path, Columns(sep=","))
+        cells = table.words(table.names)
+    except DataError:
+        return
+    with path.open(newline="") as file:
+        rows = [row[:3] for k, row in enumerate(csv.reader(file)) if k not in table.skipped and "".join(row).strip()]
+    expected = [[re.sub(r"\r\n?", "\n", cell) for cell in row] for row in rows]
+    assert [list(row) for row in zip(*cells.values(), strict=True)] == expected
 
 
 def test_what_was_left_out_is_said(tmp_path: Path) -> None:
@@ -485,16 +511,24 @@ def test_an_index_is_no_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     frame.reset_index(names="row").to_csv("t.csv", index=False)
     assert read_user_data("t.csv").features == ("a", "b")
     assert read_user_data("t.csv", Columns(keep=("row",))).features == ("row", "a", "b")
-    frame.set_index(np.arange(1, 13)).reset_index(names="number").iloc[::-1].to_csv("t.csv", index=False)
-    assert read_user_data("t.csv").features == ("number", "a", "b")  # another order says nothing about the rows
-    frame.set_index(np.arange(12) ** 2).reset_index(names="id").to_csv("t.csv", index=False)
-    found = read_user_data("t.csv")
-    assert found.features == ("id", "a", "b")
-    assert "id: whole numbers that increase from row to row" in found.notes[0]
-    assert "--set leave_out=id" in found.notes[0]
+    for numbers in (np.arange(1001, 1013), np.arange(12)[::-1], np.arange(12) - 5.0):
+        frame.assign(number=numbers).to_csv("t.csv", index=False)
+        assert read_user_data("t.csv").features == ("a", "b")
+    for name, numbers in {
+        "number": np.arange(12) ** 2,
+        "year": 2030 - np.arange(12) * 2,
+        "ID": np.arange(12) * 5 % 12,
+    }.items():
+        frame.assign(**{name: numbers}).to_csv("t.csv", index=False)
+        found = read_user_data("t.csv")
+        assert found.features == ("a", "b", name)
+        assert f"the column {name} may number the rows" in found.notes[0]
+        assert f"--set leave_out={name}" in found.notes[0]
+    frame.assign(number=np.arange(12) * 5 % 12).to_csv("t.csv", index=False)
+    assert read_user_data("t.csv").notes == ()  # another order says nothing about the rows
 
 
-def test_a_column_that_counts_is_no_feature_of_the_hub_nor_unsaid_of_arrays(tmp_path: Path) -> None:
+def test_columns_that_count_are_said_of_arrays_and_not_of_a_few_rows(tmp_path: Path) -> None:
     x = np.stack([np.arange(12), np.arange(12) * 7 % 11], 1)
     np.savez(tmp_path / "t.npz", x=x, y=np.arange(12) % 2)
     assert "x[:, 0] holds nothing but the numbers of the rows" in read_user_data(tmp_path / "t.npz").notes[0]

@@ -159,7 +159,8 @@ class Delimited:
 
         read: Any = pd.read_csv
 
-        with opened(self.path, self.encoding) as file, warnings.catch_warnings():
+        with opened(self.path, self.encoding, None) as file, warnings.catch_warnings():
+            # pandas loses an empty first cell after a line that ends in a carriage return alone: it sees none
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
             try:
                 yield read(
@@ -222,10 +223,10 @@ def read(path: Path, columns: Columns) -> Delimited:
         raise DataError(f"{path} cannot be unpacked ({error}). Pack it again.") from None
 
 
-def opened(path: Path, encoding: str) -> TextIO:
-    """The text of a file, which may be compressed, with line ends as they are."""
+def opened(path: Path, encoding: str, newline: str | None = "") -> TextIO:
+    """The text of a file, which may be compressed, with line ends as they are, or all as one sign where ``newline`` is None."""
     how = COMPRESSED.get(path.suffix.lower(), open)
-    return cast(TextIO, how(path, "rt", encoding=encoding, newline=""))
+    return cast(TextIO, how(path, "rt", encoding=encoding, newline=newline))
 
 
 def _encoding(path: Path, given: str | None) -> str:

@@ -215,10 +215,10 @@ def _numbers(
         )
         keep = [name not in set(counts) for name in rest]
         x, rest = x[:, keep], [name for name in rest if name not in set(counts)]
-    if increasing := [rest[k] for k in numbering(x) if rest[k] not in columns.keep]:
+    if increasing := [rest[k] for k in numbering(x, rest) if rest[k] not in columns.keep]:
         notes.append(
-            f"{path.name}: {listed(increasing)}: whole numbers that increase from row to row. If they number the rows, the order of the "
-            f"file is learnt from them: {option('leave_out', [*columns.leave_out, *increasing])}."
+            f"{path.name}: the column{'s' * (len(increasing) > 1)} {listed(increasing)} may number the rows, by the name or by whole numbers "
+            f"that only rise or only fall; then the order of the file is learnt: {option('leave_out', [*columns.leave_out, *increasing])}."
         )
     if not rest and not problems:
         why = f" ({notes[-1]})" if counts or unnamed else ""
