@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, column, listed, option
-from equipoise.data.own.numbers import counting, finite, left_out, nameless
+from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, column, listed
+from equipoise.data.own.numbers import counting, left_out, nameless, of_cells, refusal, wrong_cells
 from equipoise.data.own.words import Origin, read_classes, read_names, settled
 from equipoise.data.pictures import Pictures, Source
 
@@ -82,7 +82,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     if image is not None:
         inputs = _images(list(tables.values()), image, facts, label)
     else:
-        inputs, rest = _numbers(what, list(tables.values()), rest, columns.keep, notes)
+        inputs, rest = _numbers(what, list(tables.values()), rest, columns, notes)
     split = tuple(part for part, table in tables.items() for _ in range(len(table)))
     return UserData(
         source=what,
@@ -177,28 +177,22 @@ def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Co
 
 
 def _numbers(
-    what: str, tables: Sequence[Any], names: Sequence[str], keep: Sequence[str], notes: list[str]
+    what: str, tables: Sequence[Any], names: Sequence[str], columns: Columns, notes: list[str]
 ) -> tuple[NDArray[np.float64], list[str]]:
     """The columns of numbers [n, D] and their names, without those that have no name or count the rows."""
+    keep = columns.keep
     if unnamed := [name for name in names if nameless(name) and name not in keep]:
         notes.append(left_out(unnamed, keep, what, "a column without a name is an index of the rows as a rule"))
     names = [name for name in names if name not in unnamed]
-    columns, wrong = [], []
+    made, wrong = [], dict[str, str]()
     for name in names:
         cells = [cell for table in tables for cell in table[name]]
-        try:
-            values = np.asarray(cells, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.full(len(cells), np.nan)
-        if values.ndim != 1 or not np.isfinite(values).all():
-            wrong.append(name)
-        columns.append(values)
+        made.append(of_cells(cells))
+        if said := wrong_cells(made[-1], lambda rows, cells=cells: [cells[k] for k in rows], "sample {}".format):  # type: ignore[misc]
+            wrong[name] = said
     if wrong:
-        s = "s" * (len(wrong) > 1)
-        raise DataError(
-            f"{what}, column{s} {', '.join(wrong)}: expected a number in every row. Leave {'them' if s else 'it'} out: {option('leave_out', wrong)}."
-        )
-    x = np.stack(columns, axis=1) if columns else np.empty((0, 0))
+        raise DataError(f"{what}: {refusal(wrong, columns.leave_out, groups=(), commas=False)}")
+    x = np.stack(made, axis=1) if made else np.empty((0, 0))
     if counts := [names[k] for k in counting(x) if names[k] not in keep]:
         notes.append(left_out(counts, [*keep, *unnamed], what, "it holds nothing but the numbers of the rows"))
         x, names = x[:, [name not in counts for name in names]], [name for name in names if name not in counts]
@@ -206,5 +200,4 @@ def _numbers(
         raise DataError(
             f"{what} has neither a column of images nor columns of numbers, so there is nothing to learn from."
         )
-    finite(x, lambda at: f"{what}, column {names[at[1]]}, row {at[0]}")
     return x, names

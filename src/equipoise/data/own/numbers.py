@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,29 @@ def refusal(columns: Mapping[str, str], before: Sequence[str], *, groups: Sequen
         f"{'have' if s else 'has'} other cells. {'; '.join(f'{name}: {columns[name]}' for name in few)}{more}. {european}"
         f"Leave the column{s} out: {leave}; or correct these cells{people}."
     )
+
+
+def of_cells(cells: Iterable[Any]) -> NDArray[np.float64]:
+    """Numbers, also in text, as doubles; NaN for other cells."""
+    return np.array([_number(cell) for cell in cells], np.float64)
+
+
+def _number(cell: Any) -> float:
+    try:
+        if isinstance(cell, bool | int | float | np.number | np.bool_):
+            return float(cell)
+        word = str(cell).strip()
+        return float(word) if NUMBER.fullmatch(word) else np.nan
+    except (OverflowError, TypeError):  # of whole numbers of hundreds of digits; of complex ones
+        return np.inf
+
+
+def wrong_cells(x: NDArray[np.float64], cells: Callable[[list[int]], Sequence[Any]], at: Callable[[int], str]) -> str:
+    """What is wrong with a column ``x`` [n] of doubles that was made of cells, which ``cells(rows)`` gives; empty if nothing is."""
+    bad = np.flatnonzero(~(np.abs(x) <= LARGEST)).tolist()
+    if not bad:
+        return ""
+    return described(faults(["" if cell is None else str(cell) for cell in cells(bad)], bad, at), len(x))
 
 
 def counting(x: NDArray[Any]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +15,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.numbers import LARGEST, described, faults
-from equipoise.data.own.words import NUMBER
+from equipoise.data.own.numbers import of_cells, wrong_cells
 from equipoise.data.precision import different
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ class Frame:
         wrong = {}
         for j, name in enumerate(names):
             x[:, j] = _numbers(self.frame[name])
-            bad = np.flatnonzero(~(np.abs(x[:, j]) <= LARGEST))
-            if len(bad):
-                cells = ["" if cell is None else str(cell) for cell in _cells(self.frame[name].iloc[bad])]
-                wrong[name] = described(faults(cells, bad.tolist(), self.at), len(self))
+            if said := wrong_cells(x[:, j], partial(_some, self.frame[name]), self.at):
+                wrong[name] = said
         return x, wrong
 
     @property
@@ -88,13 +86,16 @@ def _cells(column: pd.Series) -> list[Any]:
     return [None if gone else cell for cell, gone in zip(column.tolist(), column.isna(), strict=True)]
 
 
+def _some(column: pd.Series, rows: list[int]) -> list[Any]:
+    return _cells(column.iloc[rows])
+
+
 def _numbers(column: pd.Series) -> NDArray[np.float64]:
     """The numbers of a column; NaN for other cells."""
     if column.dtype.kind in "biuf":
         made: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
         return made
-    cells = (str(cell).strip() for cell in column.tolist())
-    return np.array([float(cell) if NUMBER.fullmatch(cell) else np.nan for cell in cells])
+    return of_cells(column.tolist())
 
 
 def read(path: Path) -> Frame:
