@@ -213,6 +213,13 @@ def test_floating_point_pictures_are_refused(tmp_path: Path) -> None:
         decoded([tmp_path / "depth.tiff"], 4, what="set")
 
 
+def test_grey_levels_of_more_than_16_bits_are_refused(tmp_path: Path) -> None:
+    for k, level in enumerate((70_000, -1)):
+        Image.fromarray(np.full((4, 4), level, np.int32)).save(tmp_path / f"{k}.tiff")
+        with pytest.raises(DataError, match=rf"{k}\.tiff.*expected grey levels in 0\.\.65535, found {level}"):
+            decoded([tmp_path / f"{k}.tiff"], 4, what="set")
+
+
 def test_images_are_decoded_once(files: list[Path]) -> None:
     first = decoded(files, 8, what="set", load=counted)
     assert sorted(LOADED) == [f"{k}.png" for k in range(6)]

@@ -363,7 +363,9 @@ def test_images_of_one_colour_are_named(tmp_path: Path, value: int, dtype: str) 
     assert "1 of 13 images has one colour everywhere: site-0/well/blank.png." in notes
 
 
-def test_images_that_a_hot_pixel_makes_black_are_said(tmp_path: Path) -> None:
+def test_images_that_a_hot_pixel_makes_black_are_said(
+    tmp_path: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder(tmp_path, ".png", "uint16")
     x = scan(1).astype(np.uint16)
     x[0, 0] = 65535
@@ -373,6 +375,11 @@ def test_images_that_a_hot_pixel_makes_black_are_said(tmp_path: Path) -> None:
     [said] = [
         note for note in read_user_data(tmp_path).notes if "But nearly all pixels are from" in note
     ]  # as init says
+    monkeypatch.chdir(tmp_path)
+    equipoise("init", "--data", ".", "--output", "../hot.toml")
+    assert (
+        "range" not in tomllib.loads((tmp_path / "../hot.toml").read_text())["set"]
+    )  # nothing that is doubted is kept
     low, high = map(float, said.split("range=")[1].rstrip(".").split(","))
     better = scenarios.load("own", 0, tmp_path, size=12, range=[low, high])
     assert not [note for note in better.manifest["notes"] if "early all pixels" in note]

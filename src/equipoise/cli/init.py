@@ -108,8 +108,11 @@ def init(
     found = None if data is None else _data(data, options)
     if found is not None and found[0].client is None:
         options.setdefault("clients", len(found[1].train))
-    if found is not None and "range" in found[0].about:  # the same then where images are added, and on other machines
-        options.setdefault("range", found[0].about["range"])
+    images = None if found is None else getattr(found[0].inputs, "survey", None)
+    if found is not None and images is not None and images.deep and not images.stretched:
+        options.setdefault(
+            "range", found[0].about["range"]
+        )  # the same then where images are added, and on other machines
     lines = [] if found is None else _facts(*found)
     write_atomically(output, _text(_beside(data, output), options, lines))
     if json_:

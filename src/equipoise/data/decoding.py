@@ -48,7 +48,10 @@ def picture(path: Path) -> NDArray[np.uint8]:
     """
     with opened(path) as stored:
         if stored.mode.startswith("I"):  # 16 bits of grey: Pillow's own conversion would cut all above 255
-            return (np.asarray(stored).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
+            grey = np.asarray(stored).astype(np.int64)
+            if grey.min() < 0 or grey.max() > 65535:
+                raise ValueError(f"expected grey levels in 0..65535, found {grey.min()}..{grey.max()}")
+            return (grey >> 8).astype(np.uint8)
         if stored.mode == "F":
             raise ValueError("its pixels are floating-point numbers of unknown scale")
         if stored.mode == "P" and "transparency" in stored.info:

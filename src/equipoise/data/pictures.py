@@ -188,6 +188,11 @@ class Survey:
     outside: float = 0.0
     remarks: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def stretched(self) -> bool:
+        """Whether few pixels make the range so wide that the others are almost of one grey level."""
+        return self.deep > 0 and FAINT * (self.inner[1] - self.inner[0]) < self.high - self.low
+
 
 @dataclass(frozen=True)
 class Pictures:
@@ -227,7 +232,7 @@ class Pictures:
         ------
         DataError : naming images that cannot be used, or what their grey levels have in common.
         """
-        key = _hash("survey", self.recipe, self.declared)
+        key = _hash(*Survey.__annotations__, self.recipe, self.declared)
         made = Survey(**json.loads(hashes.remembered(key, key, lambda: json.dumps(asdict(self._survey())))))
         if self.declared is None and 0 < made.deep < made.images:
             raise DataError(
@@ -237,7 +242,7 @@ class Pictures:
             )
         if self.declared is None and made.deep and made.low >= made.high:
             raise DataError(
-                f"{self.what}: all pixels of all images are {made.low:g}. There is nothing to learn from them."
+                f"{self.what}: all pixels of all images are {'padding' if made.low > made.high else f'{made.low:g}'}. There is nothing to learn from them."
             )
         return made
 
@@ -260,15 +265,16 @@ class Pictures:
             )
         elif found.deep:
             said.append(
-                f"Grey levels from {low} to {high}, the least and the largest of all {found.images} images, become 0 to 255. "
-                f"For the same with other images: --set range={low},{high}."
+                f"Grey levels from {low} to {high}, the least and the largest of all {found.images} images, become 0 to 255."
             )
-            if len(found.inner) == 2 and FAINT * (found.inner[1] - found.inner[0]) < found.high - found.low:
-                least, most = (plain(float(f"{edge:.4g}")) for edge in found.inner)
+            least, most = (plain(float(f"{edge:.4g}")) for edge in found.inner)
+            if found.stretched:
                 said.append(
                     f"But nearly all pixels are from {least} to {most}, so the images become almost of one colour. If that is what they "
                     f"show: --set range={least},{most}."
                 )
+            else:
+                said[-1] += f" For the same with other images: --set range={low},{high}."
         for remark, count in found.remarks.items():
             many = "1 image has" if count == 1 else f"{count} images have"
             said.append(f"{many} {UNUSED[remark]}.")
