@@ -198,6 +198,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     assert found.pop("group_fairness") is None  # nobody asked for the gaps between groups
     assert found.pop("validation") is None  # nobody held samples out
     assert found.pop("own_measures") == {}
+    assert found.pop("spread") is None  # clients share the test sets of their groups
     assert found.keys() == {
         "scenario",
         "exported",

@@ -171,7 +171,10 @@ def test_measures_survive_the_files(tmp_path, with_areas):
 
 def test_summary_says_none_where_nothing_is_defined(history):
     found = history.summary()
-    assert found["clients"]["mean"] is None  # one client was not evaluated
+    known = history.client_table()[1].mean(axis=0)
+    assert np.isnan(known).sum() == 1  # one client was not evaluated, so the spread is over the others
+    assert found["clients"]["mean"] == pytest.approx(100 * np.nanmean(known))
+    assert (found["clients_counted"], found["small_clients"]) == (len(known) - 1, 0)
     one = History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"}).summary()
     assert (one["avg"], one["std"], one["worst_group"]) == (50, None, "all")
     empty = History([], {"method": "m"}).summary()
@@ -185,6 +188,8 @@ def test_summary_says_none_where_nothing_is_defined(history):
         "sizes": {},
         "small_groups": [],
         "least_group": 10,
+        "clients_counted": 0,
+        "small_clients": 0,
         **dict.fromkeys(nothing),
     }
     json.dumps([found, one, empty], allow_nan=False)

@@ -312,18 +312,35 @@ class EvaluationSets:
         if self.of_clients is not None or personal(trial, p):
             if not costly(p.t, rounds):
                 return record
-            clients = []
-            for m in range(self.n):
+            clients = self._accuracies(trial, p, vector)
+            for m in range(self.n) if own else ():
                 model = self._used(trial, p, m, vector)
-                clients.append(None if model is None else self.accuracy(trial, model, m))
-                found.append(None if model is None or not own else self._found([self._outputs(trial, model, m)]))
+                found.append(None if model is None else self._found([self._outputs(trial, model, m)]))
         else:
             same = {of: self.average(scores, of) for of in set(map(self._own, range(self.n)))}
             clients = [same[self._own(m)] for m in range(self.n)]
             if own:
                 alike = {of: self._found([own[name] for name in of]) for of in same}
                 found = [alike[self._own(m)] for m in range(self.n)]
-        return {**record, "clients": {"accuracy": clients}, **(self._entry(trial, found, own) if own else {})}
+        return {**record, "clients": self._tested(clients), **(self._entry(trial, found, own) if own else {})}
+
+    def _accuracies(self, trial: Trial, p: Progression, shared: Tensor) -> list[float | None]:
+        """Accuracy of the model with which each client predicts; None for one without a test set where others have their own.
+
+        The ``shared`` one is tested on all sets in one pass, personal ones client by client.
+        """
+        if self.of_clients is None or personal(trial, p):
+            models = (self._used(trial, p, m, shared) for m in range(self.n))
+            return [None if model is None else self.accuracy(trial, model, m) for m, model in enumerate(models)]
+        there = [d for d in self.of_clients if d is not None]
+        right = (float(task.correct(*answer).double().mean()) for answer in answers(trial, shared, there))
+        return [None if d is None else next(right) for d in self.of_clients]
+
+    def _tested(self, accuracies: Sequence[float | None]) -> Record:
+        """The accuracies of the clients in a record, and of test sets of their own how many samples each has."""
+        if self.of_clients is None:
+            return {"accuracy": list(accuracies)}
+        return {"accuracy": list(accuracies), "n": [0 if d is None else d.size for d in self.of_clients]}
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """Accuracy on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
@@ -341,7 +358,7 @@ class EvaluationSets:
             tested = bool(self.own) and clients[-1] is not None
             values.append(self._found([self._outputs(trial, vector, m)]) if tested else None)
         groups = {name: {"accuracy": float(np.mean(of)) if of else math.nan} for name, of in found.items()}
-        record = {"groups": groups, "clients": {"accuracy": clients}}
+        record = {"groups": groups, "clients": self._tested(clients)}
         return {**record, **(self._entry(trial, values, {}) if self.own else {})}
 
     def measured(self, t: int, rounds: int) -> tuple[str, ...]:

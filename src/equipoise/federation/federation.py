@@ -34,7 +34,7 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import LEAST, History
-from equipoise.federation.inputs import Groups, frame, named, taking
+from equipoise.federation.inputs import Groups, frame, named, of_clients, taking
 from equipoise.federation.method import Method
 from equipoise.federation.population import Population
 from equipoise.federation.progress_bar import accuracies, progress_bar
@@ -81,7 +81,8 @@ class Federation:
         or its ``crop`` (pixels) that it gets those of a crop.
     names : names of the clients.
     groups : for each client the name of the test set it belongs to; None tests clients on all of them.
-    client_tests : for each client a test set of its own, ``(x, y)`` or None, where ``tests`` divide the samples otherwise.
+    client_tests : for each client a test set of its own, ``(x, y)`` or None, where ``tests`` divide the samples otherwise. Without
+        ``tests`` up to 20 clients are the groups, and more are tested together, too.
     head : name of the classifier layer whose inputs are the features; default the last ``nn.Linear``.
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
@@ -146,6 +147,9 @@ class Federation:
         measured = chosen(names_of)
         self.method, self.solver = Method.of(method), checked_solver(solver)
         self.method.check(self.solver)
+        if not tests and client_tests is not None:
+            client_tests = list(client_tests) if isinstance(client_tests, Iterator) else client_tests
+            tests, groups = of_clients(client_tests, names, groups)
         known = frame(
             net,
             clients,
@@ -304,6 +308,11 @@ class Federation:
         never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
         if never:
             log.warning("The last round is %d, and joins lets %s begin later, so never.", total - 1, some(never))
+        if self.population is None and not self.tests.sets and self.held is None and not self.progress.t:
+            log.warning(
+                "Nothing is tested: this federation has no test data. Give tests={...} or client_tests=[...], or let clients hold some "
+                "of their own samples out with validation=0.2."
+            )
         if self.positive is not None and self.positive.why == "assumed" and RATES in self.tests.measures:
             log.warning("%s", self.positive.sentence)
         if not self.progress.t and (why := self._rounding()):

@@ -30,6 +30,7 @@ from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Positive, positive_class
+from equipoise.metrics.performance import last_rounds
 from equipoise.system import places
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
@@ -105,7 +106,7 @@ class History:
           hexadecimal digits of `numpy.packbits`; `"n"`: samples.
         - `"diverged"`: why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
         - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with, on its own test set or that of its group; null
-          for one that was not tested.
+          for one that was not tested; of test sets of their own also `"n"` [N], their samples.
         - `"validation"`: `{"accuracy", "loss", "n", "groups": {group: {"accuracy", "loss", "n"}}, "clients": {"accuracy": [N],
           "loss": [N]}}`, the model each client predicts with, on what the clients hold out of their own samples; in total, by the
           clients of a group, and by client. `"stopped"`, in the last round: why training ended before its planned rounds.
@@ -270,8 +271,21 @@ class History:
     def spreads(self) -> bool:
         """Whether accuracies of clients can differ: False where one model was tested on one test set for all of them."""
         table = self.client_table()[1]
+        known = table[:, np.isfinite(table).any(axis=0)]
         one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
-        return table.size > 0 and table.shape[1] > 1 and not (one_group and bool((table == table[:, :1]).all()))
+        return known.size > 0 and known.shape[1] > 1 and not (one_group and bool((known == known[:, :1]).all()))
+
+    @cached_property
+    def client_sizes(self) -> NDArray[np.int64] | None:
+        """Samples on which each client is tested, [N], 0 for none; None where they are not its own, or not recorded."""
+        of = [record["clients"]["n"] for record in self.records if "n" in record.get("clients", {})]
+        return np.max(np.array(of, dtype=np.int64), axis=0) if of else None
+
+    @property
+    def small_clients(self) -> int:
+        """How many clients have test samples of their own, but fewer than `least_group`: no number of them is shown."""
+        n = self.client_sizes
+        return 0 if n is None else int(((n > 0) & (n < self.least_group)).sum())
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -371,11 +385,25 @@ class History:
 
         Returns
         -------
-        The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated.
+        The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples of
+        its own than `least_group`.
         """
         records = [record for record in self.records if "clients" in record]
         cells = [[number(a) for a in record["clients"]["accuracy"]] for record in records]
-        return [record["round"] for record in records], np.array(cells).reshape(len(cells), -1 if cells else 0)
+        table = np.array(cells).reshape(len(cells), -1 if cells else 0)
+        if (n := self.client_sizes) is not None:
+            table[:, n < self.least_group] = math.nan
+        return [record["round"] for record in records], table
+
+    def over_clients(self, last: int = 5) -> Table:
+        """The accuracies in [0, 1] over which the spread is measured: of honest clients that were tested, the mean of the last rounds.
+
+        Parameters
+        ----------
+        last : how many of the last evaluated rounds to average, at least 1.
+        """
+        values = self.of_honest(last_rounds(self.client_table()[1], last)) if self.spreads else np.empty(0)
+        return values[np.isfinite(values)]
 
     def weight_table(self) -> tuple[list[int], Table]:
         """Rounds with the weights of the clients, and these: [R], and [R, N], NaN where a client did not take part."""

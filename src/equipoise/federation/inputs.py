@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from equipoise.core.copies import NetworkError, copied
 from equipoise.core.draws import cohort_size, generator_states, seeded
@@ -28,6 +28,8 @@ from equipoise.system import text
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some
 
+FEW = 20  # clients with tests of their own that are groups; more are tested together
+ALL = "all"  # what these are called
 Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 
 
@@ -274,6 +276,23 @@ def frame(
     data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
     mine = None if client_tests is None else tuple(own.values())
     return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, dtype)
+
+
+def of_clients(
+    client_tests: Any, names: Sequence[str] | None, groups: Sequence[str] | None
+) -> tuple[dict[str, Any] | None, Sequence[str] | None]:
+    """Test sets, and the one of each client, where clients have their own and there are no others: theirs, or of many all together."""
+    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable) or groups is not None:
+        return None, groups  # which is refused elsewhere
+    known = list(client_tests)
+    called = [f"client-{k}" for k in range(len(known))] if names is None else list(names)
+    there = {name: data for name, data in zip(called, known, strict=False) if data is not None}
+    if len(there) <= FEW:
+        return there, called if len(there) == len(called) == len(known) else None
+    each = [TensorDataset(*map(torch.as_tensor, d)) if isinstance(d, tuple | list) else d for d in there.values()]
+    if all(isinstance(d, TensorDataset) for d in each) and len({d.tensors[0].shape[1:] for d in each}) == 1:
+        return {ALL: tuple(torch.cat([d.tensors[k] for d in each]) for k in (0, 1))}, None
+    return {ALL: ConcatDataset(each)}, None
 
 
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from equipoise.core.settings import RunSettings
 from equipoise.federation.records import Record, number
+from equipoise.metrics.performance import worst_share
 from equipoise.system.ranges import check_fields, choice
 from equipoise.system.ranges import number as number_field
 
@@ -24,10 +25,17 @@ def value(record: Record, measure: str) -> float | None:
     if not (found := record.get("validation")):
         return None
     if measure == "worst":
-        return min(number(of["accuracy"]) for of in found["groups"].values())
+        return worst_of(found)
     of = number(found[measure])
     of = -of if measure == "loss" else of
     return of if math.isfinite(of) else -math.inf
+
+
+def worst_of(found: Record) -> float:
+    """The accuracy of the worst group on what clients hold out; where they belong to no groups, of the worst 10 % of the clients."""
+    groups = [number(of["accuracy"]) for of in found["groups"].values()]
+    clients = [number(a) for a in found.get("clients", {}).get("accuracy", ()) if a is not None]
+    return min(groups) if len(groups) > 1 or not clients else worst_share(clients).value
 
 
 def selected(records: Iterable[Record]) -> int | None:
@@ -50,8 +58,8 @@ class EarlyStopping:
     Parameters
     ----------
     patience : rounds without an improvement, >= 1.
-    measure : "accuracy" or "loss", over all samples that clients hold out, or "worst", the accuracy of the worst group (of all
-        clients together where they belong to no groups).
+    measure : "accuracy" or "loss", over all samples that clients hold out, or "worst", the accuracy of the worst group (of the
+        worst 10 % of the clients where they belong to no groups).
     on : "validation"; results on test data would no longer hold for new data if training had looked at them.
     min_delta : what counts as an improvement, >= 0: accuracies in [0, 1], losses in nats.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.federation.records import Record, number
+from equipoise.federation.stopping import worst_of
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import (
     bounded_fairness,
@@ -44,7 +45,8 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     `failure` (training diverged, or the model is no better than guessing; None if neither), `groups` (`{group: value}`), `sizes` (their test samples, as far as known),
     `small_groups` (those with fewer than `least_group`, of which there is no number), `clients` (see
     `equipoise.metrics.spread`, of the accuracy; empty for another measure, when no client was evaluated, and where one model
-    was tested on one test set for all), `rounds` (how many were run), `averaged` (the rounds the groups were
+    was tested on one test set for all), `clients_counted` (over how many clients that is: those with a test of at least `least_group` samples),
+    `small_clients` (how many have fewer), `rounds` (how many were run), `averaged` (the rounds the groups were
     averaged over), `validation` (`{"round", "accuracy", "loss", "worst", "worst_group"}` of the exported model on what clients hold out, the
     loss in nats; None if they hold nothing out), `selected_round` (the round whose model is exported, where that is the best by
     validation; else None), `stopped_round` and `stopped` (the last round and why training ended there, where validation did
@@ -68,8 +70,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     numbers = {column.key: _percent(column.compute(values, counts)) for column in GROUPS}
     groups = dict(zip(history.groups, values.tolist(), strict=True))
     worst = None if numbers["worst"] is None else min(groups, key=lambda group: groups[group])
-    clients = last_rounds(history.client_table()[1], last) if measure == "accuracy" and history.spreads else np.empty(0)
-    clients = history.of_honest(clients)
+    clients = history.over_clients(last) if measure == "accuracy" else np.empty(0)
     return {
         **{key: numbers.pop(key) for key in ("avg", "std", "worst")},
         "worst_group": worst,
@@ -82,6 +83,8 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
         "small_groups": list(history.small_groups),
         "least_group": history.least_group,
         "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
+        "clients_counted": len(clients),
+        "small_clients": history.small_clients,
         "rounds": len(history.records),
         "averaged": rounds[-last:],
         "validation": validation(history.exported.records),
@@ -96,7 +99,10 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
 
 
 def validation(records: Sequence[Record]) -> dict[str, Any] | None:
-    """The last results on what clients hold out: their round, accuracy and that of the worst group in percent, loss in nats."""
+    """The last results on what clients hold out: their round, accuracy and that of the worst group in percent, loss in nats.
+
+    Where clients belong to no groups, `worst` is the mean over the worst 10 % of them.
+    """
     for record in reversed(records):
         if found := record.get("validation"):
             groups = {group: number(of["accuracy"]) for group, of in found["groups"].items()}
@@ -105,7 +111,7 @@ def validation(records: Sequence[Record]) -> dict[str, Any] | None:
                 "round": record["round"],
                 "accuracy": 100 * number(found["accuracy"]),
                 "loss": loss if math.isfinite(loss) else None,
-                "worst": 100 * min(groups.values()),
+                "worst": 100 * worst_of(found),
                 "worst_group": min(groups, key=lambda group: groups[group]) if len(groups) > 1 else None,
             }
     return None

@@ -103,7 +103,7 @@ GROUPS: Final = (
         _HEAL,
         place=1,
         explanation="STD: standard deviation over the groups (ddof 1), lower is fairer.",
-        shown=lambda measure, groups: measure == "accuracy" or groups > 2,
+        shown=lambda measure, groups: groups > 1 and (measure == "accuracy" or groups > 2),
     ),
     Column(
         "worst",
@@ -113,6 +113,7 @@ GROUPS: Final = (
         "minₖ aₖ over the groups",
         "AFL: Mohri, Sivek and Suresh, ICML 2019",
         place=2,
+        shown=lambda measure, groups: groups > 1,
     ),
     Column(
         "gap",
@@ -263,6 +264,10 @@ def _share(way: str) -> Callable[[Mapping[str, Any]], float | None]:
 
     return compute
 
+
+SPREAD: Final = tuple(  # of `INDICES`: what a table of many clients shows, as q-FFL and Ditto do
+    column for key in ("mean", "std", "worst10", "best10", "min") for column in INDICES if column.key == key
+)
 
 # Of `History.summary()["collaboration"]` with `contribution` and `reward`, the accuracy in [0, 1] that each client reaches alone and
 # that of the model it owns in the end [N]: a number, or None where it is not defined.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.groups import Counts, parity
-from equipoise.metrics.performance import Value
+from equipoise.metrics.performance import Value, tenth
 
 Table = NDArray[np.float64]
 
@@ -23,6 +23,13 @@ OVER_GROUPS: Final[Mapping[str, Callable[[Table], Table]]] = {  # of accuracies 
     "std": lambda a: a.std(-1, ddof=1) if a.shape[-1] > 1 else np.full(a.shape[:-1], math.nan),
     "worst": lambda a: a.min(-1),
     "gap": lambda a: np.ptp(a, -1) if a.shape[-1] > 1 else np.full(a.shape[:-1], math.nan),
+}
+OVER_CLIENTS: Final[Mapping[str, Callable[[Table], Table]]] = {  # of accuracies [..., N]: [...]
+    "mean": lambda a: a.mean(-1),
+    "std": lambda a: a.std(-1),
+    "worst10": lambda a: np.sort(a, -1)[..., : tenth(a.shape[-1])].mean(-1),
+    "best10": lambda a: np.sort(a, -1)[..., -tenth(a.shape[-1]) :].mean(-1),
+    "min": lambda a: a.min(-1),
 }
 
 
@@ -75,20 +82,24 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
     return found
 
 
-def difference(a: Table, b: Table, statistic: str, level: float = 0.95) -> Interval:
-    """Interval of a statistic over the groups of one model less that of another.
+def difference(
+    a: Table, b: Table, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
+) -> Interval:
+    """Interval of a statistic over the groups, or clients, of one model less that of another.
 
     Parameters
     ----------
     a, b : draws of `resampled` for the two; shape [draws, D].
-    statistic : `"avg"`, `"std"`, `"worst"` or `"gap"`.
+    statistic : a key of `over`.
     level : in (0, 1).
+    over : `OVER_GROUPS` or `OVER_CLIENTS`.
     """
-    of = OVER_GROUPS[statistic]
-    return _quantiles(of(a) - of(b), level)
+    return _quantiles(over[statistic](a) - over[statistic](b), level)
 
 
-def interval(a: Table, statistic: str, level: float = 0.95) -> Interval:
+def interval(
+    a: Table, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
+) -> Interval:
     """Interval of a statistic over the groups of one model.
 
     Noise makes groups look more different than they are. So the draws are moved towards their mean until the variance over
@@ -98,9 +109,9 @@ def interval(a: Table, statistic: str, level: float = 0.95) -> Interval:
     Parameters
     ----------
     a : draws of `resampled`; shape [draws, D].
-    statistic, level : as in `difference`.
+    statistic, level, over : as in `difference`.
     """
-    if statistic != "avg" and a.shape[1] > 1:
+    if statistic not in ("avg", "mean") and a.shape[1] > 1:
         from scipy.special import chdtri
 
         mean, noise = a.mean(0), a.var(0, ddof=1)
@@ -109,8 +120,8 @@ def interval(a: Table, statistic: str, level: float = 0.95) -> Interval:
         a = a + (factor - 1) * (mean - mean.mean())
         Q = float(((mean - np.average(mean, weights=1 / noise)) ** 2 / noise).sum())
         if statistic in ("std", "gap") and chdtri(a.shape[1] - 1, (1 - level) / 2) > Q:
-            return Interval(0.0, _quantiles(OVER_GROUPS[statistic](a), level).high)
-    return _quantiles(OVER_GROUPS[statistic](a), level)
+            return Interval(0.0, _quantiles(over[statistic](a), level).high)
+    return _quantiles(over[statistic](a), level)
 
 
 def wilson(share: float, n: float, level: float = 0.95) -> Interval:

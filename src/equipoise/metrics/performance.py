@@ -191,6 +191,11 @@ def best_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
     return _measure(accuracies, lambda a: np.sort(a)[-_count(a.size, share) :].mean())
 
 
+def tenth(k: int) -> int:
+    """How many of k clients are the worst, or the best, 10 % of them: 0.1 k rounded down, and at least one (q-FFL's script)."""
+    return _count(k, 0.1)
+
+
 def _count(k: int, share: float) -> int:
     check_number("share", share, 0, 1, ", the share of the clients", above=True)
     return max(1, math.floor(share * k + 1e-9))  # 1e-9: 0.1 * 30 is 3 clients

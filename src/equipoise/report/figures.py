@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing, rates
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
@@ -545,7 +544,7 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     runs = _with(histories, _has_clients, "the clients' accuracies", last)
     figure, (axes,) = drawing.panels(1, height=1.9)
     for i, (label, seeds) in enumerate(runs.items()):
-        curves = [np.sort(100 * last_rounds(run.clients[1], last)) for run in seeds]
+        curves = [np.sort(100 * run.shown.over_clients(last)) for run in seeds]
         n = min(map(len, curves))
         mean = np.mean([curve[:n] for curve in curves], axis=0)
         axes.plot(
@@ -873,7 +872,7 @@ def _has_several_groups(run: Run) -> bool:
 
 
 def _has_clients(run: Run) -> bool:
-    return bool(run.clients[1].size)
+    return bool(run.summary["clients_counted"])
 
 
 def _clients_differ(run: Run) -> bool:

@@ -151,6 +151,7 @@ def _contents(body: str) -> list[tuple[str, str]]:
 def _terms(found: Comparison, shown: Sequence[Sheet], tests: Sequence[PairedTests]) -> list[tuple[str, str, Term]]:
     """What the legend explains, in the order of `TERMS`: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
+    titles |= {title for one in tests for title in one.titles}
     titles |= {one["title"] for one in tables(found)} | ({"p", "Holm p"} if tests else set())
     return [(anchor(title), title, term) for title, term in TERMS.items() if title in titles]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from equipoise.metrics.attendance import ATTENDANCE
-from equipoise.metrics.columns import COLLABORATION, INDICES, Column, parity_columns, placed, spread
+from equipoise.metrics.columns import COLLABORATION, INDICES, SPREAD, Column, parity_columns, placed, spread
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds
 from equipoise.report import rates, sentences
@@ -119,6 +119,18 @@ class PairedTests(NamedTuple):
 def sheets(comparison: Numbers) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
     shown = [_of_measure(found) for found in tables(comparison)]
+    if found := comparison["spread"]:
+        shown.append(
+            _sheet(
+                found["methods"],
+                SPREAD,
+                name="spread",
+                heading="Spread over the clients",
+                caption=sentences.spread_caption(comparison),
+                grid=lay_out(found["methods"], SPREAD, leaders=found["leaders"]),
+                explanations=sentences.spread_legend(comparison),
+            )
+        )
     if found := comparison["collaboration"]:
         grid = lay_out(found["methods"], placed(COLLABORATION), leaders=found["leaders"])
         where = grid.titles.index("BCF")
@@ -183,15 +195,18 @@ def sheets(comparison: Numbers) -> list[Sheet]:
         sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(found["methods"], columns), text)
         shown.append(replace(sheet, notes=notes))
     if found := comparison["validation"]:
+        several = len(_groups(comparison["methods"])) > 1
+        columns = [column for column in VALIDATION if several or column.key != "test_worst"]
         text = (
             f"The model of {comparison['exported']}, which is exported: accuracy in percent and loss in nats on the samples that "
             "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
-            "worst: the clients of the worst group. Beside it the accuracy of the global model on the test sets."
+            f"worst: the clients of the worst group, or the worst 10{PERCENT} of the clients where they belong to no groups. "
+            "Beside it the accuracy of the global model on the test sets."
         )
         named = sentences.worst_named(found["methods"], what="The worst group of clients")
         named += sentences.worst_named(found["methods"], "test_worst_groups", "The worst test set")
         text = " ".join([text, *named, *sentences.plus_minus_of(comparison)]) + _marked(found["methods"])
-        shown.append(_block("validation", "Validation", lay_out(found["methods"], VALIDATION), text))
+        shown.append(_block("validation", "Validation", lay_out(found["methods"], columns), text))
     return shown
 
 
@@ -219,9 +234,19 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     )
     text = " ".join([text, *sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison)])
     text += _marked(found["methods"])
-    columns = [column for column in columns_of(comparison) if column.key != "client_std"] + parity
-    grid = lay_out(found["methods"], columns, _groups(found["methods"]))
-    return Sheet("other-rounds", heading, f"{heading}: accuracy in percent.", grid, [text], totals=len(columns))
+    over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], found["methods"])
+    columns = over + parity
+    grid = lay_out(found["methods"], columns, groups)
+    totals = len(columns) if groups else 0
+    return Sheet("other-rounds", heading, f"{heading}: accuracy in percent.", grid, [text], totals=totals)
+
+
+def _of_one_group(columns: list[Column], methods: Sequence[Numbers]) -> tuple[list[Column], list[str]]:
+    """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
+    groups = _groups(methods)
+    if len(groups) == 1 and all(method["avg"]["mean"] is not None for method in methods):
+        return [replace(column, title=groups[0]) if column.key == "avg" else column for column in columns], []
+    return columns, groups
 
 
 def group_fairness(histories: Sequence[History], last: int | None = None) -> dict[str, Any] | None:
@@ -271,7 +296,7 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
             seeds,
             # the failure is that of the global model
             {seed: run for seed, run in seeds.items() if not run.history.meta.get("personal")},
-            [run.history.of_honest(last_rounds(run.clients[1], found.last)) for run in seeds.values()],
+            [run.shown.over_clients(found.last) for run in seeds.values()],
         )
         for label, seeds in found.runs.items()
         if any(run.clients[1].size for run in seeds.values())
@@ -318,10 +343,13 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         of_seeds = 100 * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
+    tests, few = first.client_sizes, f"< {first.least_group}"
     rows = []
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
-        rows.append((called, tuple(_cell(column[m]) for column in columns)))
+        n = [] if tests is None else [Cell(few if tests[m] < first.least_group else f"{tests[m]:,}")]
+        small = tests is not None and tests[m] < first.least_group
+        rows.append((called, (*n, *(Cell(f"n {few}") if small else _cell(column[m]) for column in columns))))
     tested = sentences.tested_on(found.histories)
     text = " ".join(
         [
@@ -329,7 +357,8 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
             *sentences.plus_minus_of(found),
         ]
     )
-    return _block("every-client", "Every client", Grid(tuple(runs), tuple(rows)), text, head="Client")
+    titles = (*(["n"] if tests is not None else []), *runs)
+    return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, head="Client")
 
 
 def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
@@ -419,6 +448,8 @@ def paired_tests(comparison: Numbers) -> list[PairedTests]:
     if together := comparison["collaboration"]:
         columns = placed(COLLABORATION)
         found.append(_paired_tests("tests-collaboration", "Collaborative fairness", together["methods"], columns))
+    if over := comparison["spread"]:
+        found.append(_paired_tests("tests-spread", "Spread over the clients", over["methods"], SPREAD))
     if between := comparison["group_fairness"]:
         gaps = placed(parity_columns(between["positive"] is None))
         found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], gaps))
@@ -522,27 +553,28 @@ def _cell(found: OverSeeds) -> Cell:
 
 def _of_measure(found: Numbers) -> Sheet:
     """Values of every group and the statistics over them."""
-    columns, methods = columns_of(found), found["methods"]
+    methods = found["methods"]
+    columns, groups = _of_one_group(columns_of(found), methods)
     return _sheet(
         methods,
         columns,
         name=found["measure"].replace("_", "-"),
         heading=f"{found['title']} on every group",
         caption=sentences.caption(found),
-        grid=_with_sizes(found, lay_out(methods, columns, _groups(methods), found["leaders"])),
+        grid=_with_sizes(found, lay_out(methods, columns, groups, found["leaders"])),
         explanations=sentences.legend(found),
         notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(found)), *found["notes"]],
-        totals=len(columns),
+        totals=len(columns) if groups else 0,
     )
 
 
 def _with_sizes(found: Numbers, grid: Grid) -> Grid:
     """A table with a column for each group that is too small, and below a row of how many test samples each group has."""
-    n, few = len(found["methods"][0]["groups"]), f"< {found['least']}"
-    small = found["small"]
+    groups, small, few = _groups(found["methods"]), found["small"], f"< {found['least']}"
+    n = len(groups)
     rows = [(name, (*cells[:n], *[Cell(f"n {few}")] * len(small), *cells[n:])) for name, cells in grid.rows]
     if found["sizes"] or small:
-        ends = [found["sizes"].get(group) for group in found["methods"][0]["groups"]]
+        ends = [found["sizes"].get(group) for group in groups]
         texts = [
             UNDEFINED if of is None else f"{of:,}" if isinstance(of, int) else f"{of[0]:,}–{of[1]:,}" for of in ends
         ]

@@ -44,6 +44,12 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
         yield f"{label} is {BOUNDS[run.bound].format(drawn=drawn)}: no method of federated learning, so in no verdict and no test."
     yield from attacks(runs)
     yield from never_tested(runs)
+    together = [run for run in histories if not run.bound and len(run.groups) == 1 and not run.spreads]
+    if together and (n := max(len(run.client_names) for run in together)) > 1:
+        yield (
+            f"All {n} clients are tested together, with one model on one test set: how they differ is not known. To know it, give each test samples "
+            "of its own (client_tests in Python), or groups."
+        )
     groups = {frozenset(run.groups) for run in histories}
     if len(groups) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."

@@ -68,11 +68,11 @@ def purpose(comparison: Numbers) -> Sequence[str]:
     """The names of the tables that answer what the data were arranged for, beside that of the accuracy; none if there are none.
 
     They are those of group fairness where groups were asked for, else that of collaboration where it is known what clients
-    reach alone.
+    reach alone, else that of the spread over clients.
     """
     if comparison["group_fairness"]:
         return ("group-rates", "group-fairness")
-    return ("collaboration",) if comparison["collaboration"] else ()
+    return ("collaboration",) if comparison["collaboration"] else ("spread",) if comparison["spread"] else ()
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:

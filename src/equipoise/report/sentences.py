@@ -98,6 +98,38 @@ def plus_minus_of(comparison: Numbers) -> list[str]:
     return plus_minus([{**method, "intervals": None} for method in comparison["methods"]])
 
 
+def spread_caption(comparison: Numbers) -> str:
+    """What the numbers about the spread over clients are, in a sentence."""
+    found = comparison["spread"]
+    return f"Accuracy over {plural(found['clients'], 'client')}{_on(found)} in percent, {when(comparison)}: each with the model that it predicts with."
+
+
+def spread_legend(comparison: Numbers) -> list[str]:
+    """What the columns about the spread over clients are, a sentence each."""
+    found = comparison["spread"]
+    text = [
+        f"mean: over the clients, each counting the same; STD₀: their standard deviation (ddof 0); worst and best 10{PERCENT}: mean of the "
+        f"{plural(found['tenth'], 'lowest value')}, and of as many of the highest, as in q-FFL (0.1 K rounded down, at least 1); min: the lowest."
+    ]
+    if found["samples"]:
+        low, middle, high = (f"{n:,}" for n in found["samples"])
+        n = (
+            f"{low} test samples of its own"
+            if low == high
+            else f"{low} to {high} test samples of its own (median {middle})"
+        )
+        text.append(f"A client has {n}: of few, chance alone makes clients differ.")
+    if found["small"]:
+        text.append(
+            f"{plural(found['small'], 'client')} with fewer than {found['least']} test samples (--least-group) {'is' if found['small'] == 1 else 'are'} left out."
+        )
+    if found["untested"]:
+        text.append(
+            f"{plural(found['untested'], 'client')} {'was' if found['untested'] == 1 else 'were'} not tested in all of these rounds, and left out."
+        )
+    return [*text, *plus_minus(found["methods"])]
+
+
 def collaboration_caption(comparison: Numbers) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
     return f"Collaborative fairness{_on(comparison['collaboration'])}: what every client gets for what it contributes, after {_last(comparison)}."
@@ -224,12 +256,30 @@ def _told(comparison: Numbers) -> Iterator[tuple[int, str]]:
     elif learned:
         yield from ((4, text) for text in _claims(comparison, learned))
         yield from ((7, text) for text in _by_other_measures(comparison))
+    if comparison["spread"] and len(comparison["sizes"] or methods[0]["groups"]) < 2:
+        yield 2, _over_clients(comparison["spread"])
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
         yield 5, "Two seeds are too few to assess a difference; run at least three."
     if seeds == 1 and learned:
         other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
         yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
+
+
+def _over_clients(found: Numbers) -> str:
+    """What the worst clients have, by method; of many methods the first and the one with the best number."""
+    methods = {method["method"]: method["worst10"]["mean"] for method in found["methods"]}
+    known = {label: value for label, value in methods.items() if value is not None}
+    if len(known) > 3:
+        best = max(known, key=lambda label: known[label])
+        known = {label: known[label] for label in dict.fromkeys((next(iter(known)), best))}
+    said = [f"{label} {value:.2f}{PERCENT}" for label, value in known.items()]
+    who = "the worst client" if found["tenth"] == 1 else f"the worst {found['tenth']}"
+    return (
+        f"Over {who} of {plural(found['clients'], 'client')}, the mean accuracy is {notes.listed(said)}."
+        if said
+        else ""
+    )
 
 
 def _failed(failed: Sequence[Numbers]) -> str:

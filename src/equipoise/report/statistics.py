@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.classification import AREAS, CORRECT, MEASURES
-from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, Column, placed
-from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, resampled
-from equipoise.metrics.performance import best, last_rounds, mean, std, worst
+from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, SPREAD, Column, placed
+from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Outcome, difference, interval, resampled
+from equipoise.metrics.performance import best, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from equipoise.federation.history import History
 
 Table = NDArray[np.float64]
+FEW_CLIENTS: Final = (
+    20  # clients: more have a table of their spread, also where they share the test sets of their groups
+)
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = dict[str, Any]
 OverSeeds = dict[str, float | None]
@@ -137,6 +140,7 @@ class Comparison(Mapping[str, Any]):
             **found["accuracy"],
             "measures": {name: found[name] for name in measures},
             "collaboration": _collaboration(grouped, runs),
+            "spread": _spread(grouped, runs, last),
             "group_fairness": _parity(grouped, runs),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
@@ -288,6 +292,12 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     `fairness`, `spearman`, `max`, `mean`, `min`, `gain`, `worse_off` (clients), `bcf` (percent of the clients), `down` and
     `up` (percent of the whole model), `fairness_mean`, `fairness_oracle`, see `History.summary`; `versus` of `fairness`,
     `max` and `mean`.
+
+    and `spread`: over clients that are tested on samples of their own, or are more than 20; null where they cannot differ; `{"scenario", "seeds", "clients",
+    "tenth" (how many are the worst and the best 10 %), "samples" (lowest, median and highest number of a client's test samples, null if
+    not its own), "small" (clients with fewer than "least") and "untested" (those not tested in all of
+    these rounds), which are left out, "methods", "leaders"}`, for every method `method`, `seeds`,
+    `failed`, `bound`, `intervals` (of one seed), over seeds `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, and `versus` of these.
 
     and `group_fairness`: how differently the groups are treated, null unless a run was to record `"rates"`; `{"scenario",
     "seeds", "notes", "positive" (the name of the class; null where each is compared with all others), "least" (people that a rate must be
@@ -558,6 +568,7 @@ def _tests(
     tested: Sequence[str],
     ranked: Callable[[Column, str], bool],
     draws: Mapping[str, Table] | None = None,
+    over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
 
@@ -572,6 +583,7 @@ def _tests(
     tested : the methods that are compared, the first is the one that all others are compared with.
     ranked : whether a method can be the leading one of a column.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
+    over : what the columns are of such draws.
     """
     first, *others = tested
     versus: dict[str, Numbers] = {
@@ -590,7 +602,7 @@ def _tests(
         pairs = dict.fromkeys((label, first) for label in others)
         pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
         family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
-        _correct(family, column.key, draws or {})
+        _correct(family, column.key, draws or {}, over)
         for label in others:
             versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
         if rivals:
@@ -605,17 +617,22 @@ TESTED: Final = ("difference", "ci95", "low", "high", "p", "holm", "family")
 AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart", "seeds_needed")
 
 
-def _correct(family: Mapping[tuple[str, str], Numbers], key: str, draws: Mapping[str, Table]) -> None:
+def _correct(
+    family: Mapping[tuple[str, str], Numbers],
+    key: str,
+    draws: Mapping[str, Table],
+    over: Mapping[str, Callable[[Table], Table]],
+) -> None:
     """Add to differences of two methods what depends on how many there are, and with one seed the intervals over test samples."""
-    sampled = [pair for pair in family if key in OVER_GROUPS and all(label in draws for label in pair)]
+    sampled = [pair for pair in family if key in over and all(label in draws for label in pair)]
     corrected = holm([math.nan if found["p"] is None else found["p"] for found in family.values()])
     judged = len(sampled) or int(np.isfinite(corrected).sum())
     for (a, b), found in family.items():
         p = corrected[list(family).index((a, b))]
         found |= {"holm": _json(p), "family": judged, "apart": bool(p < 0.05), "seeds": len(found["each"])}
         if (a, b) in sampled:
-            low, high = (100 * end for end in difference(draws[a], draws[b], key))
-            ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged)
+            low, high = (100 * end for end in difference(draws[a], draws[b], key, over=over))
+            ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged, over)
             found |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
         known = not found["apart"] and len(found["each"]) > 1
         found["seeds_needed"] = seeds_needed(found["each"]) if known else None
@@ -678,6 +695,92 @@ def _rewards(run: Run) -> Numbers:
         "satisfied": known["bcf"]["satisfied"] and known["fairness"] is not None,
         **{column.key: column.compute(known) for column in COLLABORATION},
     }
+
+
+def _spread(
+    grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]], last: int
+) -> Numbers | None:
+    """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
+    found = {
+        label: {seed: run.summary["clients"] for seed, run in seeds.items() if run.summary["clients"]}
+        for label, seeds in runs.items()
+    }
+    found = {label: seeds for label, seeds in found.items() if seeds}
+    shown = [run for label, seeds in found.items() for seed, run in runs[label].items() if seed in seeds]
+    if any(run.summary["collaboration"] for run in shown):  # whose table has the clients
+        return None
+    own = any(run.history.meta.get("client_tests") or len(run.history.groups) < 2 for run in shown)
+    if not own and max((len(run.history.client_names) for run in shown), default=0) <= FEW_CLIENTS:
+        return None
+    draws = _draws_of_clients({label: [runs[label][seed] for seed in seeds] for label, seeds in found.items()}, last)
+    bounds = {label: next(iter(runs[label].values())).history.bound for label in found}
+    personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in found}
+    failed = {label: not personal[label] and any(r.failure for r in runs[label].values()) for label in found}
+    versus, leaders = _tests(
+        SPREAD,
+        found,
+        tested=[label for label, bound in bounds.items() if not bound] or [next(iter(found))],
+        ranked=lambda _, label: not failed[label] and not bounds[label],
+        draws=draws,
+        over=OVER_CLIENTS,
+    )
+    sizes = [n[n >= run.history.least_group] for run in shown if (n := run.history.client_sizes) is not None]
+    every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
+    return {
+        "scenario": _scenario(grouped),
+        "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
+        "clients": max(run.summary["clients_counted"] for run in shown),
+        "tenth": tenth(max(run.summary["clients_counted"] for run in shown)),
+        "samples": [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None,
+        "small": max(run.summary["small_clients"] for run in shown),
+        "untested": max(_left_out(run) for run in shown),
+        "least": max(run.history.least_group for run in shown),
+        "methods": [
+            {
+                "method": label,
+                "seeds": list(seeds),
+                **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in SPREAD},
+                "intervals": {key: _between(draws[label], key) for key in OVER_CLIENTS} if label in draws else None,
+                "failed": failed[label],
+                "bound": bounds[label],
+                "versus": versus.get(label),
+            }
+            for label, seeds in found.items()
+        ],
+        "leaders": leaders,
+    }
+
+
+def _left_out(run: Run) -> int:
+    """How many honest clients were not tested in all of the rounds that are shown, or never."""
+    honest = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
+    return honest - int(run.summary["clients_counted"]) - int(run.summary["small_clients"])
+
+
+def _between(draws: Table, key: str) -> list[float] | None:
+    found = interval(draws, key, over=OVER_CLIENTS)
+    return [100 * found.low, 100 * found.high] if math.isfinite(found.low) else None
+
+
+def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Table]:
+    """By method, accuracies of the clients on other test samples of the kind [draws, N], where each method has one seed."""
+    if any(len(seeds) != 1 for seeds in runs.values()):
+        return {}
+    outcomes = {}
+    for label, (run,) in runs.items():
+        n, values = run.history.client_sizes, run.shown.over_clients(last)
+        if n is None:
+            return {}
+        there = run.history.of_honest(n)
+        there = there[there >= run.history.least_group]
+        if len(there) != len(values):  # some client was not tested in all of these rounds
+            return {}
+        outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), there.tolist(), strict=True)]
+    if len({len(of) for of in outcomes.values()}) != 1 or not all(outcomes.values()):
+        return {}
+    N = len(next(iter(outcomes.values())))
+    draws = resampled([*outcomes.values()], max(1000, min(4000, 400_000 // N)))
+    return dict(zip(outcomes, draws, strict=True))
 
 
 def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:

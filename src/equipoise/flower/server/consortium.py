@@ -214,7 +214,8 @@ class Consortium:
             record["groups"] = pooled([results[m] for m in sorted(results)])
         if counts or not own_models:
             accuracy = [results[m].accuracy if m in results else None for m in range(len(sites.known))]
-            record["clients"] = {"accuracy": accuracy}
+            sizes = [sum(results[m].sizes.values()) if m in results else 0 for m in range(len(sites.known))]
+            record["clients"] = {"accuracy": accuracy, "n": sizes}
         return {**record, **_sent(sites)}
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:

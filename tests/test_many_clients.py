@@ -1,0 +1,192 @@
+"""The spread over many clients: what is recorded, what is shown in place of a table with one group, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import equipoise as eq
+from equipoise.federation.history import History
+from equipoise.report import html, table
+from equipoise.report.layout import every_client, sheets
+from equipoise.report.sentences import verdict
+from equipoise.report.statistics import Comparison
+
+
+def accuracies(n: int, seed: int = 0) -> list[float]:
+    return np.random.default_rng(seed).uniform(0.3, 1, n).round(3).tolist()
+
+
+def run(clients: list[float | None], label: str = "fedavg", seed: int = 0, n: int = 50, **meta: Any) -> History:
+    sizes = [0 if a is None else n for a in clients]
+    known = [a for a in clients if a is not None]
+    record = {
+        "round": 0,
+        "groups": {"all": {"accuracy": float(np.mean(known)), "loss": 1.0, "n": sum(sizes)}},
+        "clients": {"accuracy": clients, "n": sizes},
+    }
+    about = {"method": label, "scenario": "toy", "seed": seed, "rounds": 1, "client_tests": True, **meta}
+    return History([record], about)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=60))
+@settings(max_examples=40)
+def test_the_spread_by_hand(values: list[float]) -> None:
+    found = run(values).summary()
+    k, ordered = max(1, len(values) // 10), sorted(values)
+    if not found["clients"]:
+        assert len(set(values)) == 1 or len(values) < 2
+        return
+    expected = {
+        "mean": sum(values) / len(values),
+        "worst10": sum(ordered[:k]) / k,
+        "best10": sum(ordered[-k:]) / k,
+        "min": ordered[0],
+        "std": (sum((a - sum(values) / len(values)) ** 2 for a in values) / len(values)) ** 0.5,
+    }
+    for key, value in expected.items():
+        assert found["clients"][key] == pytest.approx(100 * value, abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [21, 100, 1000])
+def test_many_clients_without_groups(n: int) -> None:
+    """No column that measures nothing: neither the worst of one group nor the spread over it."""
+    found = Comparison.of([run(accuracies(n), "fedavg"), run(accuracies(n, 1), "qffedavg")])
+    measured = {sheet.name: sheet for sheet in sheets(found)}
+    assert measured["accuracy"].grid.titles == ("all",)
+    assert measured["spread"].grid.titles == ("mean", "STD₀", "worst 10\u00a0%", "best 10\u00a0%", "min")
+    row = dict(zip(measured["spread"].grid.titles, measured["spread"].grid.rows[0][1], strict=True))
+    worst = np.sort(100 * np.array(accuracies(n)))[: n // 10].mean()
+    assert row["worst 10\u00a0%"].mean == f"{worst:.2f}"
+    assert float(row["worst 10\u00a0%"].half) > 0
+    assert f"Over the worst {n // 10} of {n} clients, the mean accuracy is fedavg {worst:.2f}" in verdict(found)
+    for text in (str(found), table.latex(found.document), table.markdown(found.document), html.render(found)):
+        assert f"{worst:.2f}" in text
+    assert "Over the worst" in html.render(found)
+    assert (every_client(found) is None) == (n > 100)
+
+
+def test_over_seeds_the_differences_are_tested() -> None:
+    low = [run(accuracies(40, s), "fedavg", s) for s in range(3)]
+    high = [run([min(1, a + 0.1 + s / 100) for a in accuracies(40, s)], "afl", s) for s in range(3)]
+    found = Comparison.of([*low, *high])["spread"]
+    assert found["methods"][1]["versus"]["worst10"]["p"] < 0.05
+    assert found["leaders"]["worst10"]["best"] == "afl"
+    assert found["methods"][0]["intervals"] is None
+
+
+def test_clients_with_few_samples_or_none() -> None:
+    """They are in no number, and the table says how many there are."""
+    clients: list[float | None] = [*accuracies(30), None]
+    history = run(clients)
+    few = History([{**history.records[0], "clients": {"accuracy": clients, "n": [9, *[50] * 29, 0]}}], history.meta)
+    found = Comparison.of([few])
+    assert (found["spread"]["clients"], found["spread"]["small"], found["spread"]["untested"]) == (29, 1, 1)
+    (sheet,) = (sheet for sheet in sheets(found) if sheet.name == "spread")
+    assert "1 client with fewer than 10 test samples (--least-group) is left out." in sheet.explanations
+    assert "1 client was not tested in all of these rounds, and left out." in sheet.explanations
+    every = every_client(found)
+    assert every is not None
+    assert [cell.text for cell in every.grid.rows[0][1]] == ["< 10", "n < 10"]
+    assert [cell.mean for cell in every.grid.rows[1][1]] == ["50", f"{100 * (clients[1] or 0):.2f}"]
+    assert np.isnan(few.clients()["accuracy"].to_numpy()[[0, 30]]).all()
+    points = found.figure("spread").axes[0].lines[0].get_ydata()
+    assert len(points) == 29
+    alone = History(few.records, {**few.meta, "least_group": 1})
+    assert alone.summary()["clients_counted"] == 30
+
+
+def test_one_model_on_one_test_set_says_nothing_of_clients() -> None:
+    record = {
+        "round": 0,
+        "groups": {"all": {"accuracy": 0.8, "loss": 1.0, "n": 100}},
+        "clients": {"accuracy": [0.8] * 50},
+    }
+    found = Comparison.of(
+        [History([record], {"method": "fedavg", "client_groups": None, "client_names": [*map(str, range(50))]})]
+    )
+    assert found["spread"] is None
+    assert any(note.startswith("All 50 clients are tested together") for note in found["notes"])
+    assert "worst" not in str(found)
+
+
+def clients(n: int, rows: int = 24) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(0)
+    x = [torch.randn(rows, 3, generator=draw) + 0.3 * (k % 7) for k in range(n)]
+    return [(one, (one.sum(1) > 1).long()) for one in x]
+
+
+def net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2)
+
+
+def test_recorded_by_default_from_own_data(tmp_path: Path) -> None:
+    rows = ["a,b,label,client"]
+    draw = np.random.default_rng(0)
+    for k in range(30 * 60):
+        a, b = draw.normal(size=2)
+        rows.append(f"{a:.3f},{b:.3f},{int(a + b > 0)},site{k % 30}")
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    data = eq.scenario("own", data=tmp_path / "t.csv")
+    assert list(data.tests) == ["all"]
+    fed = eq.Federation(
+        net_of(2), data.clients, tests=data.tests, client_tests=data.client_tests, names=data.client_names
+    )
+    history = fed.fit(1, progress=False)
+    of = history.records[-1]["clients"]
+    assert of["n"] == [12] * 30
+    for m in (0, 7, 29):
+        assert of["accuracy"][m] == fed.evaluate(*data.client_tests[m])["accuracy"]  # type: ignore[index,misc]
+    assert history.summary()["clients_counted"] == 30
+
+
+def net_of(features: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(features, 2)
+
+
+@pytest.mark.parametrize("n", [3, 25])
+def test_tests_of_clients_are_enough_in_python(n: int) -> None:
+    """Up to twenty clients are groups; more are tested together, and apart."""
+    data = clients(n)
+    fed = eq.Federation(net(), data, client_tests=data)
+    history = fed.fit(1, progress=False)
+    assert len(history.groups) == (n if n <= 20 else 1)
+    known = [float((fed.predict(x) == y).double().mean()) for x, y in data]
+    assert history.client_table()[1][-1] == pytest.approx(known)
+    assert history.summary()["avg"] == pytest.approx(100 * np.mean(known))
+    compared = eq.compare(net(), data, ["fedavg"], 1, rounds=1, client_tests=data, progress=False)
+    assert compared["methods"][0]["avg"]["mean"] is not None
+
+
+def test_without_tests_it_is_said_before_the_first_round(caplog: pytest.LogCaptureFixture) -> None:
+    eq.Federation(net(), clients(3)).fit(1, progress=False)
+    assert "Nothing is tested" in caplog.text
+    caplog.clear()
+    eq.Federation(net(), clients(3), validation=0.2).fit(1, progress=False)
+    assert "Nothing is tested" not in caplog.text
+
+
+def test_personal_models_and_bounds_have_it_too() -> None:
+    data = clients(22)
+    for method in ("ditto-personal", "standalone"):
+        history = eq.Federation(net(), data, method, client_tests=data).fit(1, progress=False)
+        assert history.records[-1]["clients"]["n"] == [24] * 22
+        assert history.summary()["clients"]["worst10"] is not None
+
+
+def test_early_stopping_looks_at_the_worst_clients_where_there_are_no_groups() -> None:
+    from equipoise.federation.stopping import value
+
+    fed = eq.Federation(net(), clients(30, 100), validation=0.2)
+    record = fed.fit(1, progress=False).records[-1]
+    of = sorted(record["validation"]["clients"]["accuracy"])
+    assert value(record, "worst") == pytest.approx(sum(of[:3]) / 3)
+    assert value(record, "worst") < value(record, "accuracy")  # type: ignore[operator]
