@@ -179,7 +179,7 @@ def test_an_app_writes_the_run_that_the_simulator_writes(tmp_path: Path, simulat
         for name in names:  # a site tests the global model on its own data
             theirs = record["groups"][name]  # not which samples are right, which sites keep
             assert theirs == {key: ours["groups"][name][key] for key in ("accuracy", "loss", "n")}
-        assert record["clients"] == ours["clients"]
+        assert record["clients"]["accuracy"] == ours["clients"]["accuracy"]
         assert record["weights"] == ours["weights"]
         assert record["bytes"] == ours["bytes"]
     there = {path.name for path in machines.run.iterdir()}

@@ -167,11 +167,11 @@ def test_tests_of_clients_are_enough_in_python(n: int) -> None:
 
 
 def test_without_tests_it_is_said_before_the_first_round(caplog: pytest.LogCaptureFixture) -> None:
-    eq.Federation(net(), clients(3)).fit(1, progress=False)
-    assert "Nothing is tested" in caplog.text
+    eq.compare(net(), clients(3), ["fedavg", "afl"], 2, rounds=1, progress=False)
+    assert [m for m in caplog.messages if "Nothing is tested" in m] == caplog.messages[:1]
     caplog.clear()
-    eq.Federation(net(), clients(3), validation=0.2).fit(1, progress=False)
-    assert "Nothing is tested" not in caplog.text
+    eq.compare(net(), clients(3), ["fedavg"], 1, rounds=1, progress=False, client_tests=clients(3))
+    assert not caplog.messages
 
 
 def test_personal_models_and_bounds_have_it_too() -> None:

@@ -308,11 +308,6 @@ class Federation:
         never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
         if never:
             log.warning("The last round is %d, and joins lets %s begin later, so never.", total - 1, some(never))
-        if self.population is None and not self.tests.sets and self.held is None and not self.progress.t:
-            log.warning(
-                "Nothing is tested: this federation has no test data. Give tests={...} or client_tests=[...], or let clients hold some "
-                "of their own samples out with validation=0.2."
-            )
         if self.positive is not None and self.positive.why == "assumed" and RATES in self.tests.measures:
             log.warning("%s", self.positive.sentence)
         if not self.progress.t and (why := self._rounding()):

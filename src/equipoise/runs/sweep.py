@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
@@ -19,7 +20,7 @@ from equipoise.federation.directory import MANIFEST, write_manifest
 from equipoise.federation.federation import Federation, Stop
 from equipoise.federation.fingerprint import digest
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import ORDER
+from equipoise.federation.history import ORDER, History
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.records import Record
@@ -32,6 +33,12 @@ from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.seals import open_json, sealed_json
 
+log = logging.getLogger(__name__)
+
+UNTESTED = (
+    "Nothing is tested: there are no test data. Give tests={...} or client_tests=[...]; what clients hold out, validation=0.2, only "
+    "chooses and stops."
+)
 Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
 Network = nn.Module | Callable[..., nn.Module]
 
@@ -80,7 +87,7 @@ def compare(
     labelled, numbers = _methods(methods), _seeds(seeds)
     each = list(clients) if isinstance(clients, Iterator) else clients
     base = None if directory is None else Path(directory)
-    histories = []
+    histories: list[History] = []
     lines = ProgressLog(progress)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
         task = bar.add_task("", total=rounds * len(labelled) * len(numbers), accuracy="")
@@ -89,6 +96,8 @@ def compare(
             for label, method in labelled.items():
                 bar.update(task, description=f"{label}, seed {seed}")
                 fed = Federation(start, each, method, seed=seed, **given)
+                if not histories and not fed.tests.sets:
+                    log.warning(UNTESTED)
                 path = None if base is None else _place(base, label, seed)
                 left = rounds if path is None else _resumed(fed, path, label, rounds, stop)
                 bar.update(task, advance=rounds - left)
