@@ -318,6 +318,47 @@ def advised(text: str) -> str:
     return word[:-1] if word[-1] in ".;:" else word
 
 
+def test_names_that_are_one_name_elsewhere_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.py").write_text(
+        "import numpy as np\nx, y = np.eye(4, dtype='f4'), [0, 1, 0, 1]\ndef clients():\n    return {1: (x, y), '1': (x, y)}\n"
+    )
+    with pytest.raises(DataError, match="two clients have the same name as text: 1, '1'"):
+        read_user_data("two.py:clients")
+    write(tmp_path / "t.csv", [("v", "Label", "label"), *((k * 7 % 11, k % 2, k % 2) for k in range(12))])
+    with pytest.raises(DataError, match=r"'Label' and 'label' could both be the label\. Rename all but one"):
+        read_user_data("t.csv")
+    assert read_user_data("t.csv", Columns(label="label")).classes == ("0", "1")
+    write(tmp_path / "t.csv", rows_with(["a\nb", "a\\nb"] * 6))
+    with pytest.raises(DataError, match=r"two names are shown in the same way\. Rename one"):
+        read_user_data("t.csv")
+
+
+def test_options_of_tables_are_refused_elsewhere(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.eye(4), y=np.arange(4) % 2)
+    for option, value in (("sep", ";"), ("decimal", ","), ("encoding", "utf-8"), ("keep", ("a",))):
+        with pytest.raises(DataError, match=f"{option} is an option of a table"):
+            read_user_data(tmp_path / "t.npz", Columns(**{option: value}))  # type: ignore[arg-type]
+    write(tmp_path / "t.csv", rows_with("xy" * 6))
+    for wrong, said in (
+        ({"sep": "ab"}, "sep must be one sign between cells, or tab or space; found 'ab'"),
+        ({"decimal": ";"}, "decimal must be '.' or ','; found ';'"),
+        ({"encoding": "latin-99"}, "encoding=latin-99 is none that Python knows"),
+        ({"keep": ("w",)}, "Unknown column 'w'"),
+    ):
+        with pytest.raises(DataError, match=said):
+            read_user_data(tmp_path / "t.csv", Columns(**wrong))  # type: ignore[arg-type]
+
+
+def test_numbers_of_a_function_that_single_precision_loses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "late.py").write_text(
+        "import numpy as np\ndef clients():\n    return {'x': 1.7e9 + np.arange(40.0)[:, None], 'y': np.arange(40) % 2}\n"
+    )
+    (said,) = read_user_data("late.py:clients").notes
+    assert "number 0 of a sample (40 different numbers become 1)" in said
+
+
 # how a table is written
 PLAIN = [
     ("a", "b", "label", "client"),

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_npz
-from equipoise.data.own.columns import ROLES, SPLITS, Column, Columns, UserData, column, listed, splits
+from equipoise.data.own.columns import ROLES, SPLITS, WRITTEN, Column, Columns, UserData, column, listed, splits
 from equipoise.data.own.numbers import counting, finite, single
 from equipoise.data.own.words import Origin, read_classes, read_names, settled
+from equipoise.data.precision import lost
 
 PAIRS = (
     ("{}_images", "{}_labels"),
@@ -119,6 +120,7 @@ def of_arrays(
 ) -> UserData:
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, known = Path(path).name, list(arrays)
+    columns.require_none((*WRITTEN, "keep"), path, "a table")
     used = {role: column(known, getattr(columns, role), role, file) for role in ROLES}
     used["label"] = column(known, columns.label, "y", file) or column(known, None, "label", file)
     x_name = column(known, columns.image, "x", file)
@@ -147,12 +149,17 @@ def of_arrays(
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     tokens = function and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
     inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
+    rounding = ""
     if function and inputs.dtype.kind in "bf":
         inputs = single(inputs, lambda at: f"{path}: {x_name}{at}")
+        rounding = lost(x, inputs, lambda k: f"number {k} of a sample")
     unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     if last:
         notes.append(f"{file}: {x_name} is taken as images with the channels last, and becomes {list(x.shape)}.")
+    notes += (
+        [f"{file}: {rounding} Subtract their mean, in double precision, before you return them."] if rounding else []
+    )
     roles: dict[str, Column] = {}
     for role, name in used.items():
         if name is None:

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.arrays import of_arrays
-from equipoise.data.own.columns import Columns, UserData
+from equipoise.data.own.columns import Columns, UserData, listed
 from equipoise.data.samples import Lazy
 from equipoise.system import own_code
 
@@ -39,6 +39,10 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
     else:
         clients = found if isinstance(found, Mapping) else {f"client-{k}": one for k, one in enumerate(found, start=1)}
         pairs = {str(name): _pair(f"{reference}, {name}", one) for name, one in clients.items()}
+        if len(pairs) < len(clients):
+            raise DataError(
+                f"{reference}: two clients have the same name as text: {listed(map(repr, clients))}. Rename one."
+            )
         if len({x.shape[1:] for x, _ in pairs.values()}) > 1:
             shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in pairs.items())
             raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")

@@ -29,6 +29,7 @@ SPLITS = {
 }
 ROLES = ("client", "group", "split")  # of columns, beside the labels and the inputs
 SHOWN = 5  # names in a sentence
+WRITTEN = ("sep", "decimal", "encoding")  # options of tables that are text
 PROBLEMS = 10  # in an error
 MANY = 50  # columns in a sentence
 INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -64,6 +65,16 @@ class Columns:
     decimal: str | None = None
     encoding: str | None = None
 
+    def require_none(self, names: Sequence[str], what: object, of: str) -> None:
+        """Require that none of these options was given, for ``what``, since they are those ``of`` something else.
+
+        Raises
+        ------
+        DataError : one was given.
+        """
+        if given := [name for name in names if getattr(self, name)]:
+            raise DataError(f"{what}: {given[0]} is an option of {of}. Leave it out.")
+
     @property
     def of_tables(self) -> list[str]:
         """The options that were given and only a table has."""
@@ -79,7 +90,7 @@ class UserData:
     source : the folder, file or address.
     layout : a description of the files.
     label : per sample, the class as the files have it.
-    inputs : numbers float32 [n, ...] or images uint8 [n, C, H, W]; or those of image files, not decoded yet.
+    inputs : numbers [n, ...], of a function float32 or int64, or images uint8 [n, C, H, W]; or those of image files, not decoded yet.
     client, group, split : per sample, its client (``""`` in a test set common to all), the group of people it belongs to,
         and ``"train"``, ``"test"`` or ``"validation"``; ``None`` if the files do not contain it.
     features : names of the columns of numbers, if they have names.
@@ -192,13 +203,16 @@ def column(known: Sequence[str], given: str | None, usual: str, what: str) -> st
 
     Raises
     ------
-    DataError : the user named a column that does not exist.
+    DataError : the user named a column that does not exist, or several have the usual name.
     """
     if given is not None:
         if str(given) not in known:
             raise DataError(f"{what}: Unknown column '{given}'.{near(str(given), known)} All: {some(known, MANY)}.")
         return str(given)  # a configuration may say 7
-    return next((name for name in known if name.strip().lower() == usual), None)
+    meant = [name for name in known if name.strip().lower() == usual]
+    if len(meant) > 1:
+        raise DataError(f"{what}: {' and '.join(map(repr, meant))} could both be the {usual}. Rename all but one.")
+    return meant[0] if meant else None
 
 
 def counts(words: Iterable[str]) -> dict[str, int]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import SPLITS, Column, Columns, UserData, column, listed
+from equipoise.data.own.columns import SPLITS, WRITTEN, Column, Columns, UserData, column, listed
 from equipoise.data.own.numbers import counting, left_out, nameless, of_cells, refusal, wrong_cells
 from equipoise.data.own.words import Origin, read_classes, read_names, settled
 from equipoise.data.pictures import Pictures, Source
@@ -38,6 +38,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     ------
     DataError : the package is missing, the data set is not there, or a column is missing.
     """
+    columns.require_none(WRITTEN, f"hub:{address}", "a table that is text")
     parts = address.strip("/").split("/")
     if len(parts) not in (2, 3) or not all(parts):
         raise DataError(f"hub:{address}: expected hub:OWNER/NAME, or hub:OWNER/NAME/CONFIGURATION.")

@@ -182,7 +182,13 @@ def _named(own: UserData, words: Column) -> Column:
     """Names of classes, clients or groups, safe to print."""
     safe = {word: text.name(word) for word in dict.fromkeys(words)}
     if len(set(safe.values())) < len(safe):
-        raise DataError(f"{own.source}: two names begin with the same {text.LONGEST} characters. Shorten them.")
+        cut = any(len(shown) == text.LONGEST for shown in safe.values())
+        why = (
+            f"begin with the same {text.LONGEST} characters. Shorten them"
+            if cut
+            else "are shown in the same way. Rename one"
+        )
+        raise DataError(f"{own.source}: two names {why}.")
     return tuple(safe[word] for word in words)
 
 

@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
 from equipoise.data.own import delimited, parquet, paths
-from equipoise.data.own.columns import MANY, ROLES, Column, Columns, UserData, column, listed, option, splits, together
+from equipoise.data.own.columns import (
+    MANY,
+    ROLES,
+    WRITTEN,
+    Column,
+    Columns,
+    UserData,
+    column,
+    listed,
+    option,
+    splits,
+    together,
+)
 from equipoise.data.own.numbers import counting, left_out, nameless, numbering, refusal
 from equipoise.data.own.words import Origin, missing, read_classes, read_names
 from equipoise.data.pictures import Pictures, of_files
@@ -56,6 +68,7 @@ def text(path: Path, columns: Columns) -> UserData:
 
 def parquet_file(path: Path, columns: Columns) -> UserData:
     """Read a Parquet file, see :func:`of_table`."""
+    columns.require_none(WRITTEN, path, "a table that is text")
     return of_table(path, columns, parquet.read(path))
 
 
