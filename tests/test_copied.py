@@ -51,15 +51,19 @@ TABLE = "a,b,client,label\n" + "".join(
 CODE: dict[str, Any] = {"data": "mine.py:clients", "network": "mine.py:net"}
 
 
+def write_project(folder: Path) -> None:
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "scale.py").write_text("TWICE = 2.0\n")
+    (folder / "mine.py").write_text(MINE)
+    (folder / "my table.csv").write_text(TABLE)
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a user ``alice``, with code and data, in which we are."""
     home = tmp_path / "home" / "alice"
     folder = home / "work"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner" / "scale.py").write_text("TWICE = 2.0\n")
-    (folder / "mine.py").write_text(MINE)
-    (folder / "my table.csv").write_text(TABLE)
+    write_project(folder)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])

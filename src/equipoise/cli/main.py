@@ -24,6 +24,7 @@ from equipoise.cli.export import export
 from equipoise.cli.flower import app as flower
 from equipoise.cli.init import init
 from equipoise.cli.listing import methods, scenarios
+from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
@@ -52,6 +53,8 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     scenarios: "equipoise scenarios --json",
     init: "equipoise init --data my/ --output equipoise.toml",
     reproduce: "equipoise reproduce fedheal/table2 --embedded --seeds 1",
+    pack: "equipoise pack runs/quickstart --with-data",
+    verify: "equipoise verify quickstart.zip --run-code",
     track: "equipoise track runs/quickstart --to mlflow",
     privacy: "equipoise privacy --noise 20 --rounds 40",
 }

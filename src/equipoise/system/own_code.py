@@ -151,17 +151,25 @@ def beside(where: str) -> list[str]:
     first = source(where)
     if first is None:
         return []
-    top = first.parent if is_file(where) else first.parents[where.count(".") + (first.name == "__init__.py")]
+    folder = top(where, first)
     if {"site-packages", "dist-packages"} & {*first.parts}:
         return []
-    found: dict[Path, None] = {}
-    waiting = [first]
+    packages = first.relative_to(folder).parents if not is_file(where) else ()
+    found = {
+        path: None for package in packages if (path := folder / package / "__init__.py") != first and path.is_file()
+    }
+    waiting = [first, *found]
     while waiting:
         file = waiting.pop()
-        new = [path for path in _imported(file, top) if path not in found and path != first]
+        new = [path for path in _imported(file, folder) if path not in found and path != first]
         found |= dict.fromkeys(new)
         waiting += new
     return [str(path) for path in sorted(found)]
+
+
+def top(where: str, file: Path) -> Path:
+    """The folder from which the code of a reference in ``file`` imports: its own, or that of its outermost package."""
+    return file.parent if is_file(where) else file.parents[where.count(".") + (file.name == "__init__.py")]
 
 
 def _imported(file: Path, top: Path) -> Iterator[Path]:

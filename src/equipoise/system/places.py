@@ -45,7 +45,7 @@ def located(path: str, project: Path) -> str:
 
 def written(table: Mapping[str, Any], directory: Path, project: Path) -> dict[str, Any]:
     """The settings of a run that is kept in ``directory``, as its file has them; with its project if any of them needs it."""
-    found = _mapped(table, lambda path: portable(path, project))
+    found = mapped(table, lambda path: portable(path, project))
     needed = table.get("own_code") or found != dict(table)
     return ({PROJECT: portable(project, directory.absolute())} if needed else {}) | found
 
@@ -56,7 +56,7 @@ def read(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         return dict(table)
     project = project_of(table, directory)
     own_code.findable(project)
-    return _mapped({k: v for k, v in table.items() if k != PROJECT}, lambda path: located(path, project))
+    return mapped({k: v for k, v in table.items() if k != PROJECT}, lambda path: located(path, project))
 
 
 def project_of(table: Mapping[str, Any], directory: Path) -> Path:
@@ -68,9 +68,7 @@ def project_of(table: Mapping[str, Any], directory: Path) -> Path:
 def shown(table: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run from its file, for people: paths relative to the project, in the file of an earlier version to here."""
     rest = {k: v for k, v in table.items() if k != PROJECT}
-    return (
-        rest if PROJECT in table else _mapped(rest, lambda path: portable(path, Path.cwd()) if _whole(path) else path)
-    )
+    return rest if PROJECT in table else mapped(rest, lambda path: portable(path, Path.cwd()) if _whole(path) else path)
 
 
 def private(document: Any, known: Mapping[str, str] | None = None) -> Any:
@@ -91,7 +89,7 @@ def private(document: Any, known: Mapping[str, str] | None = None) -> Any:
     return replaced(document)
 
 
-def _mapped(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+def mapped(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """A configuration with every path changed, those in references to code too."""
     found = dict(table)
     for name in CODE:

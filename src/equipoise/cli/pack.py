@@ -1,0 +1,160 @@
+"""The commands ``equipoise pack`` and ``equipoise verify``."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from equipoise.cli.console import err, out, print_json
+from equipoise.cli.options import Jobs, Json, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from equipoise.runs.pack import Again
+
+
+def pack(
+    directory: Run,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="ZIP", help="The file to write [default: NAME.zip].")
+    ] = None,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Take your data and weights in, too. Without it only their hashes are.")
+    ] = False,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="A file or folder that your code reads, to be taken in. Repeatable."),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Write a run or a comparison into one zip file: settings, code, records, report, versions, hashes, `rerun.sh`.
+
+    Your code is in it, with what it imports from beside it. Your data are not, unless you say so.
+    """
+    from equipoise.report.formatting import size
+    from equipoise.runs.pack import pack as write
+
+    path = output or Path(f"{directory.absolute().name}.zip")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--output {path} is a folder. Give the name of a file.")
+    about = write(directory, path, with_data=with_data, include=include or ())
+    if json_:
+        print_json({"file": path.as_posix(), **about})
+        return
+    for name, of in about["files"].items():
+        _say(f"  {of['kind']:<9} {size(of['bytes']):>9}  {name}")
+    for one in about["runs"]:
+        if one["data"] and not one["data"]["inside"]:
+            _say(
+                f"{one['path']}: its data ({one['data']['name']}) are not in the file; with --data PATH they can be given to verify."
+            )
+        if not one["again"]:
+            _say(
+                f"{one['path']}: it was made by a program in Python, which is not known here, so it can be checked but not made again."
+            )
+    _say(
+        f"{path}: {len(about['runs'])} run{'s' * (len(about['runs']) > 1)}, {size(about['bytes'])}, SHA-256 {about['sha256']}"
+    )
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="ZIP", help="What `equipoise pack` has written.")],
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Make the runs again and compare. This runs the code in the file, with your rights; without it only hashes are checked.",
+        ),
+    ] = False,
+    data: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where the data are, if they are not in the file.")
+    ] = None,
+    jobs: Jobs = None,
+    json_: Json = False,
+) -> None:
+    """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same."""
+    from equipoise.runs import pack as packs
+    from equipoise.system.errors import ExpectedError
+
+    with tempfile.TemporaryDirectory(prefix="equipoise-verify-") as temporary:
+        folder, again = Path(temporary).resolve() / "packed", Path(temporary).resolve() / "again"
+        for each in (folder, again):
+            each.mkdir()
+        about = packs.opened(file, folder)
+        ours = packs.code(about)
+        differs = list(packs.unlike(about))
+        document: dict[str, Any] = {
+            "file": file.as_posix(),
+            "files": len(about["files"]),
+            "hashes": "right",
+            "code": ours,
+            "unlike": differs,
+        }
+        if not json_:
+            _say(f"{file}: the hashes of all {len(about['files'])} files are right, and the records are whole.")
+            _say(
+                "Code that would be run:"
+                if ours and not run_code
+                else "Code that is run:"
+                if ours
+                else "No code is in it."
+            )
+            for name, digest in ours.items():
+                _say(f"  {digest}  {name}")
+        if not run_code:
+            if not json_:
+                _say("Nothing was run. To make the runs again, which runs this code with your rights: --run-code")
+            else:
+                print_json({**document, "runs": None})
+            return
+        with err.status("Making the runs again ...") if not json_ and err.is_terminal else nullcontext():
+            found = packs.rerun(about, folder, again, data=data, jobs=jobs or 1)
+    same = all(one.same for one in found)
+    if json_:
+        print_json({**document, "runs": [asdict(one) for one in found], "same": same})
+    else:
+        for one in found:
+            _say(f"{one.path}: {_found(one)}")
+        for one in about["runs"]:
+            if not one["again"]:
+                _say(
+                    f"{one['path']}: made by a program in Python, which is not known here; only its hashes were checked."
+                )
+    if not same:
+        raise ExpectedError(_advice(found, differs, about))
+
+
+def _found(one: Again) -> str:
+    if one.same:
+        return "the same, bit for bit"
+    if one.failed:
+        return f"failed: {one.failed}"
+    assert one.difference is not None
+    numbers = (
+        f"the largest difference is {one.difference.largest:.3g}, in {one.difference.where}"
+        if one.difference.where
+        else ""
+    )
+    other = f"{one.difference.other} is not the same" if one.difference.other else ""
+    return f"not the same: {'; '.join(filter(None, (numbers, other)))}"
+
+
+def _advice(found: list[Again], differs: list[str], about: Mapping[str, Any]) -> str:
+    n = sum(not one.same for one in found)
+    text = f"{n} of {len(found)} runs did not come out the same"
+    if not differs:
+        return f"{text}, with the same versions on the same kind of processor."
+    return (
+        f"{text}. Another processor or version rounds otherwise, and small differences may grow with the rounds. Here: {'; '.join(differs)}. "
+        "For the same versions: pip install -c constraints.txt, with the file in the zip."
+    )
+
+
+def _say(text: str) -> None:
+    out.print(text, soft_wrap=True, highlight=False, markup=False)

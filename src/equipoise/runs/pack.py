@@ -1,0 +1,513 @@
+"""Runs in one file for others: settings, code, records, report, versions, hashes; and whether somebody else gets the same numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shutil
+import stat
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import tomli_w
+
+from equipoise.federation import checkpoint
+from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
+from equipoise.federation.history import ORDER, History, members
+from equipoise.federation.records import lines, parse
+from equipoise.runs import directory as runs
+from equipoise.runs.comparison import side_by_side
+from equipoise.runs.configuration import RunConfig, RunError, whole
+from equipoise.system import own_code, places
+from equipoise.system.environment import environment, kind, machine, source
+from equipoise.system.errors import ExpectedError
+from equipoise.system.files import write_atomically
+from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
+
+FORMAT = 1
+ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
+RERUN, CONSTRAINTS, REPORT = "rerun.sh", "constraints.txt", "report.html"
+KEPT = ("summary.json", "failed.json")  # of a run, beside its settings, manifest and records
+LARGEST = 16 << 20  # bytes of the list of contents
+MOST = 100_000  # files
+TIMES = ("seconds", "hash", "times")  # of a record, which no run has twice
+SHOWN = 10  # faults that are named
+OUTSIDE = "elsewhere"  # the folder of code and data that were not in the project
+SCRIPT = """#!/bin/sh
+# Makes the runs again, in the folder "again". Data that are not in this file: DATA=PATH sh rerun.sh
+# The versions that the numbers are of: pip install -c constraints.txt equipoise
+# This runs the code that is in this folder. To compare the numbers: equipoise verify FILE.zip --run-code
+set -eu
+cd "$(dirname "$0")"
+for run in {runs}; do
+    mkdir -p "again/$run"
+    cp "$run/config.toml" "again/$run/config.toml"
+    equipoise resume "again/$run" ${{DATA:+--data "$DATA"}}
+done
+"""
+
+
+class PackError(ExpectedError):
+    """A file that is no pack of runs, or was changed."""
+
+
+# making one
+@dataclass
+class Contents:
+    """What goes into a pack: the bytes, or the place, of every file by its name there, and what is said of each."""
+
+    files: dict[str, bytes | Path] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, content: bytes | str | Path, what: str) -> None:
+        """Add a file.
+
+        Raises
+        ------
+        RunError : another file has the name already.
+        """
+        content = content.encode() if isinstance(content, str) else content
+        if name in self.files and _bytes(self.files[name]) != _bytes(content):
+            raise RunError(f"Two different files would be {name} in the pack. Rename one of them.")
+        self.files[name], self.kinds[name] = content, what
+
+
+def pack(directory: Path, output: Path, *, with_data: bool = False, include: Sequence[Path] = ()) -> dict[str, Any]:
+    """Write a run, or all runs of a comparison, into one zip file, with the same bytes for the same runs; return what is in it.
+
+    Parameters
+    ----------
+    directory : of a run or a comparison, all complete.
+    output : the file to write.
+    with_data : take the user's data and weights in, too; code of the user's own is always in.
+    include : more files or folders, which the code reads, such as data of a function.
+
+    Raises
+    ------
+    RunError : no run, one that is not complete, or files that are gone or were changed.
+    """
+    paths = members(directory)
+    if not paths:
+        raise RunError(f"There is no run in {directory}. Give the directory of a run, or of a comparison.")
+    contents, entries, project = Contents(), list[dict[str, Any]](), Path.cwd()
+    for path in paths:
+        where = f"runs/{directory.absolute().name}" + (f"/{path.name}" if path != directory else "")
+        entry, project = _add_run(contents, path, where, with_data)
+        entries.append(entry)
+    if (directory / ORDER).exists():
+        contents.add(f"runs/{directory.absolute().name}/{ORDER}", (directory / ORDER).read_bytes(), "run")
+    for path in include:
+        _add_tree(contents, path, _inside(path, project), "included")
+    contents.add(f"runs/{directory.absolute().name}/{REPORT}", _report(directory, paths), "report")
+    rerun = [entry["path"] for entry in entries if entry["again"]]
+    if rerun:
+        contents.add(RERUN, SCRIPT.format(runs=" ".join(f"'{name}'" for name in rerun)), "script")
+    contents.add(CONSTRAINTS, _constraints([entry["versions"] for entry in entries]), "versions")
+    listed = {}
+    for name in sorted(contents.files):
+        content = _bytes(contents.files[name])
+        listed[name] = {"kind": contents.kinds[name], "bytes": len(content), "sha256": _sha(content)}
+    about = {"format": FORMAT, "runs": entries, "files": listed}
+    made = BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as file:
+        for name in (ABOUT, *listed):
+            entry_of = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry_of.external_attr = (0o755 if name == RERUN else 0o644) << 16
+            entry_of.compress_type, entry_of.create_system = zipfile.ZIP_DEFLATED, 3
+            file.writestr(entry_of, sealed_json(about) if name == ABOUT else _bytes(contents.files[name]))
+    write_atomically(output, made.getvalue())
+    return {**about, "sha256": _sha(made.getvalue()), "bytes": len(made.getvalue())}
+
+
+def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tuple[dict[str, Any], Path]:
+    """Add a run: what is said of it, and its project."""
+    of_python = not (path / "config.toml").exists()
+    if not of_python and not runs.finished(path):
+        raise RunError(f"{path} is not complete. Finish it first: equipoise resume {path}.")
+    history = History.from_run(path)
+    known: dict[str, str] = {}  # whole paths, and what they are in the pack
+    project, data = Path.cwd(), None
+    if not of_python:
+        table = tomllib.loads(open_text((path / "config.toml").read_text(encoding="utf-8")))
+        if table.get("engine") == "flower":
+            raise RunError(f"{path} is a run between sites, which have their data. It cannot be made again elsewhere.")
+        config, project = runs.load(path), places.project_of(table, path)
+        known = _code(contents, config, project)
+        data = _data(contents, config, project, known, with_data)
+        inside = places.mapped(
+            {k: v for k, v in config.table().items() if v is not None}, lambda p: _named(p, known, project)
+        )
+        inside.pop("track", None)  # where the records were sent is nobody's business
+        up = "/".join([".."] * len(PurePosixPath(where).parts))
+        contents.add(f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
+    folders = known | {f"{folder}/": "" for folder in (project,) if len(str(folder)) > 1}
+    manifest = {}
+    if (path / MANIFEST).exists():
+        manifest = places.private(open_json((path / MANIFEST).read_text(encoding="utf-8")), folders)
+        contents.add(f"{where}/{MANIFEST}", sealed_json(manifest), "run")
+    records = places.private(list(history.records), folders)
+    contents.add(f"{where}/{METRICS}", "".join(lines(records)), "run")
+    for name in KEPT:
+        if (path / name).exists():
+            contents.add(f"{where}/{name}", (path / name).read_bytes(), "run")
+    entry = {
+        "path": where,
+        "method": history.label,
+        "seed": history.seed,
+        "rounds": len(history),
+        "again": not of_python,  # a program of the user's made the others
+        "data": data,
+        "state": _state(path),
+        "versions": history.meta.get("versions") or manifest.get("versions") or {},
+        "machines": [kind(one) for one in history.meta.get("machines") or ()],
+    }
+    return entry, project
+
+
+def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str]:
+    """Add the user's code, where it lies in the project or else in a folder of its own; whole paths, and what they are in the pack."""
+    known: dict[str, str] = {}
+    for where in config.own_code or {}:
+        if (first := own_code.source(where)) is None or {"site-packages", "dist-packages"} & {*first.parts}:
+            continue
+        if own_code.is_file(where) and where in known:
+            continue
+        top = own_code.top(where, first)
+        for file in (first, *map(Path, own_code.beside(where))):
+            name = file.relative_to(top).as_posix()
+            if own_code.is_file(where) and not file.is_relative_to(project):
+                name = f"{OUTSIDE}/{_sha(first.read_bytes())[:12]}/{name}"
+            elif own_code.is_file(where):
+                name = file.relative_to(project).as_posix()
+            known.setdefault(str(file), name)
+            contents.add(known[str(file)], file.read_bytes(), "code")
+    return known
+
+
+def _data(
+    contents: Contents, config: RunConfig, project: Path, known: dict[str, str], with_data: bool
+) -> dict[str, Any] | None:
+    """Add the user's data and other files of the settings, if they are to be in; what is said of the data."""
+    options = [config.network_options.get("weights"), config.scenario_options.get("lists")]
+    for text in (config.data, *options):
+        if not isinstance(text, str) or text.startswith(places.HUB) or own_code.is_reference(text):
+            continue
+        path = Path(text)
+        known[text] = _inside(path, project)
+        if with_data:
+            if not path.exists():
+                raise RunError(f"{path} is gone, and --with-data needs it. Put it back, or leave --with-data out.")
+            _add_tree(contents, path, known[text], "data")
+    if config.data is None:
+        return None
+    apart = config.data.startswith(places.HUB) or own_code.is_reference(config.data)
+    return {"name": _named(own_code.short(config.data), known, project), "inside": with_data or apart}
+
+
+def _add_tree(contents: Contents, path: Path, name: str, what: str) -> None:
+    """Add a file, or all files of a folder."""
+    if not path.exists():
+        raise RunError(f"{path} does not exist. Correct --include.")
+    for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+        inner = "" if file == path else f"/{file.relative_to(path).as_posix()}"
+        contents.add(f"{name}{inner}", file, what)
+
+
+def _inside(path: Path, project: Path) -> str:
+    """What a file is called in a pack: as in the project, or else in a folder for all others."""
+    full = Path(places.absolute(path))
+    return full.relative_to(project).as_posix() if full.is_relative_to(project) else f"{OUTSIDE}/{full.name}"
+
+
+def _named(path: str, known: Mapping[str, str], project: Path) -> str:
+    return known.get(path) or (_inside(Path(path), project) if Path(path).is_absolute() else path)
+
+
+def _report(directory: Path, paths: Sequence[Path]) -> bytes:
+    """The report of the runs, made anew: that in the directory may be of an earlier version, or name folders."""
+    import tempfile
+
+    from equipoise.report.html import write
+
+    with tempfile.TemporaryDirectory() as folder:
+        return write([History.from_run(path) for path in paths], Path(folder) / REPORT).read_bytes()
+
+
+def _state(path: Path) -> dict[str, Any] | None:
+    """The hashes of the tensors after the last round."""
+    if not checkpoint.exists(path / CHECKPOINT):
+        return None
+    last = checkpoint.about(path / CHECKPOINT)
+    return {"sha256": last["sha256"], "rows": sorted(digest for _, digest in last.get("rows", {}).get("files", ()))}
+
+
+def _constraints(versions: Sequence[Mapping[str, str]]) -> str:
+    """For pip, the versions that the runs recorded; where they differ, those of the first."""
+    found = {name: version for of in reversed(versions) for name, version in of.items()}
+    text = "".join(
+        f"{name}=={version.partition('+')[0]}\n" for name, version in sorted(found.items()) if name != "python"
+    )
+    return f"# Python {found.get('python', 'of a version that was not recorded')}\n{text}"
+
+
+def _bytes(content: bytes | Path) -> bytes:
+    return content.read_bytes() if isinstance(content, Path) else content
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# checking one
+@dataclass(frozen=True)
+class Difference:
+    """How a run that was made again differs: the largest difference of a number, where it is, and what else does."""
+
+    largest: float
+    where: str
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class Again:
+    """A run that was made again: whether it has the same bits, and if not, how it differs; or why it failed."""
+
+    path: str
+    same: bool
+    difference: Difference | None = None
+    failed: str = ""
+
+
+def opened(path: Path, folder: Path) -> dict[str, Any]:
+    """Check a pack and write its files into an empty folder; what it says of itself. Nothing of it is run.
+
+    Names that lead out of the folder, links, files that are not listed, other sizes and other contents are refused before
+    anything can go wrong: no more is read than is listed.
+
+    Raises
+    ------
+    PackError : no pack, of another version, or one that was changed, naming the first files.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            entries = file.infolist()
+            if len(entries) > MOST or len({entry.filename for entry in entries}) < len(entries):
+                raise PackError(f"{path} holds too many files, or two of one name. It was not made by equipoise pack.")
+            about = _listed(path, file)
+            faults = [fault for entry in entries if (fault := _fault(entry, about["files"]))]
+            faults += [f"{name} is missing" for name in about["files"] if name not in {e.filename for e in entries}]
+            total = sum(int(of["bytes"]) for of in about["files"].values())
+            if not faults and total > shutil.disk_usage(folder).free:
+                raise PackError(f"{path} holds {total:,} bytes, more than are free on the disk of {folder}.")
+            for name, of in about["files"].items() if not faults else ():
+                with file.open(name) as source:
+                    content = source.read(int(of["bytes"]) + 1)
+                if len(content) != of["bytes"] or _sha(content) != of["sha256"]:
+                    faults.append(f"{name} was changed")
+                else:
+                    write_atomically(folder / name, content)
+    except FileNotFoundError:
+        raise PackError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise PackError(f"{path} is no zip file, or is damaged ({error}). Get it again.") from None
+    except ValueError as error:
+        raise PackError(f"{path} is damaged ({error}). Get it again.") from None
+    except Exception as error:
+        if type(error).__module__ != "zlib":
+            raise
+        raise PackError(f"{path} is damaged ({error}). Get it again.") from None
+    if faults:
+        more = f", and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        raise PackError(f"{path} is not what was packed: {'; '.join(faults[:SHOWN])}{more}. Get it again.")
+    _check_runs(path, folder, about)
+    return about
+
+
+def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
+    """The list of contents."""
+    if ABOUT not in file.namelist():
+        raise PackError(f"{path} has no {ABOUT}, so it was not made by equipoise pack.")
+    with file.open(ABOUT) as source:
+        text = source.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise PackError(f"{path}: {ABOUT} is too large. It was not made by equipoise pack.")
+    about = open_json(text.decode())
+    try:
+        if about["format"] != FORMAT:
+            raise PackError(
+                f"{path} has the format {about['format']!r}, and this version of Equipoise reads {FORMAT}. Use the version that its {CONSTRAINTS} names."
+            )
+        valid = all(isinstance(of["sha256"], str) and isinstance(of["bytes"], int) for of in about["files"].values())
+        valid = valid and all(
+            f"{one['path']}/{METRICS}" in about["files"] and isinstance(one["again"], bool) for one in about["runs"]
+        )
+    except (KeyError, TypeError, AttributeError):
+        valid = False
+    if not valid:
+        raise PackError(f"{path}: {ABOUT} is not what equipoise pack writes. Get it again.")
+    found: dict[str, Any] = about
+    return found
+
+
+def _fault(entry: zipfile.ZipInfo, listed: Mapping[str, Any]) -> str:
+    """Why an entry of a zip file is refused; empty if it is not."""
+    name = PurePosixPath(entry.filename)
+    if (
+        name.is_absolute()
+        or ".." in name.parts
+        or re.search(r"[\\:\0]|^\s*$", entry.filename)
+        or name.as_posix() != entry.filename
+    ):
+        return f"{entry.filename!r} would be written outside of the folder"
+    if stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1:
+        return f"{entry.filename} is a link, or encrypted"
+    if entry.filename != ABOUT and entry.filename not in listed:
+        return f"{entry.filename} is not listed"
+    if entry.filename != ABOUT and entry.file_size != listed[entry.filename]["bytes"]:
+        return f"{entry.filename} has another size"
+    return ""
+
+
+def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
+    """Require that the records are whole, and that the numbers of a run are those of its records."""
+    for one in about["runs"]:
+        try:
+            _, hashes = parse((folder / one["path"] / METRICS).read_text(encoding="utf-8"))
+            history = History.from_run(folder / one["path"])
+            summary = folder / one["path"] / "summary.json"
+            kept = open_json(summary.read_text(encoding="utf-8")) if summary.exists() else None
+        except ValueError as error:
+            raise PackError(f"{path}: a run in it is damaged: {str(error).replace(f'{folder}/', '')}") from None
+        if not all(hashes) or len(history) != one["rounds"]:
+            raise PackError(f"{path}: the records of {one['path']} are not those that were packed.")
+        now = json.loads(json.dumps(history.summary()))
+        alike = [of.get("source") for of in history.meta.get("machines") or ()][-1:] == [
+            source()
+        ]  # else it may say other things
+        if (
+            kept is not None
+            and alike
+            and (other := [k for k in kept.keys() & now.keys() if not _equal(kept[k], now[k])])
+        ):
+            raise PackError(
+                f"{path}: {one['path']}/summary.json does not follow from its records: {', '.join(sorted(other))}."
+            )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def code(about: Mapping[str, Any]) -> dict[str, str]:
+    """The files of a pack that would be run if its runs are made again, and may be imported, with their SHA-256."""
+    ends = (".py", ".pyc", ".pyd", ".so", ".pth")
+    return {name: of["sha256"] for name, of in about["files"].items() if of["kind"] == "code" or name.endswith(ends)}
+
+
+def rerun(
+    about: Mapping[str, Any], folder: Path, again: Path, *, data: str | None = None, jobs: int = 1
+) -> list[Again]:
+    """Make the runs of a pack again, in processes of their own, and compare. **This runs the code in it.**
+
+    Parameters
+    ----------
+    about : what :func:`opened` gave. folder : where it wrote the files. again : an empty folder for the runs.
+    data : where the data are, if they are not in the pack.
+    jobs : runs at a time.
+
+    Raises
+    ------
+    PackError : the data are neither there nor given; or none of the runs can be made again.
+    """
+    them = [one for one in about["runs"] if one["again"]]
+    if not them:
+        raise PackError(
+            "These runs were made by a program in Python, which is not known here: nothing can be run again."
+        )
+    lacking = [one["data"]["name"] for one in them if one["data"] and not one["data"]["inside"]]
+    if lacking and data is None:
+        raise PackError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
+    kept = {f"{one['path']}/{name}" for one in them for name in ("config.toml", MANIFEST)}
+    for name, of in about["files"].items():
+        if of["kind"] != "run" or name in kept:
+            target = again / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, target)
+    for one in them:  # only the hashes of the data, by which others are refused
+        manifest = open_json((again / one["path"] / MANIFEST).read_text(encoding="utf-8"))
+        write_atomically(
+            again / one["path"] / MANIFEST, sealed_json({"contents": manifest.get("contents"), "versions": {}})
+        )
+    more = ["--data", whole(data)] if data is not None and lacking else []
+    commands = {again / one["path"]: ["resume", "--quiet", *more, "--", str(again / one["path"])] for one in them}
+    failed = side_by_side(commands, jobs)
+    return [_compared(one, folder / one["path"], again / one["path"], failed) for one in them]
+
+
+def _compared(one: Mapping[str, Any], then: Path, now: Path, failed: Mapping[Path, str]) -> Again:
+    if now in failed:
+        return Again(
+            one["path"],
+            False,
+            failed=failed[now].replace(f"{now.parents[len(PurePosixPath(one['path']).parts) - 1]}/", ""),
+        )
+    before, after = (_numbers(path) for path in (then, now))
+    largest, where = 0.0, ""
+    other = next((name for name in [*before, *after] if name not in before or name not in after), "")
+    for name in before.keys() & after.keys():
+        a, b = before[name], after[name]
+        if a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)):
+            continue
+        if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b)):
+            other = other or name
+        elif (size := abs(a - b)) > largest or not math.isfinite(size) or not where:
+            largest, where = size, name
+    state = _state(now)
+    if not where and not other and one["state"] is not None and state != one["state"]:
+        other = "the tensors of the last state"
+    same = not where and not other
+    return Again(one["path"], same, None if same else Difference(largest, where, other))
+
+
+def _numbers(path: Path) -> dict[str, Any]:
+    """Everything in the records of a run but times, by where it is."""
+    found: dict[str, Any] = {}
+
+    def walk(value: Any, where: str) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                walk(inner, f"{where} {key}")
+        elif isinstance(value, list):
+            found[f"{where} length"] = len(value)
+            for k, inner in enumerate(value):
+                walk(inner, f"{where} {k}")
+        else:
+            found[where] = value
+
+    for record in History.from_run(path).records:
+        walk({k: v for k, v in record.items() if k not in TIMES}, f"round {record['round']}:")
+    return found
+
+
+def unlike(about: Mapping[str, Any]) -> Iterator[str]:
+    """In words, in what this machine is not the one that made the runs: versions and processor."""
+    here = environment()["versions"]
+    there: dict[str, list[str]] = {}
+    for one in about["runs"]:
+        for name, version in one["versions"].items():
+            there.setdefault(name, []).append(version)
+    for name, versions in there.items():
+        if {*versions} != {here.get(name)}:
+            yield f"{name} {', '.join(dict.fromkeys(versions))} there, {here.get(name, 'none')} here"
+    processors = dict.fromkeys(text for one in about["runs"] for text in one["machines"] if text)
+    if processors and [*processors] != [ours := kind(machine())]:
+        yield f"computed with {'; '.join(processors)} there, {ours} here"
