@@ -192,6 +192,8 @@ def test_arrays_by_part(tmp_path: Path, names: tuple[str, str]) -> None:
     for part, n in {"train": 12, "test": 4}.items():
         arrays |= {names[0].format(part): RNG.normal(size=(n, 3)), names[1].format(part): np.arange(n) % 2}
     np.savez(tmp_path / "mnist.npz", **arrays, extra=np.zeros(2))
+    np.savez(tmp_path / "whole.npz", **arrays, x=np.zeros((6, 3)), y=np.arange(6) % 2)
+    assert len(read_user_data(tmp_path / "whole.npz")) == 6
     own = read_user_data(tmp_path / "mnist.npz")
     assert (own.split or ()).count("train") == 12
     assert any("extra is not used" in note for note in own.notes)

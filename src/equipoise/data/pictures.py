@@ -31,6 +31,7 @@ FAINT = 16  # grey levels of 256: an image that uses no more is named
 LOOKS = 1 << 23  # bytes of which the grey levels in use are counted
 SAMPLES, LEAST = 1 << 20, 16  # pixels of all deep images, and of each at least, from which that is found
 TAIL = 0.001  # share of pixels at either end that does not count there
+ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")  # modes of Pillow
 ORIENTATION = 0x0112  # number of the camera's note on how to turn an image
 TURNS: Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # that note, and how pixels [H, W, ...] are turned
     2: lambda x: x[:, ::-1],
@@ -112,12 +113,18 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
         tags = getattr(image, "tag_v2", {})
         kind, sign = tags.get(262), tags.get(339, (1,))[0]  # of TIFF: 0 is white; 1 unsigned, 2 signed, 3 floating
         if image.mode[:1] not in ("I", "F") and not (image.mode == "L" and sign == 2):
-            remark = "CMYK" if image.mode == "CMYK" else "alpha" if image.has_transparency_data else ""
+            remark = (
+                "CMYK"
+                if image.mode == "CMYK"
+                else "alpha"
+                if image.mode in ALPHA or "transparency" in image.info
+                else ""
+            )
             return Stored(None if skim else _turned(image, _colours(image)), remark=remark)
-        tile = image.tile[0]
+        codec, _, _, coded = image.tile[0]
         numbers = np.asarray(image)
-        if image.format == "PPM" and tile.codec_name != "raw":  # Pillow stretched them to 16 bits
-            numbers = np.rint(numbers * (float(tile.args[-1]) / 65535)).astype(np.int32)  # type: ignore[index]
+        if image.format == "PPM" and codec != "raw":  # Pillow stretched them to 16 bits
+            numbers = np.rint(numbers * (float(coded[-1]) / 65535)).astype(np.int32)  # type: ignore[index]
         if (bits := tags.get(258, (0,))[0]) in (8, 32) and image.mode != "F":
             numbers = numbers.view(f"{'iu'[sign == 1]}{bits // 8}")  # Pillow has no type for these
         return Stored(_finite(_turned(image, numbers)), inverted=kind == 0)
@@ -127,7 +134,7 @@ def _check_single(image: ImageFile) -> None:
     """Require one page, and no 16 bits of colour, of which Pillow would drop 8 without a word."""
     if (pages := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # a photo with its previews
         raise ValueError(f"it has {pages} pages or frames; save the one that counts in a file of its own")
-    if len(image.getbands()) > 1 and ";16" in str([tile.args for tile in image.tile]):
+    if len(image.getbands()) > 1 and ";16" in str([coded for *_, coded in image.tile]):
         raise ValueError("it has 16 bits in each of several channels; save it with 8, or as grey with 16")
 
 

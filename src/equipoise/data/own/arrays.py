@@ -41,7 +41,9 @@ def npz(path: Path, columns: Columns) -> UserData:
     ------
     DataError : an array is missing or wrong.
     """
-    arrays = joined(path, opened(path))
+    arrays: Arrays = opened(path)
+    if not {"x", columns.image} & arrays.keys():
+        arrays = joined(path, arrays)
     return of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
 
 

@@ -67,6 +67,7 @@ def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> U
                 if (first := seen.setdefault((part, user), file)) != file:
                     problems.append(f"{file.name}, user {user}: also in {first.name}.")
                 users.append((part, user, x, y))
+            check_bytes(path, sum(x.nbytes for _, _, x, _ in users))  # there again when all are put together
     shapes = {x.shape[1:]: user for _, user, x, _ in users if len(x)}
     if len(shapes) > 1:
         told = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())

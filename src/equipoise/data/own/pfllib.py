@@ -33,6 +33,7 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
     """
     found: list[Arrays] = []
     problems: list[str] = []
+    total = 0
     for path in files:
         try:
             arrays = opened(path)
@@ -48,11 +49,12 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
         if y.shape != x.shape[:1]:
             problems.append(f"{path.parent.name}/{path.name}: x is {list(x.shape)} and y {list(y.shape)}.")
         found.append({"x": x, "y": y})
+        total += x.nbytes  # there again when all are put together
+        check_bytes(folder, total)
     if len(shapes := {of["x"].shape[1:] for of in found}) > 1:
         problems.append(f"samples must have one shape, found {' and '.join(map(str, map(list, shapes)))}.")
     if problems:
         raise DataError(together(folder, problems))
-    check_bytes(folder, 2 * sum(of["x"].nbytes for of in found))
     sizes = [len(of["y"]) for of in found]
     made = {name: np.concatenate([of[name] for of in found]) for name in ("x", "y")}
     made["client"] = np.repeat([path.stem for path in files], sizes)
