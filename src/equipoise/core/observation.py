@@ -373,9 +373,9 @@ def _candidates(
 
 
 def _say(candidates: Iterable[str]) -> str:
-    named = " or ".join(f"head={name!r}" for name in candidates)
+    all_of = " or ".join(f"head={name!r} (--head {name})" for name in candidates)
     return (
-        f" Give {named}." if named else " Put the layers that make logits of features into one module, and name that."
+        f" Give {all_of}." if all_of else " Put the layers that make logits of features into one module, and name that."
     )
 
 

@@ -75,8 +75,13 @@ class Frame:
                 "Give server_validation=(x, y), which no client trains on, or choose a scenario that holds some out, such as digits-pow."
             )
 
-    def suit(self, method: Method, settings: Settings) -> None:
+    def suit(self, method: Method, settings: Settings, sizes: Mapping[str, int] | None = None) -> None:
         """Require a network from which a method gets what it uses, and batches on which the network can be trained.
+
+        Parameters
+        ----------
+        method, settings : what would be run.
+        sizes : training samples of every client by its name; None: of those here.
 
         Raises
         ------
@@ -88,13 +93,14 @@ class Frame:
         elif "classifier" in method.uses and not model.head[: model.n_params].any():
             fault = (
                 f"{method} trains the classifier, and {model.head_name!r} is frozen (requires_grad=False). "
-                "Let it be trained, or name another layer: head='NAME'."
+                "Let it be trained, or name another layer: head='NAME', or --head NAME."
             )
         if fault:
             raise NetworkError(fault, fault)
-        alone = single(model, settings, [d.size for d in self.data])
-        if any(alone):
-            self._take_one([name for name, one in zip(self.names, alone, strict=True) if one], settings)
+        if sizes is None:
+            sizes = {name: d.size for name, d in zip(self.names, self.data, strict=True)}
+        if alone := [name for name, n in sizes.items() if single(model, settings, n)]:
+            self._take_one(alone, settings)
 
     def stacks(self) -> bool:
         """Whether the network can be run for several clients at a time: not where its code reads a number of a tensor, for instance."""
@@ -123,7 +129,7 @@ class Frame:
             if settings.batch_size == 1 and model.batch_norm:
                 fault = (
                     f"batch_size=1: {which} cannot be trained on batches of one sample, whose statistics mean nothing. "
-                    "Take batch_size=2 or more"
+                    "Take batch_size=2 (--batch-size 2) or more"
                 )
             elif model.batch_norm:
                 fault = (
@@ -173,15 +179,15 @@ def _headless(model: Model) -> str:
     """That a network has no classifier, and how to name one."""
     others = model.observed.candidates
     if not others:
-        return "has none that could be found. Put the layer that makes logits of features into a module of its own, and name it: head='NAME'."
+        return "has none that could be found. Put the layer that makes logits of features into a module of its own, and name it: head='NAME', or --head NAME."
     more = f" (or {', '.join(map(repr, others[1:]))})" if len(others) > 1 else ""
-    return f"has no nn.Linear that makes its logits. Name the layer that does: head={others[0]!r}{more}."
+    return f"has no nn.Linear that makes its logits. Name the layer that does: head={others[0]!r}{more}, or --head {others[0]}."
 
 
-def single(model: Model, settings: Settings, sizes: Sequence[int]) -> list[bool]:
-    """Which clients of some sizes train on a batch of one sample; BatchNorm leaves out the last where there are others."""
+def single(model: Model, settings: Settings, n: int) -> bool:
+    """Whether a client with ``n`` samples trains on a batch of one; BatchNorm leaves out the last where there are others."""
     width = settings.batch_size
-    return [n == 1 or width == 1 or (n % width == 1 and not model.batch_norm) for n in sizes]
+    return n == 1 or width == 1 or (n % width == 1 and not model.batch_norm)
 
 
 def frame(

@@ -73,6 +73,8 @@ def compare(
     if why := runs.assumed(configs[0]):
         log.warning("%s", why)
     begins = {c.label: c for c, path in zip(configs, paths, strict=True) if not runs.finished(path)}
+    if begins:
+        runs.check_networks([*begins.values()])
     for label, config in begins.items():
         for why in runs.doubts(config):
             log.warning("%s: %s", label, why)

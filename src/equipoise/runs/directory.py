@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,12 +26,14 @@ from equipoise.core.rule import Setup, overrides
 from equipoise.core.settings import SIMULATED, made
 from equipoise.data.holdings import examples
 from equipoise.data.own.columns import several
+from equipoise.data.samples import n_held
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.contribution import Alone
 from equipoise.federation.directory import LOCK, noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
+from equipoise.federation.inputs import frame
 from equipoise.federation.method import parse
 from equipoise.federation.records import Record
 from equipoise.federation.stopping import EarlyStopping
@@ -223,12 +225,42 @@ def check(config: RunConfig) -> None:
     Raises
     ------
     ForecastError : it does not.
-    ValueError : its settings name clients that are not there.
+    ValueError : its settings name clients that are not there, or its network cannot be trained.
     """
     data, net = _made(config)
+    _check_network([config], data, net)
     _check_memory(config, data, net)
     Presence.of(config, data.client_names, data.client_groups, data.sizes)
     Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
+
+
+def check_networks(configs: Sequence[RunConfig]) -> None:
+    """Require, before any of them trains, that the network of several runs, which differ in their methods only, suits them.
+
+    Raises
+    ------
+    ValueError : it cannot be trained as it is, or lacks what a method uses.
+    """
+    _check_network(configs, *_made(configs[0]))
+
+
+def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
+    first = configs[0]
+    names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
+    known = frame(
+        net,
+        list(data.clients[:1]),
+        first.settings,
+        list(names[:1]),
+        lr=first.solver.lr,
+        tests={},
+        transform=data.transform,
+        head=first.head,
+    )
+    sizes = {name: n - n_held(n, first.validation) for name, n in zip(names, data.sizes, strict=True)}
+    for config in configs:
+        method = parse(config.method)
+        known.suit(method, config.settings, {"all clients": sum(sizes.values())} if method.bound == "upper" else sizes)
 
 
 def doubts(config: RunConfig) -> list[str]:
