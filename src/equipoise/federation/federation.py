@@ -284,7 +284,7 @@ class Federation:
             warning, as the last bits may differ.
         directory : where to append ``metrics.jsonl`` and keep a checkpoint; a run killed at any moment goes on from
             there with :meth:`resume`.
-        progress : show a progress bar on a terminal.
+        progress : show a progress bar on a terminal, and elsewhere write a line after the first round, and then about one a minute.
         on_round : called with the record of each round; if it returns True, training pauses after this round.
         stop : called with all records after each round, such as :class:`equipoise.EarlyStopping`; if it returns a reason (or
             True), training ends, and the last record has it as ``"stopped"``. With it every round has the full evaluation.
@@ -295,6 +295,7 @@ class Federation:
         ------
         QuorumError : too few clients answered well; the last complete round is kept.
         ValueError : a directory that holds another run.
+        RunError : another process trains there.
         """
         check_whole("rounds", rounds, 1)
         check_whole("checkpoint_every", checkpoint_every, 1)

@@ -70,7 +70,7 @@ def compare(
         taken as they are if they saw the same data and settings. More methods and seeds may be added.
     last : rounds that are averaged, >= 1. Default: 5.
     stop : ends a run early, such as ``eq.EarlyStopping(10)``; called with all records of the run after each of its rounds.
-    progress : show a progress bar.
+    progress : show a progress bar on a terminal, and elsewhere lines of how far each run is.
     given : all else that :class:`Federation` takes, such as ``tests`` and ``solver``.
 
     Raises
