@@ -51,6 +51,8 @@ def saved(path: Path, pixels: NDArray[Any], **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npy":
         np.save(path, pixels)
+    elif path.suffix == ".pgm":
+        path.write_bytes(b"P5 %d %d 65535\n" % pixels.shape[::-1] + pixels.astype(">u2").tobytes())
     elif path.suffix == ".dcm":
         fixture_medical.write_dicom(path, pixels)
     else:

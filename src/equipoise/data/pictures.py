@@ -145,8 +145,10 @@ def _colours(image: ImageFile) -> NDArray[np.uint8]:
 
 
 def _turned(image: ImageFile, pixels: NDArray[Any]) -> NDArray[Any]:
+    if image.format == "TIFF":
+        return pixels  # Pillow turned them
     try:
-        note = int(image.getexif().get(ORIENTATION, 1))  # after the pixels: Pillow turned those of a TIFF file by then
+        note = int(image.getexif().get(ORIENTATION, 1))
     except Exception:  # of a damaged note, which is no part of the image
         note = 1
     return TURNS[note](pixels) if note in TURNS else pixels
