@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQUIPOISE_CACHE", str(directory))
         yield directory
+
+
+def complaints(err: str) -> list[str]:
+    """Lines on the standard error that are no log of rounds, which a run writes where there is no terminal."""
+    return [line for line in err.splitlines() if not re.match(r"[\d-]{10} [\d:]{5} .*: round \d+ of \d+", line)]
 
 
 # runs

@@ -328,7 +328,7 @@ def _rows(
     names = _names(path, header or [])
     n = len(names)
     for k, (line, row) in records:
-        if len(row) == n and any(row):
+        if len(row) == n and (row[0].strip() or any(cell.strip() for cell in row)):
             kept.append(line)
         elif not any(cell.strip() for cell in row):
             skipped.append(k)

@@ -146,7 +146,7 @@ def _numbers(x: Sequence[Any]) -> NDArray[Any] | str | None:
     except ValueError:  # of different lengths
         return None
     if made.dtype.kind == "U":
-        return str(next(word for word in made.flat if not _is_number(word)))
+        return next((str(word) for word in made.flat if not _is_number(word)), str(made.flat[0]))
     return (made[:, None] if made.ndim == 1 else made) if made.dtype.kind in "biuf" else None
 
 
