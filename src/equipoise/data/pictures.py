@@ -265,26 +265,26 @@ class Pictures:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the range, and about what is not used."""
-        found, said = self.survey, list[str]()
+        survey, said = self.survey, list[str]()
         low, high = map(plain, self.range or (0, 255))
         if self.declared is not None:
             said.append(
-                f"Grey levels from {low} to {high} become 0 to 255; {100 * found.outside:.3g}% of all pixels are outside of that and "
+                f"Grey levels from {low} to {high} become 0 to 255; {100 * survey.outside:.3g}% of all pixels are outside of that and "
                 f"become black or white."
             )
-        elif found.deep:
+        elif survey.deep:
             said.append(
-                f"Grey levels from {low} to {high}, the least and the largest of all {found.images} images, become 0 to 255."
+                f"Grey levels from {low} to {high}, the least and the largest of all {survey.images} images, become 0 to 255."
             )
-            least, most = (plain(float(f"{edge:.4g}")) for edge in found.inner)
-            if found.stretched:
+            least, most = (plain(float(f"{edge:.4g}")) for edge in survey.inner)
+            if survey.stretched:
                 said.append(
                     f"But nearly all pixels are from {least} to {most}, so the images become almost of one colour. If that is what they "
                     f"show: --set range={least},{most}."
                 )
             else:
                 said[-1] += f" For the same with other images: --set range={low},{high}."
-        for remark, count in found.remarks.items():
+        for remark, count in survey.remarks.items():
             many = "1 image has" if count == 1 else f"{count} images have"
             said.append(f"{many} {UNUSED[remark]}.")
         return tuple(said)
@@ -397,15 +397,15 @@ class _Look:
 
 
 def _looked(source: Source, declared: Range | None, take: int) -> _Look:
-    found = stored(source, skim=declared is None)
-    if found.pixels is None:
-        return _Look(False, found.remark)
-    counted = found.pixels if found.padding is None else found.pixels[~found.padding]
+    image = stored(source, skim=declared is None)
+    if image.pixels is None:
+        return _Look(False, image.remark)
+    counted = image.pixels if image.padding is None else image.pixels[~image.padding]
     outside = 0 if declared is None else int(((counted < declared[0]) | (counted > declared[1])).sum())
     if not counted.size:  # all of it is padding
-        return _Look(found.deep, found.remark)
+        return _Look(image.deep, image.remark)
     some = counted.reshape(-1)[:: 1 + counted.size // take].astype(np.float64)
-    return _Look(found.deep, found.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
+    return _Look(image.deep, image.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
 
 
 def _inner(samples: Sequence[NDArray[np.float64] | None]) -> tuple[float, ...]:
@@ -439,8 +439,8 @@ class Faint:
     ``low`` and ``high`` are the levels between which nearly all pixels of all images are.
     """
 
-    one: int
-    first_one: Sequence[int]
+    flat: int
+    first_flat: Sequence[int]
     few: int
     first_few: Sequence[int]
     low: int
@@ -456,26 +456,26 @@ def faint(images: NDArray[np.uint8]) -> Faint:
         part = images[begin : begin + 256].reshape(len(images[begin : begin + 256]), -1)
         spread[begin : begin + 256] = part.max(1).astype(int) - part.min(1)
         counts += np.bincount(part.reshape(-1)[::step], minlength=256)
-    one, few = (np.flatnonzero(rows).tolist() for rows in (spread == 0, (spread > 0) & (spread < FAINT)))
+    flat, few = (np.flatnonzero(rows).tolist() for rows in (spread == 0, (spread > 0) & (spread < FAINT)))
     share = counts.cumsum() / max(1, counts.sum())
     edges = (int((share <= TAIL).sum()), int((share < 1 - TAIL).sum()))
-    return Faint(len(one), one[:NAMED], len(few), few[:NAMED], *edges)
+    return Faint(len(flat), flat[:NAMED], len(few), few[:NAMED], *edges)
 
 
-def doubtful(found: Faint, names: Sequence[str], between: Range | None = None) -> Iterator[str]:
+def doubtful(faint: Faint, names: Sequence[str], between: Range | None = None) -> Iterator[str]:
     """Sentences about images that are all black, all white or nearly so."""
     for n, rows, have in (
-        (found.one, found.first_one, "one colour everywhere"),
-        (found.few, found.first_few, f"fewer than {FAINT} of 256 grey levels"),
+        (faint.flat, faint.first_flat, "one colour everywhere"),
+        (faint.few, faint.first_few, f"fewer than {FAINT} of 256 grey levels"),
     ):
         if n:
             more = f" and {n - len(rows):,} more" if n > len(rows) else ""
             named = ", ".join(names[k] for k in rows)
             yield f"{n:,} of {len(names):,} images {'has' if n == 1 else 'have'} {have}: {named}{more}."
-    if found.high - found.low < FAINT and found.one < len(names):
+    if faint.high - faint.low < FAINT and faint.flat < len(names):
         scale, start = (1.0, 0.0) if between is None else ((between[1] - between[0]) / 255, between[0])
-        low, high = (f"{start + scale * edge:.4g}" for edge in (found.low, found.high + 1))
+        low, high = (f"{start + scale * edge:.4g}" for edge in (faint.low, faint.high + 1))
         yield (
-            f"Nearly all pixels of all images are within {found.high - found.low + 1} of 256 grey levels, so the images are almost of "
+            f"Nearly all pixels of all images are within {faint.high - faint.low + 1} of 256 grey levels, so the images are almost of "
             f"one colour. If black and white are elsewhere, say where: --set range={low},{high}."
         )

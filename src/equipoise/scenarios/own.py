@@ -442,7 +442,9 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        text = hashes.remembered(f"faint {path.name}", path.name, lambda: json.dumps(asdict(faint(mapped))))
+        text = hashes.remembered(
+            f"{[*Faint.__annotations__]} {path.name}", path.name, lambda: json.dumps(asdict(faint(mapped)))
+        )
         doubts = [*doubtful(Faint(**json.loads(text)), own.names or own.inputs.names, own.inputs.range)]
         if len(own) * 3 * size * size > IN_MEMORY:
             return Mapped(path, np.arange(len(own)), y), {}, doubts

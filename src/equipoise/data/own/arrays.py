@@ -84,23 +84,23 @@ def joined(path: Path, arrays: Arrays) -> Arrays:
     names = {name.lower(): name for name in arrays}
     for forms in PAIRS:
         pairs = {part: [names.get(form.format(part)) for form in forms] for part in SPLITS}
-        there = {part: pair for part, pair in pairs.items() if any(pair)}
-        if None not in there.get("train", [None]):
+        parts = {part: pair for part, pair in pairs.items() if any(pair)}
+        if None not in parts.get("train", [None]):
             break
     else:
         return arrays
-    if lone := [next(filter(None, pair)) for pair in there.values() if None in pair]:
+    if lone := [next(filter(None, pair)) for pair in parts.values() if None in pair]:
         expected = " and ".join(form.format("PART") for form in forms)
         raise DataError(f"{path}: {lone[0]} is there without its pair; expected {expected} for each part.")
-    x, y = ([arrays[str(pair[k])] for pair in there.values()] for k in (0, 1))
+    x, y = ([arrays[str(pair[k])] for pair in parts.values()] for k in (0, 1))
     y = [labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels for labels in y]
     if many := [labels.shape for labels in y if labels.ndim != 1]:
         raise DataError(_choice(path, many[0], forms[1].format("")))
     if len(shapes := {samples.shape[1:] for samples in x}) > 1:
         found = " and ".join(str(list(shape)) for shape in shapes)
         raise DataError(f"{path}: samples of all parts must have one shape; found {found}.")
-    used = {name for pair in there.values() for name in pair}
-    made = {"x": np.concatenate(x), "y": np.concatenate(y), "split": np.repeat([*there], [*map(len, y)])}
+    used = {name for pair in parts.values() for name in pair}
+    made = {"x": np.concatenate(x), "y": np.concatenate(y), "split": np.repeat([*parts], [*map(len, y)])}
     return made | {name: array for name, array in arrays.items() if name not in used | made.keys()}
 
 

@@ -117,12 +117,12 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
             problems.append(
                 f"{file.name}, user {user}: a label is {str(strange[0])[:40]}, expected a word or a number."
             )
-        elif isinstance(found := _numbers(x), str):
-            problems.append(f"{file.name}, user {user}: x holds text ({found[:40]!r}).")
-        elif found is None:
+        elif isinstance(samples := _numbers(x), str):
+            problems.append(f"{file.name}, user {user}: x holds text ({samples[:40]!r}).")
+        elif samples is None:
             problems.append(f"{file.name}, user {user}: samples have different lengths, or are no numbers.")
         else:
-            yield user, found, [str(int(label)) if isinstance(label, bool) else str(label) for label in y]
+            yield user, samples, [str(int(label)) if isinstance(label, bool) else str(label) for label in y]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -46,9 +46,11 @@ def read(path: Path, columns: Columns) -> UserData:
     from scipy.io import loadmat, whosmat
 
     try:
-        known = {name: (shape, kind) for name, shape, kind in whosmat(path)}
-        used = _used(path, columns, [*known])
-        check_bytes(path, sum(math.prod(known[name][0]) * BYTES.get(known[name][1], 8) for name in used.values()))
+        variables = {name: (shape, kind) for name, shape, kind in whosmat(path)}
+        used = _used(path, columns, [*variables])
+        check_bytes(
+            path, sum(math.prod(variables[name][0]) * BYTES.get(variables[name][1], 8) for name in used.values())
+        )
         content = loadmat(path, variable_names=[*used.values()])
     except DataError:
         raise
@@ -63,7 +65,7 @@ def read(path: Path, columns: Columns) -> UserData:
     x, n = arrays["x"], len(arrays["y"])
     notes = [
         f"{path.name}: {listed(left)} {'is' if len(left) == 1 else 'are'} not used."
-        for left in [known.keys() - {*used.values()}]
+        for left in [variables.keys() - {*used.values()}]
         if left
     ]
     if x.shape[-1] == n != x.shape[0]:
@@ -78,14 +80,14 @@ def read(path: Path, columns: Columns) -> UserData:
     return replace(own, notes=(*own.notes, *notes))
 
 
-def _used(path: Path, columns: Columns, known: Sequence[str]) -> dict[str, str]:
+def _used(path: Path, columns: Columns, variables: Sequence[str]) -> dict[str, str]:
     """The variables that are read, by the role that each has."""
-    used = {role: column(known, getattr(columns, role), role, path.name) for role in ROLES}
-    used["x"] = column(known, columns.image, "x", path.name)
-    used["y"] = column(known, columns.label, "y", path.name) or column(known, None, "label", path.name)
+    used = {role: column(variables, getattr(columns, role), role, path.name) for role in ROLES}
+    used["x"] = column(variables, columns.image, "x", path.name)
+    used["y"] = column(variables, columns.label, "y", path.name) or column(variables, None, "label", path.name)
     if used["x"] is None or used["y"] is None:
         raise DataError(
-            f"{path} holds {listed(known) or 'no variable'}. Say which has the samples and which the labels: "
+            f"{path} holds {listed(variables) or 'no variable'}. Say which has the samples and which the labels: "
             "--set image=NAME --set label=NAME."
         )
     return {role: name for role, name in used.items() if name is not None}

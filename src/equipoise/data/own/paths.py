@@ -80,11 +80,11 @@ def _is_file(path: Path) -> bool:
 
 def _entries(folder: Path) -> dict[str, list[str]]:
     """What a folder holds, by names without what spellings differ in."""
-    found: dict[str, list[str]] = {}
+    spellings: dict[str, list[str]] = {}
     if folder.is_dir():
         for path in folder.iterdir():
-            found.setdefault(_plain(path.name), []).append(path.name)
-    return found
+            spellings.setdefault(_plain(path.name), []).append(path.name)
+    return spellings
 
 
 def _plain(name: str) -> str:
@@ -93,16 +93,16 @@ def _plain(name: str) -> str:
 
 def _spelled(path: Path, entries: Callable[[Path], dict[str, list[str]]]) -> Path | None:
     """The one file whose path differs in spelling only."""
-    found = Path(path.anchor)
+    place = Path(path.anchor)
     for part in path.parts[bool(path.anchor) :]:
         try:
-            names = [part] if part == ".." or (found / part).exists() else entries(found).get(_plain(part), [])
+            names = [part] if part == ".." or (place / part).exists() else entries(place).get(_plain(part), [])
         except OSError:  # as above, or nobody may look there
             names = []
         if len(names) != 1:
             return None
-        found /= names[0]
-    return found if _is_file(found) else None
+        place /= names[0]
+    return place if _is_file(place) else None
 
 
 def _of_another_machine(table: Path, cell: str) -> str:

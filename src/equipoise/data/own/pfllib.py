@@ -31,7 +31,7 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
     ------
     DataError : they hold Python objects, as those of PFLlib do, with what makes arrays of them; or an array is missing.
     """
-    found: list[Arrays] = []
+    pairs: list[Arrays] = []
     problems: list[str] = []
     total = 0
     for path in files:
@@ -39,24 +39,24 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
             arrays = opened(path)
         except PickledError:
             raise DataError(_conversion(folder, path)) from None
-        pair = [
+        named = [
             column([*arrays], given, usual, path.name) for given, usual in ((columns.image, "x"), (columns.label, "y"))
         ]
-        if None in pair:
+        if None in named:
             problems.append(f"{path.parent.name}/{path.name} holds {', '.join(arrays) or 'nothing'}, expected x and y.")
             continue
-        x, y = (arrays[str(name)] for name in pair)
+        x, y = (arrays[str(name)] for name in named)
         if y.shape != x.shape[:1]:
             problems.append(f"{path.parent.name}/{path.name}: x is {list(x.shape)} and y {list(y.shape)}.")
-        found.append({"x": x, "y": y})
+        pairs.append({"x": x, "y": y})
         total += x.nbytes  # there again when all are put together
         check_bytes(folder, total)
-    if len(shapes := {of["x"].shape[1:] for of in found}) > 1:
+    if len(shapes := {pair["x"].shape[1:] for pair in pairs}) > 1:
         problems.append(f"samples must have one shape, found {' and '.join(map(str, map(list, shapes)))}.")
     if problems:
         raise DataError(together(folder, problems))
-    sizes = [len(of["y"]) for of in found]
-    made = {name: np.concatenate([of[name] for of in found]) for name in ("x", "y")}
+    sizes = [len(pair["y"]) for pair in pairs]
+    made = {name: np.concatenate([pair[name] for pair in pairs]) for name in ("x", "y")}
     made["client"] = np.repeat([path.stem for path in files], sizes)
     if len(split := np.repeat([path.parent.name for path in files], sizes)) and "test" in split:
         made["split"] = split
