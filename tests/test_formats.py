@@ -184,6 +184,12 @@ def test_medmnist_that_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="test_images is there without its pair"):
         read_user_data(tmp_path / "lone.npz")
+    y = np.arange(4)
+    np.savez(
+        tmp_path / "two.npz", x_train=np.zeros((4, 8, 8), np.uint8), y_train=y, x_test=np.zeros((4, 8, 8)), y_test=y
+    )
+    with pytest.raises(DataError, match=r"of one type and shape; found float64 \[8, 8\] and uint8 \[8, 8\]"):
+        read_user_data(tmp_path / "two.npz")
 
 
 @pytest.mark.parametrize("names", [("x_{}", "y_{}"), ("X_{}", "Y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels")])

@@ -96,9 +96,10 @@ def joined(path: Path, arrays: Arrays) -> Arrays:
     y = [labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels for labels in y]
     if many := [labels.shape for labels in y if labels.ndim != 1]:
         raise DataError(_choice(path, many[0], forms[1].format("")))
-    if len(shapes := {samples.shape[1:] for samples in x}) > 1:
-        found = " and ".join(str(list(shape)) for shape in shapes)
-        raise DataError(f"{path}: samples of all parts must have one shape; found {found}.")
+    if len(kinds := {f"{samples.dtype} {list(samples.shape[1:])}" for samples in x}) > 1:
+        raise DataError(
+            f"{path}: samples of all parts must be of one type and shape; found {' and '.join(sorted(kinds))}."
+        )
     used = {name for pair in parts.values() for name in pair}
     made = {"x": np.concatenate(x), "y": np.concatenate(y), "split": np.repeat([*parts], [*map(len, y)])}
     return made | {name: array for name, array in arrays.items() if name not in used | made.keys()}

@@ -51,8 +51,8 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
         pairs.append({"x": x, "y": y})
         total += x.nbytes  # there again when all are put together
         check_bytes(folder, total)
-    if len(shapes := {pair["x"].shape[1:] for pair in pairs}) > 1:
-        problems.append(f"samples must have one shape, found {' and '.join(map(str, map(list, shapes)))}.")
+    if len(kinds := {f"{pair['x'].dtype} {list(pair['x'].shape[1:])}" for pair in pairs}) > 1:
+        problems.append(f"samples must be of one type and shape, found {' and '.join(sorted(kinds))}.")
     if problems:
         raise DataError(together(folder, problems))
     sizes = [len(pair["y"]) for pair in pairs]
