@@ -270,6 +270,15 @@ def test_the_scale_of_float_arrays_does_not_matter(tmp_path: Path) -> None:
     assert len(np.unique(made[0])) > 0.9 * len(np.unique(x[:12]))
 
 
+def test_bytes_of_one_client_and_shares_of_another_are_not_put_together(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\ny = np.arange(6) % 2\n"
+        "def clients():\n    return {'a': (np.zeros((6, 1, 8, 8), np.uint8), y), 'b': (np.zeros((6, 1, 8, 8)), y)}\n"
+    )
+    with pytest.raises(DataError, match=r"must be bytes \(uint8\), or of none; found a uint8, b float64"):
+        read_user_data(f"{tmp_path / 'mine.py'}:clients")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -46,6 +46,9 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
         if len({x.shape[1:] for x, _ in pairs.values()}) > 1:
             shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in pairs.items())
             raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")
+        if len({x.dtype == np.uint8 for x, _ in pairs.values()}) > 1:
+            kinds = ", ".join(f"{name} {x.dtype}" for name, (x, _) in pairs.items())
+            raise DataError(f"{reference}: samples of all clients must be bytes (uint8), or of none; found {kinds}.")
         x, y = (np.concatenate(parts) for parts in zip(*pairs.values(), strict=True))
         arrays = {"x": x, "y": y, "client": np.repeat(list(pairs), [len(y) for _, y in pairs.values()])}
     return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
