@@ -136,5 +136,5 @@ def test_previous_is_the_clients_own_model_of_its_last_visit() -> None:
 def test_presets_and_ranges() -> None:
     assert eq.parse("moon:cifar10").rules == (Moon(mu=5.0),)
     assert copy.deepcopy(Moon()) == Moon(mu=1.0, temperature=0.5)
-    with pytest.raises(ValueError, match=r"Moon: temperature must be > 0; found 0\."):
+    with pytest.raises(ValueError, match=r"Moon: temperature must be >= 1e-06; found 0\."):
         Moon(temperature=0)

@@ -25,13 +25,29 @@ ON_DEVICE = 1 << 25  # the same on a GPU, where every block costs the start of s
 RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
 FEW, LONG = 32, 4096  # at most so many rows, of at least so many columns, are sorted by exchanges
 SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
+LEAST = 1e-30  # sums and powers from here to 1 / LEAST are in the range of every type; others are scaled first
+FAR = 2.0**10  # entries beyond this are moved to 0 before they are projected: the sum of one would be lost beside them
 Result = TypeVar("Result")
 
 
 def simplex(w: Tensor) -> Tensor:
-    """Scale non-negative weights ``[M]`` to sum one; all zero gives equal weights."""
+    """Scale non-negative weights ``[M]`` to sum one; all zero gives equal weights, infinite ones share all, and NaN stays."""
     total = w.sum()
-    return w / total if total > 0 else torch.full_like(w, 1 / len(w))
+    if LEAST < total < 1 / LEAST or total.isnan():
+        return w / total
+    if not total > 0:
+        return torch.full_like(w, 1 / len(w))
+    largest = w.max()
+    scaled = w / largest if largest.isfinite() else w.isinf().to(w.dtype)
+    return scaled / scaled.sum()
+
+
+def powers(x: Tensor, q: float) -> Tensor:
+    """:math:`x^q` of ``x`` >= 0 [M]; where they leave the range of numbers, all by the largest of them, which then is 1."""
+    raw, largest = x**q, x.max()
+    if LEAST < raw.max() < 1 / LEAST:
+        return raw
+    return (x / largest) ** q if largest > 0 else torch.ones_like(x)
 
 
 def project_to_simplex(v: Tensor) -> Tensor:
@@ -42,6 +58,8 @@ def project_to_simplex(v: Tensor) -> Tensor:
     with ``u`` the sorted ``v`` and ``rho`` the largest ``j`` with ``u_j > (sum_{i<=j} u_i - 1) / j``.
     Duchi, Shalev-Shwartz, Singer, Chandra, ICML 2008, Figure 1.
     """
+    if v.max().abs() > FAR:  # the nearest point does not change
+        v = v - v.max()
     u = v.sort(descending=True).values
     excess = u.cumsum(0) - 1
     rank = torch.arange(1, len(v) + 1, dtype=v.dtype, device=v.device)
@@ -324,6 +342,18 @@ def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] =
 
     total = _total(over_columns(some, rows))
     return total if layout else total[:, 0]
+
+
+def dots(rows: Tensor, vector: Tensor) -> Tensor:
+    """Inner product of each row of [M, P] with ``vector`` [P], in float64: [M]."""
+
+    def some(parts: list[slice]) -> Tensor:
+        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for part, u in _doubled(rows, None, parts):
+            total.addmv_(u, vector[part].double())
+        return total
+
+    return _total(over_columns(some, rows))
 
 
 def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:

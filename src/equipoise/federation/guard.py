@@ -10,9 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.core.maths import in_memory
 from equipoise.core.rule import Rule, State
 from equipoise.core.tree import flatten
 from equipoise.engines.job import Answer
+from equipoise.federation.method import text_of
 from equipoise.system.errors import ExpectedError
 
 PAST = 25  # updates of a client whose lengths are remembered
@@ -130,6 +132,9 @@ def _values(answer: Answer) -> list[tuple[str, Tensor]]:
     return named
 
 
+OTHERS = "The last complete round is kept; a smaller learning rate, or other hyper-parameters, may help."
+
+
 class ServerError(ExpectedError):
     """A rule made the server compute something that cannot be a model."""
 
@@ -141,11 +146,30 @@ def weights(weights: Tensor, rule: Rule) -> None:
     ------
     ServerError : naming the rule that set them.
     """
+    if not bool(weights.isfinite().all()):
+        raise ServerError(
+            f"{text_of(rule)} gives weights that are not numbers: what it computes leaves their range. {OTHERS}"
+        )
     if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > 1e-4:
         raise ServerError(
             f"{type(rule).__name__} must set weights >= 0 that sum to 1; found a sum of {float(weights.sum()):g} and a "
             f"smallest of {float(weights.min()):g}. Coefficients of another kind go into cohort.coefficients."
         )
+
+
+def state(before: State, after: State, rule: Rule) -> None:
+    """Require finite numbers in what a rule remembers of this round: vectors, as rows of clients were checked when they came.
+
+    Raises
+    ------
+    ServerError : naming the rule.
+    """
+    for key, x in after.items():
+        new = x is not before.get(key) and in_memory(x) and x.dim() <= 1 and x.is_floating_point()
+        if new and not bool(x.isfinite().all()):
+            raise ServerError(
+                f"{text_of(rule)} cannot go on: its state {key!r} left the range of numbers although every update was in it. {OTHERS}"
+            )
 
 
 def step(vector: Tensor, method: str) -> None:
@@ -156,10 +180,7 @@ def step(vector: Tensor, method: str) -> None:
     ServerError : naming the method.
     """
     if not bool(torch.isfinite(vector).all()):
-        raise ServerError(
-            f"The server's step of {method} is not finite although every update was. The last complete round is kept; "
-            "a smaller learning rate or other hyper-parameters may help."
-        )
+        raise ServerError(f"The server's step of {method} is not finite although every update was. {OTHERS}")
 
 
 def quorum(

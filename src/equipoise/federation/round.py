@@ -203,6 +203,7 @@ def _aggregate(trial: Trial, now: Progression, cohort: Cohort, reports: list[Sta
         for rule, state, report in zip(trial.method.rules, now.server, reports, strict=True):
             after, cohort = rule.aggregate(state, replace(cohort, reports=report))
             guard.weights(cohort.weights, rule)
+            guard.state(state, after, rule)
             server.append(after)
     return server, cohort
 

@@ -36,7 +36,7 @@ class CentredClipping(Rule):
     """
 
     owns = frozenset({"mask", "weights", "direction"})
-    tau: float | None = number(None, low=0, above=True)
+    tau: float | None = number(None, low=0, above=True, infinite=True)
     iterations: int = number(1, low=1)
 
     def server_state(self, setup: Setup) -> State:

@@ -117,7 +117,7 @@ class CFFL(Rule):
 
     reports = "its number of classes"
     theta_u: float = number(1.0, low=0, high=1, above=True)
-    clip: float = number(0.01, low=0, above=True)
+    clip: float = number(0.01, low=0, above=True, infinite=True)
     alpha: float = number(5.0, low=0, high=300, above=True)
     decay: bool = False
     fade: bool = True

@@ -48,7 +48,7 @@ class Clipping(Rule):
     """
 
     owns = frozenset({"updates"})
-    c: float | None = number(None, low=0, above=True)
+    c: float | None = number(None, low=0, above=True, infinite=True)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         parts = cohort.updates, cohort.buffer_updates

@@ -49,7 +49,7 @@ class DP(Rule):
 
     owns = frozenset({"upload"})
     sees = "sum"
-    clip: float = number(1.0, low=0, above=True)
+    clip: float = number(1.0, low=0, above=True, infinite=True)
     noise: float = number(1.0, low=0)
 
     def __post_init__(self) -> None:

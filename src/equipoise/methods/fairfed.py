@@ -36,7 +36,7 @@ class FairFed(Rule):
 
     Parameters
     ----------
-    beta : strength, >= 0; 0.1 to 1. 0 is FedAvg.
+    beta : strength, in [0, 1000]; 0.1 to 1. 0 is FedAvg.
     clip : keep the weights >= 0. False is the published rule: a weight may turn negative, and then pushes away.
     balanced : accuracy as the mean over a client's classes.
     form : ``"released"`` is what FFL4MIA computes, not recommended: nothing in the first round; a mean accuracy
@@ -55,7 +55,7 @@ class FairFed(Rule):
 
     sees = "scalars+sum"
     reports = "its accuracy"
-    beta: float = number(0.5, low=0)
+    beta: float = number(0.5, low=0, high=1000)
     clip: bool = True
     balanced: bool = False
     form: Literal["paper", "released"] = choice("paper", "released")

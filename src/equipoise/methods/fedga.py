@@ -27,7 +27,7 @@ class FedGA(Rule):
 
     Parameters
     ----------
-    d : the most that a weight changes in a round, >= 0, as a part of the equal weight 1/N; 0.05 to 0.2. 0 keeps equal
+    d : the most that a weight changes in a round, in [0, 1000], as a part of the equal weight 1/N; 0.05 to 0.2. 0 keeps equal
         weights.
     relative : False takes d itself, without N.
     metric : gaps of ``"loss"``, or of ``"accuracy"`` with the sign turned, so that a loss of accuracy raises the weight.
@@ -49,7 +49,7 @@ class FedGA(Rule):
     owns = frozenset({"weights"})
     sees = "scalars+sum"
     reports = "how its loss changed by averaging"
-    d: float = number(0.2, low=0)
+    d: float = number(0.2, low=0, high=1000)
     relative: bool = True
     metric: Literal["loss", "accuracy"] = choice("loss", "accuracy")
     form: Literal["paper", "released", "official"] = choice("paper", "released", "official")

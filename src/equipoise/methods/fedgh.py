@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import combine, gram
+from equipoise.core.maths import combine, dots, gram
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fedhgd import deconflict
 from equipoise.system.ranges import choice, number
@@ -79,7 +79,7 @@ class FedGH(Rule):
         parts = zip(*(x.split(cohort.layout, -1) for x in (cohort.updates, state["h"], after)), strict=True)
         for u, h, place in parts:
             known = bool(h.any())
-            c = deconflict(gram(u), (u @ h).double()) / len(u) if known else cohort.uniform
+            c = deconflict(gram(u), dots(u, h)) / len(u) if known else cohort.uniform
             columns.append(c)
             place.copy_(combine(u, c).lerp(h, self.gamma if known else 0.0))
         return {"h": after}, replace(cohort, weights=cohort.uniform, coefficients=torch.stack(columns, 1))

@@ -26,8 +26,9 @@ class FedNova(Rule):
     Reports: ``a``, the distance of its steps.
     Server sees: ``a``.
     Traffic: one number up.
-    Differs: the learning rate, the same for all, is left in ``a``, where it cancels. There is no server momentum: ``fednova+fedavgm``. A
-    proximal term (``fedprox+fednova``) is not counted in ``a``. It needs SGD. Running statistics of BatchNorm are averaged by samples.
+    Differs: a client that takes no step, whose update is 0, adds nothing. The learning rate, the same for all, is left in ``a``, where
+    it cancels. There is no server momentum: ``fednova+fedavgm``. A proximal term (``fedprox+fednova``) is not counted in ``a``. It needs
+    SGD. Running statistics of BatchNorm are averaged by samples.
     """
 
     owns = frozenset({"direction"})
@@ -42,7 +43,7 @@ class FedNova(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         a, p = cohort.reports["a"].double(), simplex(cohort.weights)
-        return state, replace(cohort, coefficients=p * torch.sum(p * a) / a)
+        return state, replace(cohort, coefficients=torch.where(a > 0, p * torch.sum(p * a) / a, 0))
 
 
 CATALOGUE = {

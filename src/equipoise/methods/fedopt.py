@@ -30,7 +30,7 @@ class FedOpt(Rule):
     eta : server learning rate, > 0: about the largest change of a parameter in a round. The paper tunes it for every task.
     beta1 : decay of the mean, in [0, 1); the paper takes 0 for ``adagrad``, else 0.9.
     beta2 : decay of the second moment, in [0, 1); not of ``adagrad``.
-    tau : how little adaptive it is, > 0.
+    tau : how little adaptive it is, in [1e-12, 1e12]; 1e-5 to 0.1.
 
     Server state: ``m`` [P], ``v`` [P].
     Server sees: sums of updates.
@@ -45,7 +45,7 @@ class FedOpt(Rule):
     eta: float = number(0.01, 0, above=True)
     beta1: float = number(0.9, 0, 1, below=True)
     beta2: float = number(0.99, 0, 1, below=True)
-    tau: float = number(0.001, 0, above=True)
+    tau: float = number(0.001, 1e-12, 1e12)
 
     def server_state(self, setup: Setup) -> State:
         return {"m": torch.zeros_like(setup.theta), "v": torch.full_like(setup.theta, self.tau**2)}

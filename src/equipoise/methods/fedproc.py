@@ -27,7 +27,7 @@ class FedProc(Rule):
 
     Parameters
     ----------
-    temperature : tau, > 0; 1.
+    temperature : tau, >= 1e-6; 1.
     strict : keep the factor 1 - a of cross-entropy even where there is no prototype yet, as the released code does
         (then the first round trains nothing).
 
@@ -42,7 +42,7 @@ class FedProc(Rule):
     uses = frozenset({"features"})
     sees = "sum"
     reports = "its class prototypes"
-    temperature: float = number(1.0, low=0, above=True)
+    temperature: float = number(1.0, low=1e-6)
     strict: bool = False
 
     def server_state(self, setup: Setup) -> State:

@@ -27,7 +27,7 @@ class GeometricMedian(Rule):
     Parameters
     ----------
     nu : smoothing, > 0: nearer than this, a client pulls less.
-    R : steps, >= 1.
+    R : steps, >= 1; those that would change nothing are left out.
     start : where they begin, :math:`v^{(0)}`. ``"model"``: 0, the model handed out; ``"mean"``: the mean with alpha, as
         released. From a mean that one client has moved far, R steps do not come back.
 
@@ -47,7 +47,9 @@ class GeometricMedian(Rule):
         """Weights [M] with which the mean of ``x`` [M, P] is v after R steps."""
         w = alpha if self.start == "mean" else torch.zeros_like(alpha)
         for _ in range(self.R):
-            w = simplex(alpha / square_distances(x, w[None])[0].sqrt().clamp(min=self.nu))
+            before, w = w, simplex(alpha / square_distances(x, w[None])[0].sqrt().clamp(min=self.nu))
+            if torch.equal(before, w):
+                break
         return w
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:

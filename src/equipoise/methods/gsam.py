@@ -14,8 +14,9 @@ from equipoise.system.ranges import number
 
 def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:
     """The part [..., P] of ``g`` that is orthogonal to ``g_p``; all of ``g`` where ``g_p`` is zero."""
-    cos = (g * g_p).sum(-1, keepdim=True) / (length(g) * length(g_p) + 1e-12)
-    return g - cos * length(g) * g_p / (length(g_p) + 1e-12)
+    norm = length(g_p)
+    unit = g_p / norm.where(norm > 0, 1)
+    return g - (g * unit).sum(-1, keepdim=True) * unit
 
 
 @dataclass(frozen=True)

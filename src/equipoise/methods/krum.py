@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import gram
+from equipoise.core.maths import gram, square_distances_to
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.errors import ExpectedError
 from equipoise.system.ranges import INF, number
+
+CLOSE = 1e-9  # relative: shorter squared distances are not differences of squared lengths
+
+
+def distances(K: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Squared distances [n, n] of rows, ``parts`` [n, P] side by side, from their Gram matrix ``K``; infinite from each to itself."""
+    square = K.diagonal()
+    apart = square[:, None] + square - 2 * K
+    near = apart < CLOSE * (square[:, None] + square)  # rounding is left of these: they are measured by themselves
+    for i in near.fill_diagonal_(False).any(1).nonzero().flatten().tolist() if parts else ():
+        exact = torch.stack([square_distances_to(part, part[i]) for part in parts]).sum(0)
+        apart[i] = torch.where(near[i], exact, apart[i])
+    return apart.clamp(min=0).fill_diagonal_(INF)
 
 
 @dataclass(frozen=True)
@@ -64,11 +78,10 @@ class Krum(Rule):
         few = f"of {n} client{'s' * (n > 1)} in a round nobody can be told to lie, so this is the plain mean. Three are needed."
         return few if n < 3 else ""
 
-    def scores(self, K: Tensor) -> Tensor:
-        """The scores s [n] of clients with the Gram matrix ``K`` [n, n]."""
-        n, square = len(K), K.diagonal()
-        apart = (square[:, None] + square - 2 * K).clamp(min=0).fill_diagonal_(INF)
-        return apart.sort(1).values[:, : n - self.tolerated(n) - 2].sum(1)
+    def scores(self, K: Tensor, *parts: Tensor) -> Tensor:
+        """The scores s [n] of clients with the Gram matrix ``K`` [n, n] of what they send; see :func:`distances`."""
+        n = len(K)
+        return distances(K, parts).sort(1).values[:, : n - self.tolerated(n) - 2].sum(1)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         n = len(cohort.ids)
@@ -76,7 +89,8 @@ class Krum(Rule):
         if n < 3:
             return state, replace(cohort, weights=cohort.uniform)
         m = min(self.m or n - f, n)
-        chosen = self.scores(gram(cohort.updates) + gram(cohort.buffer_updates)).argsort(stable=True)[:m]
+        parts = cohort.updates, cohort.buffer_updates
+        chosen = self.scores(gram(parts[0]) + gram(parts[1]), *parts).argsort(stable=True)[:m]
         return state, replace(cohort, weights=torch.zeros_like(cohort.weights).index_fill(0, chosen, 1 / m))
 
 

@@ -11,6 +11,8 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Out, Rule, Visit
 from equipoise.system.ranges import choice, number
 
+LARGE = 2.0**50
+
 
 @dataclass(frozen=True)
 class Margin(Rule):
@@ -37,7 +39,11 @@ class Margin(Rule):
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         if self.form == "paper":
-            return self.lam * out.mean(out.logits.square().sum(-1).log1p())
+            large = (out.logits.detach().abs().amax(-1) / LARGE).clamp(
+                min=1
+            )  # squares of what is shorter stay in range
+            squares = (out.logits / large.unsqueeze(-1)).square().sum(-1)
+            return self.lam * out.mean((squares + (large**-2 - 1)).log1p() + 2 * large.log())
         squares = out.logits.softmax(-1).square().sum(-1)  # [..., B]
         there = squares if out.ok is None else squares * out.ok
         return self.lam * there.sum(-1).log1p()

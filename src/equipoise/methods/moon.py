@@ -36,7 +36,7 @@ class Moon(Rule):
     Parameters
     ----------
     mu : strength, >= 0; 0 is FedAvg. Paper: 1 to 5.
-    temperature : > 0; 0.5.
+    temperature : >= 1e-6; 0.5.
 
     Client state: ``previous`` [G], its last model; ``seen`` [1], whether there is one.
     Traffic: none. Each batch takes two more forward passes.
@@ -48,7 +48,7 @@ class Moon(Rule):
     uses = frozenset({"features"})
     reports = ""
     mu: float = number(1.0, low=0)
-    temperature: float = number(0.5, low=0, above=True)
+    temperature: float = number(0.5, low=1e-6)
 
     def client_state(self, setup: Setup) -> State:
         return {"previous": setup.initial.clone(), "seen": torch.zeros_like(setup.initial[:1])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import simplex, square_norms
+from equipoise.core.maths import LEAST, powers, simplex, square_norms
 from equipoise.core.rates import Layers
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver
@@ -75,19 +76,28 @@ class QFFL(Rule):
 
     def terms(self, loss: Tensor, updates: Tensor, L: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """The factor of each update in the sum of -delta, and h: both [M]."""
-        loss = loss.double() + self.eps
-        curve = self.q * loss ** (self.q - 1) * L**2 * square_norms(updates) if self.q else torch.zeros_like(loss)
-        return p * L * loss**self.q, p * (curve + L * loss**self.q)
+        loss, square = loss.double() + self.eps, square_norms(updates)
+        curve = self.q * loss ** (self.q - 1) * L**2 * square if self.q else torch.zeros_like(loss)
+        factor, h = p * L * loss**self.q, p * (curve + L * loss**self.q)
+        if LEAST < h.sum() < 1 / LEAST and factor.max() > LEAST:
+            return factor, h
+        # both by L F^q of the largest F, in logarithms
+        q, log, top = self.q, loss.log(), loss.max().log()
+        if not (q and loss.max() > 0):
+            return factor, h
+        power = (q * (log - top)).exp()
+        bend = (math.log(q) + ((q - 1) * log if q != 1 else 0) - q * top + L.log() + square.log()).exp()
+        return p * power, p * (torch.where(square > 0, bend, 0) + power)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         loss = cohort.reports["loss"]
         if self.form != "full":
             samples = cohort.sizes if self.form == "weights" else torch.ones_like(cohort.sizes)
-            return state, replace(cohort, weights=simplex(samples * (loss.double() + self.eps) ** self.q))
+            return state, replace(cohort, weights=simplex(samples * powers(loss.double() + self.eps, self.q)))
         p = simplex(cohort.sizes) if self.sample_weights else torch.ones_like(cohort.sizes)
         factor, h = self.terms(loss, cohort.updates, state["L"], p)
         coefficients = factor / h.sum() if h.sum() > 0 else torch.zeros_like(h)
-        share = float(h.max() / h.sum()) if h.sum() > 0 else 0.0
+        share = float(simplex(h).max()) if h.sum() > 0 else 0.0
         notes = {**cohort.notes, "qffl_largest_h": share}  # near 1: one client's tiny loss has frozen the round
         return state, replace(cohort, weights=cohort.uniform, coefficients=coefficients, notes=notes)
 

@@ -14,8 +14,8 @@ from equipoise.system.ranges import number
 
 def length(g: Tensor) -> Tensor:
     """Euclidean length over the parameters: [..., 1] from [..., P]."""
-    norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
-    return norm
+    norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True, dtype=torch.float64)  # squares of float32 overflow
+    return norm.to(g.dtype)
 
 
 def perturbation(g: Tensor, rho: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral, Real
@@ -14,18 +15,21 @@ INF = float("inf")
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``, without ``low`` if ``above``, without ``high`` if ``below``; only ``whole`` ones."""
+    """Numbers from ``low`` to ``high``, without ``low`` if ``above``, without ``high`` if ``below``; only ``whole`` or ``finite`` ones."""
 
     low: float
     high: float = INF
     above: bool = False
     below: bool = False
     whole: bool = False
+    finite: bool = False
 
     def __contains__(self, value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
             return False
         number: Any = value
+        if self.finite and math.isinf(number):
+            return False
         ends = (self.above and number == self.low) or (self.below and number == self.high)
         return bool(self.low <= number <= self.high and not ends)
 
@@ -100,7 +104,12 @@ def check(name: str, value: object, allowed: Range | Options | Text | Rates, mea
     ValueError : the value is not allowed.
     """
     if value not in allowed:
-        raise ValueError(f"{name} must be {allowed}{meaning}; found {value!r}.")
+        raise ValueError(f"{name} must be {allowed}{_finite(allowed, value)}{meaning}; found {value!r}.")
+
+
+def _finite(allowed: object, value: object) -> str:
+    """What has to be said of a range where the value is infinite."""
+    return " and finite" if isinstance(allowed, Range) and allowed.finite and value == INF else ""
 
 
 def check_number(
@@ -135,6 +144,7 @@ def number(
     above: bool = False,
     below: bool = False,
     whole: bool = False,
+    infinite: bool = False,
 ) -> Any:
     """A field that holds a number in [low, high].
 
@@ -144,9 +154,10 @@ def number(
     low, high : the ends of the range.
     above, below : leave out ``low``, or ``high``.
     whole : only whole numbers; so it is wherever the default is one.
+    infinite : whether infinity, which most equations cannot bear, has a meaning.
     """
     whole = whole or isinstance(default, int)
-    return field(default=default, metadata={"allowed": Range(low, high, above, below, whole)})
+    return field(default=default, metadata={"allowed": Range(low, high, above, below, whole, not infinite)})
 
 
 def rates(default: float) -> Any:
@@ -185,7 +196,11 @@ def check_fields(holder: Any, owner: str = "") -> None:
 def misfit(parameter: Field[Any], value: object) -> str:
     """What a field must be and what was found, if the value does not fit; else an empty text."""
     optional = ", or None" if parameter.default is None else ""
-    return "" if _fits(parameter, value) else f"must be {describe(parameter)}{optional}; found {value!r}"
+    return (
+        ""
+        if _fits(parameter, value)
+        else f"must be {describe(parameter)}{_finite(parameter.metadata.get('allowed'), value)}{optional}; found {value!r}"
+    )
 
 
 def _fits(parameter: Field[Any], value: Any) -> bool:

@@ -1,0 +1,432 @@
+"""Numbers at the ends of what a rule accepts: right by an independent computation in higher precision, or refused; never NaN."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mpmath as mp
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.core import maths
+from equipoise.core.rule import Cohort, Rule, State, overrides
+from equipoise.core.tree import flatten
+from equipoise.federation import guard
+from equipoise.federation.method import parse
+from equipoise.methods import METHODS
+from equipoise.methods.cgsv import share
+from equipoise.methods.fedga import FedGA
+from equipoise.methods.fedsac import reputations
+from equipoise.methods.gsam import orthogonal
+from equipoise.methods.krum import Krum
+from equipoise.methods.margin import Margin
+from equipoise.methods.moon import contrast
+from equipoise.methods.sam import perturbation
+from equipoise.system.ranges import Range
+from helpers import Server, tensor
+
+mp.mp.dps = 60
+M, P, LAYOUT = 4, 12, (6, 3, 2, 1)
+LOSSES = {
+    "zero": (0.0, 0.0, 0.0, 0.0),
+    "equal": (1.0, 1.0, 1.0, 1.0),
+    "tiny": (1e-30, 2e-30, 3e-30, 5e-30),
+    "huge": (1e30, 2e30, 3e30, 5e30),
+    "spread": (1e-30, 1e-10, 1.0, 1e30),
+    "one zero": (0.0, 1.0, 2.0, 3.0),
+    "in range": (1e12, 1e11, 1.0, 1e-3),
+    "usual": (0.5, 1.0, 2.0, 3.0),
+}
+UPDATES = {  # lengths of the clients' updates; "same" and "opposite" are of one direction
+    "usual": (1.0, 2.0, 1.0, 0.5),
+    "tiny": (1e-30, 2e-30, 1e-30, 5e-31),
+    "long": (1e12, 2e12, 1e12, 5e11),
+    "zero": (0.0, 0.0, 0.0, 0.0),
+    "mixed": (1e-30, 1.0, 1e12, 0.0),
+    "same": (1.0, 1.0, 1.0, 1.0),
+    "opposite": (1.0, -1.0, 1.0, -1.0),
+}
+SIZES = {"usual": (10.0, 20.0, 30.0, 40.0), "one in a million": (1.0, 1e6, 1.0, 1e6)}
+
+
+def vectors(kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Updates [M, P] of the lengths in ``UPDATES``."""
+    drawn = torch.randn(M, P, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    drawn = drawn[:1].expand(M, P) if kind in ("same", "opposite") else drawn
+    return (drawn * tensor(UPDATES[kind])[:, None]).to(dtype)
+
+
+class Judge:
+    """Validation data on which models have some accuracy, which may be 0 and 1."""
+
+    def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        return tensor((0.0, 0.3, 1.0)[int(vector.sum() * 7) % 3]), tensor(1.0)
+
+
+def report(rule: Rule, losses: Sequence[float]) -> State:
+    """What clients report where all that they measured is as large as ``losses``."""
+    x = tensor(losses).float()
+    wide = torch.ones(M, 3, 2) * x[:, None, None]
+    protos = {"proto": wide, "share": torch.ones(M, 3)}
+    known: dict[str, Callable[[], State]] = {
+        "AFL": lambda: {"loss": x},
+        "QFFL": lambda: {"loss": x},
+        "FedFV": lambda: {"loss": x},
+        "FairFed": lambda: {"accuracy": x.clamp(0, 1)},
+        "FedCE": lambda: {"metric": x.clamp(0, 1), "measured": torch.ones(M)},
+        "FedGA": lambda: {"gap": x - x.flip(0), "seen": torch.ones(M)},
+        "SAGA": lambda: {"value": x},
+        "FedNova": lambda: {"a": x},
+        "Scaffold": lambda: {"dc": torch.ones(M, P) * x[:, None]},
+        "FedProto": lambda: protos,
+        "FedProc": lambda: protos,
+        "FedPAC": lambda: {**protos, "H": wide, "V": x},
+        "FedAVE": lambda: {"kl": x.double()},
+        "CFFL": lambda: {"classes": x.clamp(0, 1)},
+    }
+    return known.get(type(rule).__name__, dict)()
+
+
+def faults(method: str, losses: Sequence[float], updates: Tensor, sizes: Sequence[float], rounds: int = 2) -> list[str]:
+    """What is not a number, or not convex, after some rounds; what the guard refuses in a sentence is none."""
+    server = Server(method, torch.zeros(P), sizes, LAYOUT, solver=eq.SGD(0.1), n_classes=3, n_features=2)
+    server.setup = dataclasses.replace(server.setup, head=torch.arange(P) < 2)
+    server.state = [rule.server_state(server.setup) for rule in server.rules]
+    given: dict[str, Any] = {"oracle": Judge(), "contribution": tensor([0.0, 0.1, 0.5, 1.0]), "rounds": 9}
+    for _ in range(rounds):
+        before = server.state
+        told = [report(rule, losses) for rule in server.rules]
+        cohort = server.round(updates, reports=told, **given)
+        try:
+            for rule, old, new in zip(server.rules, before, server.state, strict=True):
+                guard.weights(cohort.weights, rule)
+                guard.state(old, new, rule)
+            guard.step(server.theta, method)
+        except guard.ServerError as error:
+            return [] if "must set weights" not in str(error) else [str(error)]
+        shown = {"weights": cohort.weights, "coefficients": cohort.coefficients, "kept": cohort.kept}
+        shown |= flatten({"state": server.state})
+        bad = [name for name, x in shown.items() if x is not None and x.is_floating_point() and not x.isfinite().all()]
+        notes = [
+            (name, x) for name, given in cohort.notes.items() for x in (given if isinstance(given, list) else [given])
+        ]
+        bad += [name for name, x in notes if isinstance(x, float) and not math.isfinite(x)]
+        if bad:
+            return bad
+    return []
+
+
+def of_server(name: str) -> bool:
+    rules = [rule() for rule in METHODS[name].rules]
+    return not name.startswith("fedsac") and any(overrides(rule, "aggregate") for rule in rules)
+
+
+SERVERS = [name for name in METHODS if of_server(name)]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_at_the_ends_of_its_inputs(name: str) -> None:
+    wrong: dict[str, list[str]] = {}
+    for method in (name, *(f"{name}:{preset}" for preset in METHODS[name].presets)):
+        cases = [(losses, "usual", "usual") for losses in LOSSES] + [("usual", kind, "usual") for kind in UPDATES]
+        cases += [("spread", "mixed", "one in a million"), ("zero", "zero", "one in a million")]
+        for losses, kind, sizes in cases:
+            if found := faults(method, LOSSES[losses], vectors(kind), SIZES[sizes]):
+                wrong[f"{method}: losses {losses}, updates {kind}, sizes {sizes}"] = found
+    assert not wrong
+
+
+def ends(name: str) -> list[str]:
+    """The method with each of its numbers at either end of what is declared, or far out where there is no end."""
+    found = []
+    for field in {f.name: f for rule in METHODS[name].rules for f in dataclasses.fields(rule)}.values():
+        allowed = field.metadata.get("allowed")
+        if isinstance(allowed, Range) and field.name not in ("R", "iterations", "f"):
+            far = [0, 1, 10**6] if allowed.whole else [allowed.low, allowed.high, 1e-300, 1e3, 1e10, 1e300]
+            found += [f"{name}({field.name}={x})" for x in far if x in allowed]
+    return found
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_at_the_ends_of_its_hyper_parameters(name: str) -> None:
+    wrong = {}
+    for method in ends(name):
+        for losses, kind in (("usual", "usual"), ("spread", "mixed"), ("zero", "zero")):
+            if found := faults(method, LOSSES[losses], vectors(kind), SIZES["usual"]):
+                wrong[f"{method}: losses {losses}, updates {kind}"] = found
+    assert not wrong
+
+
+def test_infinity_is_refused_where_an_equation_cannot_bear_it() -> None:
+    for name, entry in METHODS.items():
+        for field in {f.name: f for rule in entry.rules for f in dataclasses.fields(rule)}.values():
+            allowed = field.metadata.get("allowed")
+            if isinstance(allowed, Range) and allowed.high == math.inf and allowed.finite:
+                with pytest.raises(ValueError, match=rf"{field.name} must be .*; found inf"):
+                    parse(f"{name}({field.name}=inf)")
+    with pytest.raises(ValueError, match=r"^qffl: q must be >= 0 and finite; found inf\.$"):
+        parse("qffl(q=inf)")
+
+
+# by mpmath
+numbers = st.one_of(st.just(0.0), st.floats(-30, 30).map(lambda e: 10.0**e))
+positive = st.floats(-30, 30).map(lambda e: 10.0**e)
+few = {"min_size": 2, "max_size": 5}
+powered = st.one_of(st.just(0.0), st.floats(-3, 3).map(lambda e: 10.0**e))
+
+
+def close(found: Tensor, expected: Sequence[Any], tolerance: float = 1e-10) -> None:
+    for x, y in zip(found.tolist(), expected, strict=True):
+        assert abs(mp.mpf(x) - y) <= tolerance * max(1, abs(y)), (found.tolist(), [mp.nstr(e, 8) for e in expected])
+
+
+def scaled(w: Sequence[Any]) -> list[Any]:
+    """Weights of sum one in high precision; equal ones where all are zero."""
+    total = mp.fsum(w)
+    return [x / total for x in w] if total > 0 else [mp.mpf(1) / len(w)] * len(w)
+
+
+def one_round(
+    method: str, losses: Sequence[float], sizes: Sequence[float], key: str, updates: Tensor | None = None
+) -> Cohort:
+    x = torch.ones(len(losses), 3, dtype=torch.float64) if updates is None else updates
+    server = Server(method, torch.zeros(x.shape[1], dtype=torch.float64), sizes)
+    return server.round(x, reports=[{key: tensor(losses)}])
+
+
+@settings(max_examples=30)
+@given(losses=st.lists(numbers, **few), q=powered, eps=st.sampled_from([0.0, 1e-10, 1.0]), data=st.data())
+def test_q_ffl_weights(losses: list[float], q: float, eps: float, data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.sampled_from([1.0, 3.0, 1e6]), min_size=len(losses), max_size=len(losses)))
+    F = [mp.mpf(x) + mp.mpf(eps) for x in losses]
+    top = max(F)
+    expected = scaled([n * ((f / top) ** q if top > 0 else 1) for n, f in zip(sizes, F, strict=True)])
+    close(one_round(f"qffl(q={q}, eps={eps})", losses, sizes, "loss").weights, expected, 1e-9)
+
+
+@settings(max_examples=30)
+@given(
+    losses=st.lists(positive, **few),
+    q=powered,
+    length=st.floats(-12, 12).map(lambda e: 10.0**e),
+    L=st.sampled_from([1e-6, 1.0, 10.0, 1e6]),
+)
+def test_q_fed_avg_step(losses: list[float], q: float, length: float, L: float) -> None:
+    updates = length * torch.ones(len(losses), 2, dtype=torch.float64)
+    found = one_round(f"qffl:full(q={q}, eps=0.0, lipschitz={L})", losses, [1.0] * len(losses), "loss", updates)
+    F, square = [mp.mpf(x) for x in losses], 2 * mp.mpf(length) ** 2
+    h = mp.fsum(q * f ** (q - 1) * L**2 * square + L * f**q for f in F)
+    assert found.coefficients is not None
+    for x, f in zip(found.coefficients.tolist(), F, strict=True):
+        expected = L * f**q / h
+        assert abs(x - expected) <= 1e-9 * abs(expected) + mp.mpf(10) ** -290
+
+
+@settings(max_examples=30)
+@given(values=st.lists(numbers, **few), q=powered, floor=st.sampled_from([1e-300, 1e-30, 1e-10, 1.0]))
+def test_saga_weights(values: list[float], q: float, floor: float) -> None:
+    v = [max(mp.mpf(x), mp.mpf(floor)) for x in values]
+    expected = scaled([(x / max(v)) ** q for x in v])
+    close(one_round(f"saga(q={q}, floor={floor}, beta=1.0)", values, [1.0] * len(v), "value").weights, expected, 1e-9)
+
+
+@settings(max_examples=30)
+@given(losses=st.lists(numbers, **few), gamma=st.sampled_from([1e-6, 0.01, 1.0, 1e6]))
+def test_afl_climbs(losses: list[float], gamma: float) -> None:
+    """The next multipliers, from equal ones: by bisection for the threshold of the projection."""
+    x = torch.ones(len(losses), 1, dtype=torch.float64)
+    server = Server(f"afl(gamma={gamma})", torch.zeros(1, dtype=torch.float64), [1.0] * len(losses))
+    server.round(x, reports=[{"loss": tensor(losses)}])
+    v = [mp.mpf(1) / len(losses) + mp.mpf(gamma) * mp.mpf(f) for f in losses]
+    ranked = sorted(v, reverse=True)
+    rho = max(k for k in range(1, len(v) + 1) if ranked[k - 1] * k > mp.fsum(ranked[:k]) - 1)
+    threshold = (mp.fsum(ranked[:rho]) - 1) / rho
+    close(server.state[0]["lam"], [max(y - threshold, mp.mpf(0)) for y in v], 1e-9)
+
+
+def test_multipliers_of_absent_clients_are_projected_with_the_others() -> None:
+    server = Server("afl(gamma=1.0)", torch.zeros(1, dtype=torch.float64), [1.0] * 3)
+    server.round(torch.ones(2, 1, dtype=torch.float64), ids=[0, 2], reports=[{"loss": tensor([1e30, 1e30])}])
+    assert server.state[0]["lam"].tolist() == pytest.approx([0.5, 0.0, 0.5])
+
+
+@settings(max_examples=30)
+@given(lengths=st.lists(st.floats(-30, 12).map(lambda e: 10.0**e), **few), beta=st.sampled_from([0.0, 1e-9, 0.4, 1.0]))
+def test_fael_weights(lengths: list[float], beta: float) -> None:
+    updates = tensor(lengths)[:, None] * torch.ones(1, 2, dtype=torch.float64)
+    found = one_round(f"fael(beta={beta})", lengths, [1.0] * len(lengths), "none", updates).weights
+    d = scaled([mp.mpf(x) ** 2 for x in lengths])
+    close(found, scaled([mp.mpf(1) / len(d) + mp.mpf(beta) * x for x in d]))
+
+
+@settings(max_examples=30)
+@given(
+    gaps=st.lists(st.floats(-30, 30).map(lambda e: 10.0**e), **few, unique=True),
+    d=st.sampled_from([0.0, 1e-6, 0.2, 1000.0]),
+)
+def test_fedga_weights(gaps: list[float], d: float) -> None:
+    n = len(gaps)
+    a = FedGA(d=d).adjust(
+        torch.full((n,), 1 / n, dtype=torch.float64), tensor(gaps) - tensor(gaps).mean(), d, tensor(1.0)
+    )
+    G = [mp.mpf(x) for x in gaps]
+    away = [x - mp.fsum(G) / n for x in G]
+    expected = scaled([max(mp.mpf(1) / n + d * x / max(map(abs, away)), mp.mpf(0)) for x in away])
+    close(a, expected, 1e-8)
+
+
+@settings(max_examples=30)
+@given(offset=st.sampled_from([0.0, 1.0, 1e6, 1e12]), apart=st.permutations([0.0, 1.0, 2.0, 100.0, 300.0]))
+def test_krum_among_updates_that_are_nearly_the_same(offset: float, apart: list[float]) -> None:
+    """Differences of squared lengths would be rounding alone."""
+    small = offset * 1e-12 if offset else 1e-30
+    updates = (tensor(apart)[:, None] * small + offset).expand(-1, 6).contiguous()
+    exact = [
+        [sum((mp.mpf(x) - mp.mpf(y)) ** 2 for x, y in zip(a, b, strict=True)) for b in updates.tolist()]
+        for a in updates.tolist()
+    ]
+    expected = [mp.fsum(sorted(row)[1:3]) for row in exact]  # of 5 clients, of whom 1 may lie, 2 neighbours
+    found = Krum(f=1).scores(maths.gram(updates), updates)
+    for x, y in zip(found.tolist(), expected, strict=True):
+        assert abs(x - y) <= mp.mpf(1e-6) * y
+
+
+SCALELESS = ("fedfv", "fedgh", "fedgh(form=sequential)", "principal", "krum", "median", "geometric-median(nu=1e-300)")
+SCALELESS = (*SCALELESS, "fael-exact", "clipping", "centred-clipping")
+
+
+@pytest.mark.parametrize("kind", ["usual", "tiny", "long", "mixed"])
+@pytest.mark.parametrize("method", SCALELESS)
+def test_steps_follow_the_scale_of_the_updates(method: str, kind: str) -> None:
+    """A power of two is exact: what has no scale of its own gives the same digits at another scale."""
+    updates = vectors(kind, torch.float64).sub(0.1 * vectors(kind, torch.float64).mean(0))
+    few_losses = tensor([3.0, 1.0, 2.0, 4.0])
+
+    def step(by: float) -> Tensor:
+        server = Server(method, torch.zeros(P, dtype=torch.float64), SIZES["usual"], LAYOUT)
+        for _ in range(2):
+            cohort = server.round(updates * by, reports=[{"loss": few_losses} for _ in server.rules])
+        return cohort.step()
+
+    for by in (2.0**-40, 2.0**20):
+        plain, moved = step(1.0), step(by)
+        size = float(plain.abs().max())
+        assert torch.allclose(moved / by, plain, rtol=1e-6, atol=1e-9 * size)
+        assert bool(moved.isfinite().all())
+
+
+@settings(max_examples=30)
+@given(w=st.lists(st.one_of(st.just(0.0), st.floats(-320, 300).map(lambda e: 10.0**e)), **few))
+def test_simplex_of_any_scale(w: list[float]) -> None:
+    close(maths.simplex(tensor(w)), scaled([mp.mpf(x) for x in w]))
+    infinite = maths.simplex(tensor([*w, math.inf, math.inf]))
+    assert infinite.tolist() == [0.0] * len(w) + [0.5, 0.5]
+
+
+def test_unknown_weights_stay_unknown() -> None:
+    assert maths.simplex(tensor([1.0, math.nan])).isnan().all()
+
+
+@settings(max_examples=30)
+@given(scale=st.floats(-30, 19).map(lambda e: 10.0**e), shorter=st.sampled_from([1.0, 1e-6, 1e-12]))
+def test_the_orthogonal_part_has_no_scale(scale: float, shorter: float) -> None:
+    g, g_p = torch.tensor([3.0, 4.0]) * scale, torch.tensor([1.0, 0.0]) * scale * shorter
+    assert orthogonal(g, g_p).tolist() == pytest.approx([0.0, 4 * scale], rel=1e-5, abs=1e-6 * scale)
+    assert orthogonal(g, torch.zeros(2)).tolist() == g.tolist()
+
+
+def test_the_perturbation_of_long_gradients_has_the_length_rho() -> None:
+    for scale in (1e-3, 1.0, 1e19, 1e30):
+        assert float(perturbation(scale * torch.ones(4), 0.05).norm()) == pytest.approx(0.05)
+    assert perturbation(torch.zeros(4), 0.05).tolist() == [0.0] * 4
+
+
+class Logits:
+    """A batch of which only the logits count."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits, self.ok = logits, None
+
+    def mean(self, values: Tensor) -> Tensor:
+        return values.mean(-1)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-3, 1.0, 30.0, 1e9, 1e18, 1e30])
+def test_margin_and_its_gradient(size: float) -> None:
+    z = (size * torch.tensor([[3.0, -4.0]])).requires_grad_()
+    term = Margin(lam=1.0).loss(Logits(z), None)  # type: ignore[arg-type]
+    term.backward()
+    square = (mp.mpf(5) * mp.mpf(float(torch.tensor(size)))) ** 2
+    assert float(term.detach()) == pytest.approx(float(mp.log(1 + square)), rel=1e-5)
+    assert z.grad is not None
+    expected = [float(2 * mp.mpf(x) / (1 + square)) for x in z.flatten().tolist()]
+    assert z.grad.flatten().tolist() == pytest.approx(expected, rel=1e-4, abs=1e-37)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-3, 0.5, 1e6, 1e30])
+def test_contrast_at_any_temperature(temperature: float) -> None:
+    z, near, far = (torch.tensor([x]) for x in ([1.0, 0.0], [0.6, 0.8], [0.8, -0.6]))
+    expected = mp.log(1 + mp.exp((mp.mpf("0.8") - mp.mpf("0.6")) / mp.mpf(temperature)))
+    assert float(contrast(z, near, far, temperature)) == pytest.approx(float(expected), rel=1e-4)
+
+
+@settings(max_examples=30)
+@given(c=st.lists(st.floats(0, 1), **few), beta=st.one_of(st.just(0.0), st.floats(-300, 300).map(lambda e: 10.0**e)))
+def test_rewards_of_contributions(c: list[float], beta: float) -> None:
+    """FedSAC's reputations; the shares of CGSV, FedAVE and CFFL."""
+    top = max(map(mp.mpf, c))
+    close(reputations(tensor(c), beta), [100 * mp.exp(mp.mpf(beta) * (mp.mpf(x) - top)) for x in c], 1e-9)
+    t = [mp.tanh(mp.mpf(beta) * mp.mpf(x)) for x in c]
+    if max(t) > mp.mpf(10) ** -290:  # else no number of this type
+        close(share(tensor(c), beta), [x / max(t) for x in t], 1e-9)
+    assert share(torch.zeros(2, dtype=torch.float64), beta).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["adam", "yogi", "adagrad"])
+@pytest.mark.parametrize("tau", [1e-12, 1e-3, 1e12])
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-6, 1.0, 1e12])
+def test_adaptive_servers(kind: str, tau: float, size: float) -> None:
+    server = Server(f"fedadam(kind={kind}, tau={tau}, eta=1.0)", torch.zeros(2, dtype=torch.float64), [1.0])
+    m = x = mp.mpf(0)
+    v, d = mp.mpf(tau) ** 2, mp.mpf(size)
+    for _ in range(3):
+        server.round(torch.full((1, 2), size, dtype=torch.float64))
+        m = mp.mpf("0.9") * m + mp.mpf("0.1") * d
+        sign = mp.sign(v - d**2)
+        v = {
+            "adam": mp.mpf("0.99") * v + mp.mpf("0.01") * d**2,
+            "yogi": v - mp.mpf("0.01") * d**2 * sign,
+            "adagrad": v + d**2,
+        }[kind]
+        x += m / (mp.sqrt(v) + tau)
+    close(server.theta, [x, x], 1e-9)
+
+
+def test_who_takes_no_step_adds_nothing_to_fednova() -> None:
+    updates = tensor([[1.0], [0.0], [4.0]])
+    found = one_round("fednova", [1.0, 0.0, 2.0], [1.0, 1.0, 2.0], "a", updates)
+    assert found.step().tolist() == pytest.approx([1.25 * (0.25 * 1 + 0.5 * 4 / 2)])
+
+
+def test_a_refusal_names_the_numbers_of_the_user_not_the_author() -> None:
+    rule = parse("qffl(q=1e5)").rules[0]
+    with pytest.raises(
+        guard.ServerError,
+        match=r"^qffl\(q=100000\.0\) gives weights that are not numbers: .* other hyper-parameters, may help",
+    ):
+        guard.weights(tensor([math.nan, 0.5]), rule)
+    with pytest.raises(guard.ServerError, match=r"^QFFL must set weights >= 0 that sum to 1; found a sum of 0.5"):
+        guard.weights(tensor([0.5, 0.0]), rule)
+    with pytest.raises(
+        guard.ServerError, match=r"^qffl\(q=100000\.0\) cannot go on: its state 'v' left the range of numbers"
+    ):
+        guard.state({"v": torch.ones(2)}, {"v": tensor([1.0, math.inf])}, rule)
+    same = {"v": tensor([1.0, math.inf])}
+    guard.state(same, same, rule)  # not of this round
