@@ -24,7 +24,7 @@ class AFL(Rule):
 
     Parameters
     ----------
-    gamma : ascent rate, in [0, 1e6]; 0.001 to 0.1. 0 keeps equal weights.
+    gamma : ascent rate, >= 0; 0.001 to 0.1. 0 keeps equal weights.
     averaged : evaluate the mean of the global models so far, the output of the original, instead of the last one.
     importance : scale the losses of the clients present by N / |S|.
     memory : False starts the climb from equal multipliers every round and uses its result at once, as MarsFL does.
@@ -45,7 +45,7 @@ class AFL(Rule):
     owns = frozenset({"weights"})
     sees = "scalars+sum"
     reports = "the loss of its data"
-    gamma: float = number(0.01, low=0, high=1e6)
+    gamma: float = number(0.01, low=0)
     averaged: bool = False
     importance: bool = False
     memory: bool = True
@@ -63,10 +63,10 @@ class AFL(Rule):
         i = cohort.ids
         lam = state["lam"] if self.memory else torch.full_like(state["lam"], 1 / cohort.n_clients)
         factor = cohort.n_clients / len(i) if self.importance else 1.0
-        climb = self.gamma * factor * cohort.reports["loss"].to(lam.dtype)
-        climbed, most = lam.index_add(0, i, climb), climb.max()
+        loss, rate = cohort.reports["loss"].to(lam.dtype), self.gamma * factor
+        climbed, most = lam.index_add(0, i, rate * loss), rate * loss.max()
         if most > FAR:  # less the same for all, which moves no projection, lam keeps its digits
-            climbed = (lam - most).index_copy(0, i, lam[i] + (climb - most))
+            climbed = (lam - most).index_copy(0, i, lam[i] + rate * (loss - loss.max()))
         after = project_to_simplex(climbed)
         used = (lam if self.memory else after)[i].clamp(min=self.floor)
         if self.worst:
