@@ -26,6 +26,7 @@ RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take
 FEW, LONG = 32, 4096  # at most so many rows, of at least so many columns, are sorted by exchanges
 SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
 LEAST = 1e-30  # sums and powers from here to 1 / LEAST are in the range of every type; others are scaled first
+CLOSE = 1e-9  # relative: shorter squared distances are not differences of squared lengths
 FAR = 2.0**10  # entries beyond this are moved to 0 before they are projected: the sum of one would be lost beside them
 Result = TypeVar("Result")
 
@@ -377,6 +378,20 @@ def square_distances(rows: Tensor, weights: Tensor, mask: Mask | None = None) ->
 def square_distances_to(rows: Tensor, point: Tensor) -> Tensor:
     """Squared distance of each row of [M, P] to ``point`` [P], in float64: [M]."""
     return _square_distances(rows, None, 1, lambda part, u: (point[part],))[0]
+
+
+def square_distances_between(K: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Squared distances [n, n] of rows from their Gram matrix ``K``; infinite from each to itself.
+
+    Where rounding would be left of the difference, they are measured on the rows: ``parts`` [n, P], side by side.
+    """
+    square = K.diagonal()
+    apart = square[:, None] + square - 2 * K
+    near = (apart < CLOSE * (square[:, None] + square)).fill_diagonal_(False)
+    for i in near.any(1).nonzero().flatten().tolist() if parts else ():
+        exact = torch.stack([square_distances_to(part, part[i]) for part in parts]).sum(0)
+        apart[i] = torch.where(near[i], exact, apart[i])
+    return apart.clamp(min=0).fill_diagonal_(torch.inf)
 
 
 def _square_distances(

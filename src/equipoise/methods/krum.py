@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import gram, square_distances_to
+from equipoise.core.maths import gram, square_distances_between
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.errors import ExpectedError
-from equipoise.system.ranges import INF, number
-
-CLOSE = 1e-9  # relative: shorter squared distances are not differences of squared lengths
-
-
-def distances(K: Tensor, parts: Sequence[Tensor]) -> Tensor:
-    """Squared distances [n, n] of rows, ``parts`` [n, P] side by side, from their Gram matrix ``K``; infinite from each to itself."""
-    square = K.diagonal()
-    apart = square[:, None] + square - 2 * K
-    near = apart < CLOSE * (square[:, None] + square)  # rounding is left of these: they are measured by themselves
-    for i in near.fill_diagonal_(False).any(1).nonzero().flatten().tolist() if parts else ():
-        exact = torch.stack([square_distances_to(part, part[i]) for part in parts]).sum(0)
-        apart[i] = torch.where(near[i], exact, apart[i])
-    return apart.clamp(min=0).fill_diagonal_(INF)
+from equipoise.system.ranges import number
 
 
 @dataclass(frozen=True)
@@ -79,9 +65,9 @@ class Krum(Rule):
         return few if n < 3 else ""
 
     def scores(self, K: Tensor, *parts: Tensor) -> Tensor:
-        """The scores s [n] of clients with the Gram matrix ``K`` [n, n] of what they send; see :func:`distances`."""
+        """The scores s [n] of clients with the Gram matrix ``K`` [n, n] of what they send; see :func:`equipoise.core.maths.square_distances_between`."""
         n = len(K)
-        return distances(K, parts).sort(1).values[:, : n - self.tolerated(n) - 2].sum(1)
+        return square_distances_between(K, parts).sort(1).values[:, : n - self.tolerated(n) - 2].sum(1)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         n = len(cohort.ids)
