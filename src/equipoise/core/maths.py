@@ -43,12 +43,15 @@ def simplex(w: Tensor) -> Tensor:
     return scaled / scaled.sum()
 
 
+def unit_of(x: Tensor, q: float) -> Tensor | float:
+    """What to divide ``x`` >= 0 [M] by, so that the q-th power of the largest is in the range of numbers: 1 if it is there already."""
+    largest = x.max()
+    return 1.0 if LEAST < largest**q < 1 / LEAST or not largest > 0 else largest
+
+
 def powers(x: Tensor, q: float) -> Tensor:
-    """:math:`x^q` of ``x`` >= 0 [M]; where they leave the range of numbers, all by the largest of them, which then is 1."""
-    raw, largest = x**q, x.max()
-    if LEAST < raw.max() < 1 / LEAST:
-        return raw
-    return (x / largest) ** q if largest > 0 else torch.ones_like(x)
+    """:math:`x^q` of ``x`` >= 0 [M], by a power of :func:`unit_of`; ones where all are zero, as where all are equal."""
+    return (x / unit_of(x, q)) ** q if x.max() > 0 else torch.ones_like(x)
 
 
 def project_to_simplex(v: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import LEAST, powers, simplex, square_norms
+from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver
@@ -75,19 +74,11 @@ class QFFL(Rule):
         return {"L": torch.full_like(state["L"], 1 / cast(float, briefing.solver.lr))}
 
     def terms(self, loss: Tensor, updates: Tensor, L: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-        """The factor of each update in the sum of -delta, and h: both [M]."""
-        loss, square = loss.double() + self.eps, square_norms(updates)
-        curve = self.q * loss ** (self.q - 1) * L**2 * square if self.q else torch.zeros_like(loss)
-        factor, h = p * L * loss**self.q, p * (curve + L * loss**self.q)
-        if LEAST < h.sum() < 1 / LEAST and factor.max() > LEAST:
-            return factor, h
-        # both by L F^q of the largest F, in logarithms
-        q, log, top = self.q, loss.log(), loss.max().log()
-        if not (q and loss.max() > 0):
-            return factor, h
-        power = (q * (log - top)).exp()
-        bend = (math.log(q) + ((q - 1) * log if q != 1 else 0) - q * top + L.log() + square.log()).exp()
-        return p * power, p * (torch.where(square > 0, bend, 0) + power)
+        """The factor of each update in the sum of -delta, and h, but for a common factor: both [M]."""
+        loss, q = loss.double() + self.eps, self.q
+        unit = unit_of(loss, q)
+        curve = q * (loss / unit) ** (q - 1) * L**2 * square_norms(updates) / unit if q else torch.zeros_like(loss)
+        return p * L * (loss / unit) ** q, p * (curve + L * (loss / unit) ** q)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         loss = cohort.reports["loss"]
