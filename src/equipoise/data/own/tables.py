@@ -87,8 +87,8 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     there = {role: name for role, name in used.items() if name is not None}
     if twice := [name for name in header if list(there.values()).count(name) > 1]:
         raise DataError(f"{path}: the column {twice[0]} is named for two purposes. Name another one.")
-    for name in (*columns.leave_out, *columns.keep):
-        column(header, name, "", path.name)
+    for name in {*columns.leave_out, *columns.keep} - {*header}:
+        column(header, name, "", path.name)  # which says that there is none
     apart = {*there.values(), *columns.leave_out}
     rest = [name for name in header if name not in apart]
     problems: list[str] = []
@@ -204,7 +204,8 @@ def _numbers(
     notes: list[str],
 ) -> tuple[NDArray[np.float64], list[str]]:
     """The features [n, D] and their names: what has a name and does not only count the rows."""
-    unnamed = [name for name in rest if nameless(name) and name not in columns.keep]
+    kept = set(columns.keep)
+    unnamed = [name for name in rest if nameless(name) and name not in kept]
     rest = [name for name in rest if name not in set(unnamed)]
     empty = {name for name, cells in table.words(unnamed).items() if not any(str(cell).strip() for cell in cells)}
     x, wrong = table.numbers(rest)
