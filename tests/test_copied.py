@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.runs import directory as runs
+from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunError, configure
 from equipoise.system import own_code, places
 from run_helpers import assert_same_run, cache, equipoise, executed, started
@@ -245,3 +246,47 @@ def test_a_run_whose_project_is_gone_is_looked_for_here(project: Path, monkeypat
     monkeypatch.chdir(there)
     with pytest.raises(RunError, match=r"are not at .*my table\.csv\. Say where they are now"):
         runs.trained(there)
+
+
+def test_an_experiment_finds_its_runs_where_the_project_is_now(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(data: str) -> Path:
+        config = configure("mine.py:Prox", "own", rounds=1, data=str(Path(data).absolute()), network="mine.py:net")
+        return reproduce._place(Path("cells"), config)
+
+    here = place("my table.csv")
+    there = moved(project, monkeypatch)
+    monkeypatch.chdir(there)
+    assert place("my table.csv") == here
+    Path("inner/scale.py").write_text("TWICE = 2.5\n")
+    assert place("my table.csv") == here  # its directory refuses what a rule imports, if it was changed
+    Path("mine.py").write_text(MINE + "# changed\n")
+    assert place("my table.csv") != here
+    embedded = configure("fedavg", rounds=1)
+    assert reproduce._place(Path("cells"), embedded).name == reproduce._stem(embedded)  # as it ever was
+
+
+def test_an_experiment_goes_on_in_the_directories_of_an_earlier_version(project: Path) -> None:
+    config = configure("mine.py:Prox", "own", rounds=1, data="my table.csv", network="mine.py:net")
+    now, before = reproduce._place(Path("cells"), config), Path("cells") / reproduce._stem(config)
+    assert now != before
+    before.mkdir(parents=True)
+    assert reproduce._place(Path("cells"), config) == before
+
+
+@pytest.mark.parametrize("track", ["mlflow:http://localhost:5000", "tensorboard", "tensorboard:logs", "wandb:team/x"])
+def test_an_address_of_a_tracker_is_no_path(project: Path, track: str) -> None:
+    written = places.written({"method": "fedavg", "track": track}, project / "runs/a", project)
+    assert written == {"method": "fedavg", "track": track}
+
+
+def test_a_folder_of_a_tracker_is_relative_too(project: Path) -> None:
+    written = places.written({"track": f"tensorboard:{project}/my logs"}, project / "runs/a", project)
+    assert written == {"project": "../..", "track": "tensorboard:./my logs"}
+    assert places.read(written, project / "runs/a") == {"track": f"tensorboard:{project}/my logs"}
+
+
+def test_reasons_in_records_name_no_folder(project: Path) -> None:
+    home = project.parent
+    assert places.private({"why": [f"{project}/x.png is gone", f"{home}/y", 3, None]}) == {
+        "why": ["x.png is gone", "~/y", 3, None]
+    }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -350,3 +351,21 @@ def test_a_comparison_is_made_again_by_other_processes_and_by_the_script(
     for run in (tmp_path / "x/runs/c").glob("*-seed*"):
         again = tmp_path / "x/again/runs/c" / run.name
         assert (again / "summary.json").read_text() == (run / "summary.json").read_text()
+
+
+def test_a_run_of_an_earlier_version_is_packed_without_its_paths(packed: Path, project: Path, tmp_path: Path) -> None:
+    run = project / "runs/a"
+    known = runs.load(run)
+    old = {k: v for k, v in known.table().items() if v is not None}
+    (run / "config.toml").write_text(tomli_w.dumps(old))
+    manifest = open_json((run / "manifest.json").read_text())
+    manifest["data"]["source"], manifest["header"] = str(project / "my table.csv"), [f"method {project}/mine.py:Prox"]
+    (run / "manifest.json").write_text(sealed_json(manifest))
+    packs.pack(run, project / "old.zip", with_data=True)
+    with zipfile.ZipFile(project / "old.zip") as file:
+        file.extractall(tmp_path / "mnt" / "old")
+    names_nobody(tmp_path / "mnt" / "old")
+    again = tmp_path / "mnt" / "again"
+    about = _opened(project / "old.zip", tmp_path / "mnt" / "x")
+    again.mkdir()
+    assert about["files"]["mine.py"]["kind"] == "code"

@@ -31,7 +31,7 @@ from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.performance import last_rounds
-from equipoise.system import places
+from equipoise.system import own_code, places
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import CHANGED, open_json, open_text
@@ -644,6 +644,10 @@ def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:
             f'{run / "config.toml"}: expected a line such as method = "fedavg", '
             f"found the keys {', '.join(sorted(config)) or 'none'}. Add the method the run was made with."
         )
+    if isinstance(
+        header := meta.get("header"), list
+    ):  # of an earlier version, which had the whole path of a rule's file
+        meta["header"] = [own_code.short(line) if str(line).startswith("method ") else line for line in header]
     return _records(run), meta | {"config": config}
 
 

@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import stat
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from equipoise.federation import checkpoint
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
 from equipoise.federation.history import ORDER, History, members
 from equipoise.federation.records import lines, parse
+from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import side_by_side
 from equipoise.runs.configuration import RunConfig, RunError, whole
@@ -105,7 +107,7 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
         contents.add(f"runs/{directory.absolute().name}/{ORDER}", (directory / ORDER).read_bytes(), "run")
     for path in include:
         _add_tree(contents, path, _inside(path, project), "included")
-    contents.add(f"runs/{directory.absolute().name}/{REPORT}", _report(directory, paths), "report")
+    contents.add(f"runs/{directory.absolute().name}/{REPORT}", _report(contents, entries), "report")
     rerun = [entry["path"] for entry in entries if entry["again"]]
     if rerun:
         contents.add(RERUN, SCRIPT.format(runs=" ".join(f"'{name}'" for name in rerun)), "script")
@@ -230,14 +232,14 @@ def _named(path: str, known: Mapping[str, str], project: Path) -> str:
     return known.get(path) or (_inside(Path(path), project) if Path(path).is_absolute() else path)
 
 
-def _report(directory: Path, paths: Sequence[Path]) -> bytes:
-    """The report of the runs, made anew: that in the directory may be of an earlier version, or name folders."""
-    import tempfile
-
-    from equipoise.report.html import write
-
+def _report(contents: Contents, entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """The report of the runs as they are in the pack; that in their directory may be of an earlier version, which named folders."""
     with tempfile.TemporaryDirectory() as folder:
-        return write([History.from_run(path) for path in paths], Path(folder) / REPORT).read_bytes()
+        for name, content in contents.files.items():
+            if contents.kinds[name] == "run":
+                write_atomically(Path(folder) / name, _bytes(content))
+        histories = [History.from_run(Path(folder) / entry["path"]) for entry in entries]
+        return write_report(histories, Path(folder) / REPORT).read_bytes()
 
 
 def _state(path: Path) -> dict[str, Any] | None:
