@@ -428,7 +428,7 @@ def test_the_verdict_says_when_a_measure_favours_another_method():
         return History(records, h.meta)
 
     text = verdict(comparison([*one, *map(poor, two)]))
-    assert "By one-vs-one macro AUC, fedism serves the worst group best." in text
+    assert "By one-vs-one macro AUC (noisy), fedism serves the worst group best." in text
     assert "By " not in verdict(comparison([one[0], poor(two[0])]))  # one seed has no interval for the AUC
 
 

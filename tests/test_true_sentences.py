@@ -157,6 +157,7 @@ class Truth:
         self.failed = {label for label, runs in self.runs.items() if any(run["failed"] for run in runs)}
         self.racing = [label for label in self.labels if label not in self.bounds]
         self.seeds = len(self.runs[self.labels[0]])
+        self.said: dict[str, str] = {}  # which of equal methods the report says leads
         self.families: dict[str, dict[frozenset[str], tuple[float, float, float, float, bool]]] = {}
 
     def each(self, label: str, key: str) -> list[float | None]:
@@ -192,7 +193,9 @@ class Truth:
         means = {m: mean for m in self.racing if m not in self.failed and (mean := self.mean(m, key)) is not None}
         if len(means) < 2:
             return None
-        return (min if key == "std" else max)(means, key=lambda m: means[m])
+        top = (min if key == "std" else max)(means.values())
+        ahead = [m for m in means if math.isclose(means[m], top, rel_tol=1e-9, abs_tol=1e-9)]
+        return self.said[key] if self.said.get(key) in ahead else ahead[0]  # of equal ones any
 
     def family(self, key: str) -> dict[frozenset[str], tuple[float, float, float, float, bool]]:
         if key not in self.families:
@@ -349,7 +352,7 @@ def check_evidence(lines: Sequence[str], truth: Truth) -> None:
         ):
             key = {"STD": "std", "worst": "worst", "AVG": "avg"}[found[2]]
             assert CLAIMS[found[1][0].lower() + found[1][1:]] == key
-            assert truth.mean(found[3], key) == truth.mean(str(truth.leading(key)), key)
+            assert truth.leading(key) == found[3]
             assert near(found[4], truth.mean(found[3], key))
             if key == "worst":
                 assert set(re.split(", | and ", found[5])) == set(truth.each(found[3], "where"))
@@ -547,6 +550,7 @@ def check_captions(found: Comparison, truth: Truth) -> None:
 
 def check(study: Study) -> None:
     found, truth = Comparison.of(study.histories), Truth(study)
+    truth.said = {key: leader["leading"] for key, leader in found["leaders"].items()}
     check_verdict(verdict(found), truth)
     check_evidence(evidence(found), truth)
     check_limits(limits(found), truth)

@@ -487,7 +487,8 @@ def _leaders_by_other_measures(comparison: Numbers) -> Iterator[tuple[str, Numbe
         leader = other["leaders"].get("worst")
         if len(other["methods"][0]["groups"]) > 1 and leader and leader["best"] and leader["best"] != kindest:
             what = other["title"].split(" (")[0]
-            yield what[0].lower() + what[1:], leader
+            worst = next(method["worst_groups"] for method in other["methods"] if method["method"] == leader["best"])
+            yield f"{what[0].lower()}{what[1:]} ({notes.listed([*worst])})", leader
 
 
 def _by_other_measures(comparison: Numbers) -> Iterator[str]:

@@ -608,13 +608,13 @@ def _tests(
         if rivals:
             against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
             tied = [label for label, found in against.items() if not found["apart"]]
-            shown = {r: {k: v for k, v in of.items() if k in AGAINST} for r, of in against.items()}
+            shown = {r: {k: v for k, v in of.items() if k in AGAINST} | _more(of) for r, of in against.items()}
             leaders[column.key] = {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": shown}
     return versus, leaders
 
 
 TESTED: Final = ("difference", "ci95", "low", "high", "p", "holm", "family")
-AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart", "seeds_needed")
+AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart")
 
 
 def _correct(
@@ -634,8 +634,12 @@ def _correct(
             low, high = (100 * end for end in difference(draws[a], draws[b], key, over=over))
             ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged, over)
             found |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
-        known = not found["apart"] and len(found["each"]) > 1
-        found["seeds_needed"] = seeds_needed(found["each"]) if known else None
+
+
+def _more(found: Numbers) -> Numbers:
+    """How many seeds would tell two methods apart, where those that there are do not."""
+    known = not found["apart"] and len(found["each"]) > 1
+    return {"seeds_needed": seeds_needed(found["each"]) if known else None}
 
 
 def _turned(found: Numbers) -> Numbers:
