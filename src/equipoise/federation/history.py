@@ -270,7 +270,7 @@ class History:
     @cached_property
     def spreads(self) -> bool:
         """Whether accuracies of clients can differ: False where one model was tested on one test set for all of them."""
-        table = self.client_table()[1]
+        table = self._of_clients[1]
         known = table[:, np.isfinite(table).any(axis=0)]
         one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
         return known.size > 0 and known.shape[1] > 1 and not (one_group and bool((known == known[:, :1]).all()))
@@ -388,6 +388,10 @@ class History:
         The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples of
         its own than `least_group`.
         """
+        return self._of_clients
+
+    @cached_property
+    def _of_clients(self) -> tuple[list[int], Table]:
         records = [record for record in self.records if "clients" in record]
         cells = [[number(a) for a in record["clients"]["accuracy"]] for record in records]
         table = np.array(cells).reshape(len(cells), -1 if cells else 0)
@@ -402,7 +406,7 @@ class History:
         ----------
         last : how many of the last evaluated rounds to average, at least 1.
         """
-        values = self.of_honest(last_rounds(self.client_table()[1], last)) if self.spreads else np.empty(0)
+        values = self.of_honest(last_rounds(self._of_clients[1], last)) if self.spreads else np.empty(0)
         return values[np.isfinite(values)]
 
     def weight_table(self) -> tuple[list[int], Table]:

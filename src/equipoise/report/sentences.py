@@ -257,7 +257,8 @@ def _told(comparison: Numbers) -> Iterator[tuple[int, str]]:
         yield from ((4, text) for text in _claims(comparison, learned))
         yield from ((7, text) for text in _by_other_measures(comparison))
     if comparison["spread"] and len(comparison["sizes"] or methods[0]["groups"]) < 2:
-        yield 2, _over_clients(comparison["spread"])
+        if spread := _over_clients(comparison["spread"]):
+            yield 2, spread
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
         yield 5, "Two seeds are too few to assess a difference; run at least three."
@@ -421,7 +422,10 @@ def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
             "groups": plural(len(method["groups"]), "group"),
             "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
         }
-        yield leader, claim, shown.format(**words), value.format(**words)
+        shown, value = shown.format(**words), value.format(**words)
+        if len(method["groups"]) == 1:  # whose column stands for AVG
+            shown, value = shown.removesuffix(" on average"), value.replace("highest AVG", "highest accuracy")
+        yield leader, claim, shown, value
 
 
 def _claims(comparison: Numbers, learned: Sequence[Numbers]) -> Iterator[str]:
