@@ -87,7 +87,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     there = {role: name for role, name in used.items() if name is not None}
     if twice := [name for name in header if list(there.values()).count(name) > 1]:
         raise DataError(f"{path}: the column {twice[0]} is named for two purposes. Name another one.")
-    for name in {*columns.leave_out, *columns.keep} - {*header}:
+    for name in sorted({*columns.leave_out, *columns.keep} - {*header}):
         column(header, name, "", path.name)  # which says that there is none
     apart = {*there.values(), *columns.leave_out}
     rest = [name for name in header if name not in apart]
