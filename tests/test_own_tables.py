@@ -35,7 +35,7 @@ from run_helpers import cache, complaints, equipoise
 
 __all__ = ["cache", "equipoise"]
 
-REUSED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+REUSED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HERE = Origin("here", "sample {}".format)
 
 
@@ -530,7 +530,19 @@ def test_advice_works_as_printed(
     (tmp_path / "t.csv").write_bytes(content)
     commands = follow(equipoise, ["init", "--data", "t.csv", *options, "--output", "o.toml"])
     assert commands[-1][-1] == ends_in
-    run = equipoise("run", "--config", "o.toml", "--rounds", "1", "--no-report", "--network", "mlp")
+
+
+def test_a_run_takes_the_options_that_were_advised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = COMMAS.replace("a;b", '"it\'s, 5""";b').replace("0,5", "?").encode()
+    (tmp_path / "t.csv").write_bytes(content)
+    command = ["--set", "decimal=,", "--rounds", "1", "--no-report", "--name", "x"]
+    assert len(follow(equipoise, ["run", "--data", "t.csv", *command])) == 2
+    commands = follow(equipoise, ["init", "--data", "t.csv", "--set", "decimal=,", "--output", "o.toml"])
+    assert commands[-1][-1] == 'leave_out="it\'s, 5"""'
+    run = equipoise("run", "--config", "o.toml", "--rounds", "1", "--no-report", "--name", "y")
     assert (run.status, complaints(run.err)) == (0, [])
 
 
