@@ -13,9 +13,9 @@ from equipoise.system.ranges import number
 
 
 def length(g: Tensor) -> Tensor:
-    """Euclidean length over the parameters: [..., 1] from [..., P]."""
-    norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True, dtype=torch.float64)  # squares of float32 overflow
-    return norm.to(g.dtype)
+    """Euclidean length over the parameters: [..., 1] from [..., P]; NaN where its square leaves the range of numbers."""
+    norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
+    return norm + (norm - norm)  # an infinite length would make the perturbation 0 without a word
 
 
 def perturbation(g: Tensor, rho: float) -> Tensor:
