@@ -17,7 +17,7 @@ from torch.nn import functional
 import equipoise as eq
 from equipoise.core.copies import NetworkError, Watch, copied, differences, same
 from equipoise.core.draws import schedule
-from equipoise.core.model import Bound, Model
+from equipoise.core.model import UNIT, Bound, Model
 from equipoise.core.observation import observe
 from equipoise.flower.app import check_site
 from equipoise.flower.site.site import harmless
@@ -144,10 +144,20 @@ def test_evaluation_changes_nothing() -> None:
 def test_counters_weigh_nothing_in_lengths_and_distances() -> None:
     """Or a client with more batches would be an outlier for Krum, and clipping would take all but the counter away."""
     fed = fit("Warm")
-    whole = fed.progress.vector[-1]
-    assert fed.model.unit == 2.0**-53
-    assert float(whole) == pytest.approx(int(fed.state_dict()["steps"]) * 2.0**-53, rel=0.1)
-    assert int(fit_with("krum", "Warm").state_dict()["steps"]) > 0
+    assert float(fed.progress.vector[-1]) == pytest.approx(int(fed.state_dict()["steps"]) * UNIT, rel=0.1)
+    for method in ("krum", "geometric-median", "centred-clipping"):
+        assert int(fit_with(method, "Warm").state_dict()["steps"]) > 0
+
+
+@pytest.mark.parametrize("name", ["Warm", "Average"])
+def test_a_masked_sum_has_the_counters(name: str) -> None:
+    """Its numbers are of a fixed point, and must not round a counter away."""
+    sites = consortium(net=stateful(name), participation=1.0, secure=True)
+    sites.fit(2, progress=False)
+    expected = fitted("fedavg", 2, net=stateful(name), participation=1.0).state_dict()
+    found = sites.state_dict()
+    assert all(torch.equal(found[n], x) for n, x in expected.items() if not x.is_floating_point())
+    assert any(int(x.sum()) for x in expected.values() if not x.is_floating_point())
 
 
 def fit_with(method: str, name: str) -> eq.Federation:
@@ -404,6 +414,17 @@ def test_differences_between_copies() -> None:
     assert same(float("nan"), float("nan"))
     assert same({1, 2}, {2, 1})
     assert not same([1], (1,))
+
+
+def test_what_is_watched_may_be_large() -> None:
+    """After every visit the first parts of an attribute are looked at, and how many it has."""
+    net = Base()
+    net.words, net.table = {str(k): k for k in range(10**5)}, np.zeros(10**6)  # type: ignore[assignment]
+    watch = Watch(net, set(), set())
+    assert watch.changed() == []
+    net.words["more"] = 1  # type: ignore[index,operator]
+    net.table += 1
+    assert [place.name for place in watch.changed()] == ["words", "table"]
 
 
 def test_ordinary_networks_keep_their_vector() -> None:

@@ -7,6 +7,7 @@ import functools
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 # what nn.Module keeps for itself, hooks among it, and what an RNN keeps of its own parameters
 INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}
+PARTS = 256  # of a value that are looked at after every visit
 SMALLEST = 16  # units in the last place by which two computations of the same may differ
 OPAQUE = (
     type,
@@ -242,24 +244,26 @@ class Watch:
         return places
 
 
-def _frozen(value: Any, depth: int = 8) -> Any:
-    """What tells a value from itself after a change."""
+def _frozen(value: Any, left: list[int] | None = None) -> Any:
+    """What tells a value from itself after a change; of what is large, the first :data:`PARTS` parts."""
+    left = [PARTS] if left is None else left
+    left[0] -= 1
+    if left[0] < 0:
+        return None
     if isinstance(value, PLAIN):
         return value if value == value else "nan"
-    if isinstance(value, OPAQUE) or not depth:
+    if isinstance(value, (*OPAQUE, nn.Module)):
         return id(value)
     if isinstance(value, Tensor):
         return id(value), value._version
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return value.shape, value.tobytes()
+        return value.shape, value.reshape(-1)[:: max(1, value.size // PARTS)].tobytes()
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, Set):
-        return id(value), len(value), frozenset(value)
+        return id(value), len(value)
     if isinstance(value, Mapping):
-        return {k: _frozen(v, depth - 1) for k, v in value.items()}
+        return len(value), [(k, _frozen(v, left)) for k, v in islice(value.items(), PARTS)]
     if isinstance(value, (list, tuple)):
-        return [_frozen(v, depth - 1) for v in value]
-    if isinstance(value, nn.Module):
-        return id(value)
-    return id(value), [_frozen(part, depth - 1) for part in _inside(value)]
+        return len(value), [_frozen(v, left) for v in value[:PARTS]]
+    return [_frozen(part, left) for part in _inside(value)]

@@ -16,6 +16,7 @@ from equipoise.core.copies import NetworkError, Place, Watch, copied, named, unu
 from equipoise.core.observation import Observation
 from equipoise.system.suggestions import near, some
 
+UNIT = 2.0**-24  # of whole numbers in a vector: larger than what a masked sum rounds to, too small to count in a length
 FEWEST = 1 << 16  # whole numbers that a dtype must hold for a counter of batches
 Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
 
@@ -27,7 +28,7 @@ class Model:
 
     The vector holds the P trainable scalars first, tensor by tensor in the order of ``named_parameters()`` (shared
     tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics), then the buffers of whole
-    numbers that training changes, such as counters. A whole number n stands in it as n times :attr:`unit`, which is exact and so
+    numbers that training changes, such as counters. A whole number n stands in it as n times :data:`UNIT`, which is exact and so
     small that it weighs nothing in the length of an update; a mean of several is rounded where the network is run.
 
     Parameters
@@ -41,7 +42,7 @@ class Model:
     ----------
     initial : the network's own values [G].
     whole : names of the buffers of whole numbers, the last in the vector.
-    unit : what the number 1 of such a buffer is in the vector, a power of two: 2^-24 in float32, 2^-53 in float64.
+    most : beyond this, whole numbers are not exact in the vector: 2^24 in float32, 2^53 in float64.
     layout : sizes of the trainable tensors; ``names`` and ``shapes`` go with them.
     n_params : P.
     layer : [G], for each coordinate the number of its tensor.
@@ -76,7 +77,7 @@ class Model:
                 f"The network mixes dtypes ({', '.join(sorted(map(str, dtypes)))}); convert it to one, for example net.float()."
             )
         dtype = next(iter(dtypes))
-        self.unit = torch.finfo(dtype).eps / 2
+        self.most = round(2 / torch.finfo(dtype).eps)
         self.whole = self.observed.whole
         every = dict(self.net.named_buffers())
         counts = {n: every[n] for n in self.whole}
@@ -143,7 +144,7 @@ class Model:
 
     def _check_whole(self, counts: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         """Require whole numbers that the vector holds exactly."""
-        most, kind = round(1 / self.unit), str(dtype).removeprefix("torch.")
+        most, kind = self.most, str(dtype).removeprefix("torch.")
         if counts and most < FEWEST:
             raise NetworkError(
                 f"The network is of {kind}, which holds whole numbers up to {most} only, and {some([*counts])} changes in training. "
@@ -157,14 +158,14 @@ class Model:
 
     def written(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
         """Whole numbers, or true and false, as they stand in the vector [n]."""
-        return numbers.detach().reshape(-1).to(dtype) * self.unit
+        return numbers.detach().reshape(-1).to(dtype) * UNIT
 
     def read(self, part: Tensor, dtype: torch.dtype) -> Tensor:
         """The whole numbers nearest to what stands in a part of a vector, within the range of a dtype."""
-        numbers = (part / self.unit).round()
+        numbers = (part / UNIT).round()
         if dtype == torch.bool:
             return numbers > 0
-        most, of = 1 / self.unit, torch.iinfo(dtype)
+        most, of = self.most, torch.iinfo(dtype)
         return numbers.clamp(max(of.min, -most), min(of.max, most)).to(dtype)
 
     def check(self, trained: Tensor) -> None:
@@ -174,12 +175,16 @@ class Model:
         ------
         NetworkError : naming the buffer.
         """
-        if not self.whole or not bool((trained[..., -self.n_whole :].abs() >= 1).any()):
+        if not self.whole or not bool((trained[..., -self.n_whole :].abs() >= self.most * UNIT).any()):
             return
         parts = trained[..., -self.n_whole :].split([n for *_, n in self.counts], -1)
-        large = [name for (name, *_), part in zip(self.counts, parts, strict=True) if bool((part.abs() >= 1).any())]
+        large = [
+            name
+            for (name, *_), part in zip(self.counts, parts, strict=True)
+            if bool((part.abs() >= self.most * UNIT).any())
+        ]
         raise NetworkError(
-            f"{some(large)} of the network has come to {round(1 / self.unit)} or more, beyond which "
+            f"{some(large)} of the network has come to {self.most} or more, beyond which "
             f"{str(trained.dtype).removeprefix('torch.')} does not hold whole numbers exactly. Use net.double()."
         )
 
@@ -474,7 +479,7 @@ class Stacked:
         out, new = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
         if self.net.training and self.model.buffer_names:
             flat = {n: _flat(new.get(n, parts[n]).detach()) for n in self.model.buffer_names}
-            flat |= {n: flat[n].to(buffers.dtype) * self.model.unit for n in self.model.whole}
+            flat |= {n: flat[n].to(buffers.dtype) * UNIT for n in self.model.whole}
             buffers.copy_(torch.cat([*flat.values()], -1))
         self.late |= {n for n, t in constants.items() if t._version and n not in self.unused}
         return out

@@ -90,6 +90,7 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
     calls = dict(heard)
     if train:
         logits.sum().backward()  # a hook may change something, too
+    frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
     renormed = [
         Place(n, "weight", "parameter")
         for n, m in net.named_modules()
@@ -102,7 +103,7 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
             attributes.append(place)
         elif place.kind != "buffer":
             if place not in renormed:
-                faults.append(Fault(place, *_MADE[place.kind]))
+                faults.append(Fault(place, *_MADE["frozen" if place.path in frozen else place.kind]))
         elif fault := _of_buffer(net, copy, place, train):
             faults.append(fault)
         elif place.path not in idle and not buffers[place.path].is_floating_point():
@@ -173,6 +174,10 @@ _MADE = {  # by the kind of a place: what is done to it, and what to do
     "parameter": (
         "changed or made in forward",
         "Make parameters in __init__, and leave them to the optimiser: compute with a changed copy of one, or use torch.nn.utils.parametrizations.",
+    ),
+    "frozen": (
+        "changed in forward, and not trained",
+        "Make it a buffer, which is averaged as running statistics are: self.register_buffer(...) in __init__.",
     ),
     "max_norm": (
         "changed by max_norm wherever it is looked up, in evaluation too",
