@@ -738,7 +738,7 @@ def test_a_client_of_one_sample(name: str, kind: str) -> None:
     """It takes part like the others; with BatchNorm, which cannot train on one sample, it is named before the first round."""
     settings = {"sizes": (1, 9, 17, 12), "participation": 1.0, "kind": kind}
     if kind == "batchnorm":
-        with pytest.raises(ValueError, match="^client-0 has one sample, on which BatchNorm 'norm' cannot be trained"):
+        with pytest.raises(ValueError, match=r"^client-0 has one sample, on which BatchNorm 'norm' cannot be trained"):
             federation(name, **settings)
         settings |= {"sizes": (9, 17, 12)}
     a, b = (fitted(name, 2, engine=e, **settings) for e in ("sequential", "stacked"))
