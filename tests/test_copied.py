@@ -290,3 +290,19 @@ def test_reasons_in_records_name_no_folder(project: Path) -> None:
     assert places.private({"why": [f"{project}/x.png is gone", f"{home}/y", 3, None]}) == {
         "why": ["x.png is gone", "~/y", 3, None]
     }
+
+
+def test_other_data_are_not_taken_for_moved_ones_where_that_cannot_be_checked(project: Path) -> None:
+    config = configure("fedavg", "own", rounds=1, data="my table.csv")
+    run = executed(Path("runs/a"), config)
+    Path("other.csv").write_text(TABLE.replace("6,", "7,"))
+    other = configure("fedavg", "own", rounds=1, data="other.csv")
+    with pytest.raises(RunError, match="holds a run on other data"):
+        runs.start(other, run)
+    (run / "manifest.json").unlink()
+    with pytest.raises(RunError, match="holds a run with other settings"):
+        runs.start(other, run)
+    assert runs.load(run).data == str(project / "my table.csv")
+    begun = started(Path("runs/b"), config)  # nothing is trained there yet
+    runs.start(other, begun)
+    assert runs.load(begun).data == str(project / "other.csv")

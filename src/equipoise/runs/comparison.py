@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import subprocess
@@ -26,6 +27,7 @@ from equipoise.system.threads import cores
 log = logging.getLogger(__name__)
 
 POLL = 0.2  # seconds between looks at the running processes
+SELDOM = 10  # of these looks, between which lines about the runs are not due
 
 
 def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:
@@ -114,17 +116,22 @@ def complete(
         ended.update({path: _rounds(path) for path in paths if path not in ended and runs.finished(path)})
         return sum(ended.get(path) or _rounds(path) for path in paths)
 
+    polls = itertools.count()
+
     def look(_: int) -> None:
-        watch.look()
+        if next(polls) % SELDOM == 0:
+            watch.look()
         if on_progress is not None:
             on_progress(so_far())
 
-    return side_by_side(
+    failed = side_by_side(
         {path: [*resume, str(path)] for path in left},
         jobs,
         look,
         data={path: _data(runs.load(path)) for path in left},
     )
+    watch.look()
+    return failed
 
 
 def _data(config: RunConfig) -> str:

@@ -118,8 +118,10 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
 def comparable(directory: Path) -> bool:
     """Whether :func:`check` can tell other data in a directory: it has the hashes of its own, or no round was trained there."""
     path = directory / "manifest.json"
+    if not path.exists():
+        return not (directory / "checkpoint").exists()
     try:
-        return not path.exists() or "contents" in open_json(path.read_bytes().decode(errors="replace"))
+        return "contents" in open_json(path.read_bytes().decode(errors="replace"))
     except (ValueError, TypeError):
         return False
 
