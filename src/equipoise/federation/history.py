@@ -52,6 +52,13 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     "manifest.json": "The run is intact. Delete this file and summary.json; resuming the run writes both again.",
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
+LISTS = (
+    "client_names",
+    "client_groups",
+    "measures",
+    "classes",
+    "header",
+)  # of the meta data: text would be one of letters
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
     "method",
@@ -157,6 +164,9 @@ class History:
                 f'a history needs the name of its method: expected meta["method"] to be a string such as "fedavg", '
                 f"found {self.meta.get('method')!r}."
             )
+        for key in LISTS:
+            if isinstance(self.meta.get(key), str):
+                raise ValueError(f'meta["{key}"] must be a list of names: found {shorten(self.meta[key])}.')
         check(self.records)
         _check_contribution(self.meta.get("contribution"), clients_evaluated(self.records))
 
@@ -633,7 +643,7 @@ def _read_run(run: Path) -> tuple[tuple[Record, ...], Record]:
         if (run / name).exists():
             known |= _read(run / name, _parse_object, "")
     # of these the manifest has what was measured, the configuration only the request
-    merged = known | config | {key: known.get(key) for key in ("contribution", "units", "data")}
+    merged = known | config | {key: known.get(key) for key in ("contribution", "units", "data", "measures")}
     if isinstance(merged["data"], dict):  # which sample went to which client is in the manifest only
         rows = [merged["data"].get(key) for key in ROWS]
         merged["data"] = {key: value for key, value in merged["data"].items() if key not in ROWS}

@@ -92,10 +92,14 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
         "stopped_round": history.records[-1]["round"] if history.stopped else None,
         "stopped": history.stopped or None,
         "collaboration": _collaboration(history, last) if measure == "accuracy" else None,
-        "group_fairness": history.group_fairness(last)
-        if measure == "accuracy" and RATES in (history.meta.get("measures") or (RATES,))
-        else None,
+        "group_fairness": history.group_fairness(last) if measure == "accuracy" and _rated(history) else None,
     }
+
+
+def _rated(history: "History") -> bool:
+    """Whether rates are to be shown: they were asked for, as for a column of groups, or the class that they are about was given."""
+    asked = history.meta.get("measures")
+    return not asked or RATES in asked or bool(history.meta.get("positive"))
 
 
 def validation(records: Sequence[Record]) -> dict[str, Any] | None:
