@@ -326,7 +326,7 @@ def check_sentence(sentence: str, truth: Truth) -> None:
         assert (found[3] is None) == all(runs)
         assert not found[3] or (int(found[3]), int(found[4])) == (sum(runs), len(runs))
     elif found := match(
-        r"(.+) (?:was|were) not tested in all of the last rounds(?: \(last in round (\d+)\))?, so average, spread .* not known\."
+        r"(.+) (?:was|were) not tested in each of the last rounds(?: \(last in round (\d+)\))?, so average, spread .* not known\."
     ):
         assert set(re.split(", | and ", found[1])) == truth.untested()
         last = {r["round"] for h in truth.study.histories for r in h.records if found[1] in r["groups"]}
@@ -351,7 +351,7 @@ def check_sentence(sentence: str, truth: Truth) -> None:
         else:
             for value, group in re.findall(rf"({NUMBER}){PERCENT} on (.+?)(?=, \d| and \d|$)", found[3]):
                 assert near(value, truth.mean(label, f"group:{group}"))
-    elif re.fullmatch(r"\S+ has no group that was tested in all of the last rounds\.", sentence):
+    elif re.fullmatch(r"\S+ has no group that was tested in each of the last rounds\.", sentence):
         assert truth.untested()
     elif found := match(r"Over the worst (client|\d+) of (\d+) clients, the mean accuracy is (.+)\."):
         worst = 1 if found[1] == "client" else int(found[1])

@@ -309,7 +309,7 @@ def _missing(methods: Sequence[Numbers]) -> str:
     known = [of["round"] for method in methods for of in method["untested"] if of["round"] is not None]
     since = f" (last in round {max(known)})" if known and len(groups) == 1 and len(set(known)) == 1 else ""
     were = "was" if len(groups) == 1 else "were"
-    return f"{_few(groups, 'group')} {were} not tested in all of the last rounds{since}, so average, spread and worst group are not known."
+    return f"{_few(groups, 'group')} {were} not tested in each of the last rounds{since}, so average, spread and worst group are not known."
 
 
 def failures(comparison: Numbers) -> list[str]:
@@ -343,7 +343,7 @@ def _of_one(method: Numbers, only: bool) -> str:
         return (
             f"{name} reaches {reached}."
             if reached
-            else f"{name} has no group that was tested in all of the last rounds."
+            else f"{name} has no group that was tested in each of the last rounds."
         )
     text = f"{name} reaches {method['avg']['mean']:.2f}{PERCENT}"
     if len(groups) == 1:
