@@ -280,7 +280,8 @@ def _serve(
 
 def log_line(record: Mapping[str, Any]) -> str:
     """One line of a round, for a log."""
-    scores = " ".join(f"{name} {100 * score['accuracy']:.1f}%" for name, score in record.get("groups", {}).items())
+    known = {name: score["accuracy"] for name, score in record.get("groups", {}).items() if "accuracy" in score}
+    scores = " ".join(f"{name} {100 * accuracy:.1f}%" for name, accuracy in known.items())
     lost = ", ".join(f"{q['name']} {q['reason']}" for q in record.get("quarantined", []))
     return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + (f" (without {lost})" if lost else "")
 

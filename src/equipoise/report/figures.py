@@ -927,7 +927,7 @@ class Plot:
 DATA: Final = ("data", "examples")  # figures of the data, which come before the results
 PLOTS: Final = {
     "data": Plot(
-        lambda found: who_has_what(held(found)),
+        lambda found: who_has_what(held(found), found["least"]),
         lambda found: bool(held(found)),
         "Clients, classes and groups",
         "{holdings}{seed}",

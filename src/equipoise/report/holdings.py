@@ -21,7 +21,7 @@ CLASSES: Final = 20  # of more, cells
 Holdings = Mapping[str, Any]
 
 
-def who_has_what(known: Holdings) -> Figure:
+def who_has_what(known: Holdings, least: int = 1) -> Figure:
     """Samples of every client by class, and in all; its colour is its group. Below, the same of the test sets.
 
     The area of a circle, or of many clients or classes the strength of a cell's colour, is the number of samples.
@@ -29,6 +29,7 @@ def who_has_what(known: Holdings) -> Figure:
     Parameters
     ----------
     known : what `equipoise.data.holdings.holdings` found, and `classes`, names of the classes, if they have any.
+    least : samples that a bar, a circle or a cell must be about; of fewer nothing is drawn.
     """
     from matplotlib.colors import to_rgba
 
@@ -50,6 +51,7 @@ def who_has_what(known: Holdings) -> Figure:
         colours = [drawing.color(groups.index(name) if name in groups else 0) for name in names]
         if n_classes:
             table = np.array([one["counts"] or [0] * n_classes for one in block], dtype=np.float64)
+            table[table < least] = 0
             share = table / table.max(initial=1)
             if few and n_classes <= CLASSES:
                 rows, columns = share.nonzero()
@@ -65,14 +67,21 @@ def who_has_what(known: Holdings) -> Figure:
                 if few and one["counts"] is None:
                     left.text((n_classes - 1) / 2, y, "not known", size=6.5, color=INK, ha="center", va="center")
         sizes = np.array([one["size"] for one in block])
+        few_there = sizes < least
+        sizes[few_there] = 0
         for name in dict.fromkeys(names):
             rows = np.flatnonzero(np.array(names) == name)
             label = drawing.plain(name) if name in groups and not top else None
             right.barh(
-                at[rows], sizes[rows] / sizes.max(), (0.7 if few else 1) * height, color=colours[rows[0]], label=label
+                at[rows],
+                sizes[rows] / max(sizes.max(), 1),
+                (0.7 if few else 1) * height,
+                color=colours[rows[0]],
+                label=label,
             )
         for row in range(len(block)) if few else [int(sizes.argmax())]:
-            right.text(sizes[row] / sizes.max() + 0.05, at[row], f"{sizes[row]:,}", size=6.5, color=INK, va="center")
+            text = f"< {least}" if few_there[row] else f"{sizes[row]:,}"
+            right.text(sizes[row] / max(sizes.max(), 1) + 0.05, at[row], text, size=6.5, color=INK, va="center")
         what = "client" if block is known["clients"] else "test set"
         named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
         ticks += named if few else [((top + end) / 2, plural(len(block), what))]
@@ -132,14 +141,17 @@ def sentence(known: Holdings) -> str:
     return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * bool(away)
 
 
-def marks(known: Holdings) -> str:
-    """What the circles and cells of `who_has_what` mean, of those that it draws."""
+def marks(known: Holdings, least: int = 1) -> str:
+    """What the circles and cells of `who_has_what` mean, of those that it draws, and that it draws none of fewer samples than ``least``."""
     blocks = [block for block in (known["clients"], known["tests"]) if block]
     n_classes = max(len(one["counts"] or ()) for block in blocks for one in block)
     circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
-    return " Circles: the area is the number of samples." * (
-        True in circles
-    ) + " Cells: the stronger the colour, the more samples." * (False in circles)
+    few = any(0 < n < least for block in blocks for one in block for n in (one["size"], *(one["counts"] or ())))
+    return (
+        " Circles: the area is the number of samples." * (True in circles)
+        + " Cells: the stronger the colour, the more samples." * (False in circles)
+        + f" Of fewer than {least} samples nothing is drawn." * few
+    )
 
 
 def _range(numbers: list[int]) -> str:

@@ -248,7 +248,7 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
             if len(found["methods"][0]["groups"]) > 1
         ),
         "seed": " Drawn for the lowest seed." if several else "",
-        "holdings": sentence(held) + marks(held) if (held := drawings.held(found)) else "",
+        "holdings": sentence(held) + marks(held, found["least"]) if (held := drawings.held(found)) else "",
         "measured": " ".join(drawings.MEASURED[key].caption for key in drawings.measured_in(found.histories)),
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from equipoise.federation.history import History
+from equipoise.federation.history import LEAST, History
 
 FILES = ("config.toml", "manifest.json", "metrics.jsonl", "summary.json", "report.html")  # sent with a complete run
 PROJECT = "equipoise"  # the experiment or project, where none is named
@@ -44,6 +44,11 @@ class Tracked:
         """Its configuration; of a run from Python what is known of it."""
         known = self.about.get("config") or {key: self.about.get(key) for key in ("method", "seed", "rounds")}
         return {key: value for key, value in known.items() if value is not None}
+
+    @property
+    def least(self) -> int:
+        """How many test samples a number must be about to be sent."""
+        return int(self.about.get("least_group") or LEAST)
 
     @property
     def names(self) -> list[str]:

@@ -50,15 +50,20 @@ def chosen(to: str) -> tuple[str, str]:
     return name, place
 
 
-def of_round(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """The numbers of a record: all its own, those of every client that was tested, and AVG, STD and worst over groups."""
+def of_round(record: Mapping[str, Any], names: Sequence[str], least: int = 1) -> dict[str, float]:
+    """The numbers of a record: all its own, those of every client that was tested, and AVG, STD and worst over groups.
+
+    Groups and clients with fewer than ``least`` test samples are left out.
+    """
     apart = ("round", "bytes", "clients", "groups")
     found = numbers({key: value for key, value in record.items() if key not in apart})
-    for name, group in record.get("groups", {}).items():
+    groups = {name: of for name, of in record.get("groups", {}).items() if of.get("n", least) >= least}
+    for name, group in groups.items():
         found |= {f"groups/{key}/{name}": value for key, value in numbers(group).items() if key != "n"}
-    clients = record.get("clients", {}).get("accuracy", ())
-    found |= {f"clients/accuracy/{name}": a for name, a in zip(names, clients, strict=False) if a is not None}
-    accuracies = [group["accuracy"] for group in record.get("groups", {}).values()]
+    clients = record.get("clients", {})
+    each = zip(names, clients.get("accuracy", ()), clients.get("n") or [least] * len(names), strict=False)
+    found |= {f"clients/accuracy/{name}": a for name, a, n in each if a is not None and n >= least}
+    accuracies = [group["accuracy"] for group in groups.values()]
     measures = {"avg": performance.mean, "std": performance.std, "worst": performance.worst}
     values = {f"accuracy/{name}": of(accuracies) for name, of in measures.items()}
     return found | {name: value.value for name, value in values.items() if value.defined}
@@ -98,7 +103,7 @@ class Follower:
             run, sink = self.open[path]
             for record in records[self.sent.get(path, 0) :]:
                 if record["round"] >= sink.begin:
-                    sink.log(record["round"], of_round(record, run.names))
+                    sink.log(record["round"], of_round(record, run.names, run.least))
             self.sent[path] = t
             if complete and (last or run.group or (path / "report.html").exists()):
                 sink.close(run, complete=True)

@@ -274,7 +274,7 @@ class Consortium:
             if failed := answer.fields.get("failed"):
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
             try:
-                tested[m] = fraction(answer.fields["accuracy"]) if sites.known[m].tests else None
+                tested[m] = fraction(answer.fields["accuracy"]) if "accuracy" in answer.fields else None
                 vector = (
                     changed(answer.part("model"), None, trial.setup.initial.cpu()) if judged else trial.setup.initial
                 )

@@ -16,23 +16,29 @@ from equipoise.metrics.groups import rates_of
 
 @dataclass(frozen=True)
 class Tested:
-    """A site's results on its test sets: scores, samples, and the accuracy of the model it predicts with over all samples."""
+    """A site's results on its test sets: scores, samples, and the accuracy of the model it predicts with over all samples.
+
+    ``hidden`` are the sets that are too small for the site to send a number of.
+    """
 
     scores: dict[str, dict[str, Any]]
     sizes: dict[str, int]
-    accuracy: float
+    accuracy: float | None
+    hidden: tuple[str, ...] = ()
 
     @staticmethod
     def of(fields: Mapping[str, Any], tests: Iterable[str], measures: Iterable[str], n_classes: int) -> Tested | str:
         """The results in the answer of a site with these ``tests``; or the reason why they cannot be used."""
         try:
-            scores = {name: _score(fields["scores"][name], measures, n_classes) for name in tests}
-            sizes = {name: int(fields["sizes"][name]) for name in scores}
+            every = {name: int(fields["sizes"][name]) for name in tests}
+            hidden = tuple(name for name, n in every.items() if n == 0 and name not in fields["scores"])
+            sizes = {name: n for name, n in every.items() if name not in hidden}
+            scores = {name: _score(fields["scores"][name], measures, n_classes) for name in sizes}
             if not all(0 < n < 2**53 for n in sizes.values()):
                 raise ValueError("sizes")
             for name, n in sizes.items():
                 scores[name]["n"] = n
-            return Tested(scores, sizes, fraction(fields["accuracy"]))
+            return Tested(scores, sizes, fraction(fields["accuracy"]) if sizes else None, hidden)
         except UNFIT:
             return "sent scores that cannot be used"
 
@@ -92,12 +98,15 @@ def fraction(fields: Any, *, nan: bool = False) -> float:
 
 
 def pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
-    """Scores by test set; sets of one name at several sites are averaged by samples."""
+    """Scores by test set; sets of one name at several sites are averaged by samples. One that is too small at all of them has none."""
     groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for tested in found:
         for name, score in tested.scores.items():
             groups.setdefault(name, []).append((tested.sizes[name], score))
-    return {name: dict(parts[0][1]) if len(parts) == 1 else _averaged(parts) for name, parts in groups.items()}
+    hidden: dict[str, dict[str, Any]] = {
+        name: {"n": 0} for tested in found for name in tested.hidden if name not in groups
+    }
+    return hidden | {name: dict(parts[0][1]) if len(parts) == 1 else _averaged(parts) for name, parts in groups.items()}
 
 
 def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:

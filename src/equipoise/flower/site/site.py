@@ -24,6 +24,7 @@ from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.assembly import assemble
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
+from equipoise.federation.history import LEAST
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.round import plain
@@ -36,7 +37,7 @@ from equipoise.methods.dp import DP
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.privacy.accounting import spend
 from equipoise.system import own_code
-from equipoise.system.ranges import check_number
+from equipoise.system.ranges import check_number, check_whole
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,13 @@ class Site:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
         device = self.trial.setup.initial.device
         return KINDS[kind](self, replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
+
+    @property
+    def shown(self) -> EvaluationSets:
+        """The test sets of which numbers leave the site: those with ``least-group`` samples of its node config at least."""
+        check_whole("least-group in the node-config", least := self.node_config.get("least-group", LEAST), 1)
+        least = 1 if self.simulated else least
+        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.size >= least})
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -340,8 +348,8 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
             log.exception("round %d of training alone failed", t)
             failed = f"failed with {harmless(error)}"
     result: dict[str, Any] = {"failed": failed}
-    if site.tests.sets:
-        result["accuracy"] = site.tests.accuracy(trial, vector, 0)
+    if site.shown.sets:
+        result["accuracy"] = site.shown.accuracy(trial, vector, 0)
     return Parcel(result, {"model/values": vector} if asked.fields["model"] else {})
 
 
@@ -351,14 +359,14 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     if not {*fields["measures"]} <= {*MEASURES, RATES}:
         raise SiteError(f"measures {', '.join(MEASURES)} and {RATES} only: which samples are right stays here.")
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
-    own = scores = site.tests.scores(trial, vector, fields["measures"])
+    shown = site.shown
+    own = scores = shown.scores(trial, vector, fields["measures"])
     if "global" in asked.tensors:
         published = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
-        scores = site.tests.scores(trial, published, fields["measures"])
-    accuracy = site.tests.average(own, tuple(site.tests.sets))
-    return Parcel(
-        {"scores": scores, "accuracy": accuracy, "sizes": {name: d.size for name, d in site.tests.sets.items()}}
-    )
+        scores = shown.scores(trial, published, fields["measures"])
+    accuracy = shown.average(own, tuple(shown.sets)) if shown.sets else None
+    sizes = {name: d.size if name in shown.sets else 0 for name, d in site.tests.sets.items()}
+    return Parcel({"scores": scores, "accuracy": accuracy, "sizes": sizes})
 
 
 def _validate(site: Site, asked: Parcel) -> Parcel:

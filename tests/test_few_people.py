@@ -1,0 +1,106 @@
+"""What is not sent, tracked or drawn about few people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.core.settings import Settings
+from equipoise.federation.history import History
+from equipoise.flower.app import description, log_line
+from equipoise.flower.codec import Parcel
+from equipoise.flower.server import scores
+from equipoise.flower.site.site import Site, open_site
+from equipoise.flower.site.store import Store
+from equipoise.flower.site.task import Task
+from equipoise.report.sites import prometheus
+from equipoise.runs.tracking import of_round
+
+
+def rows(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 3, generator=draw), torch.randint(0, 2, (n,), generator=draw)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sizes: dict[str, int], **node: Any) -> dict[str, Any]:
+    """What a real site with test sets of these sizes answers when it is asked for scores."""
+    measures = ("accuracy", "rates")
+    task = Task(torch.nn.Linear(3, 2), rows(30), {name: rows(n) for name, n in sizes.items()}, measures=measures)
+    fields = description(eq.Method.of("fedavg"), eq.SGD(0.01), Settings(), measures, "x")
+    site = open_site("here", task, fields, Store(tmp_path), node_config=node)
+    monkeypatch.setattr(Site, "_received", lambda self, asked: (self.trial.setup.initial, None))
+    return site.answer("evaluate", Parcel({"measures": list(measures), "own": False})).fields
+
+
+def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = asked(monkeypatch, tmp_path, {"men": 40, "women": 9})
+    assert sent["sizes"] == {"men": 40, "women": 0}
+    assert sent["scores"].keys() == {"men"}
+    assert sent["accuracy"] == sent["scores"]["men"]["accuracy"]
+    tested = scores.Tested.of(sent, ["men", "women"], ["accuracy", "rates"], 2)
+    assert isinstance(tested, scores.Tested)
+    assert tested.hidden == ("women",)
+    groups = scores.pooled([tested])
+    assert groups["women"] == {"n": 0}
+    record = {
+        "round": 0,
+        "ids": [0],
+        "seconds": 1.0,
+        "groups": groups,
+        "clients": {"accuracy": [tested.accuracy], "n": [40]},
+    }
+    history = History([record], {"method": "fedavg"})
+    assert (history.groups, history.small_groups) == (("men",), ("women",))
+    assert history.summary()["small_groups"] == ["women"]
+    assert "women" not in log_line(record)
+    assert "women" not in prometheus([record], ["here"], 1, "x")
+
+
+def test_sites_that_have_enough_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = asked(monkeypatch, tmp_path / "a", {"women": 4})
+    enough = asked(monkeypatch, tmp_path / "b", {"women": 12})
+    found = [scores.Tested.of(fields, ["women"], ["accuracy", "rates"], 2) for fields in (few, enough)]
+    assert [one.accuracy is None for one in found if isinstance(one, scores.Tested)] == [True, False]
+    assert scores.pooled([one for one in found if isinstance(one, scores.Tested)])["women"]["n"] == 12
+
+
+@pytest.mark.parametrize(("least", "shown"), [(1, 4), (5, 0), (4, 4)])
+def test_the_site_itself_says_how_few(least: int, shown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, tmp_path, {"women": 4}, **{"least-group": least})["sizes"] == {"women": shown}
+
+
+def test_a_site_that_sends_no_scores_for_a_large_set_is_refused() -> None:
+    assert isinstance(
+        scores.Tested.of({"scores": {}, "sizes": {"men": 40}, "accuracy": None}, ["men"], ["accuracy"], 2), str
+    )
+
+
+def test_trackers_get_no_number_about_few() -> None:
+    record = {
+        "round": 0,
+        "groups": {"a": {"accuracy": 0.5, "n": 100}, "b": {"accuracy": 1.0, "n": 3}},
+        "clients": {"accuracy": [0.4, 0.9, None], "n": [20, 3, 0]},
+    }
+    found = of_round(record, ["x", "y", "z"], 10)
+    assert found["accuracy/avg"] == 0.5
+    assert not [name for name in found if name.endswith(("/b", "/y", "/z"))]
+    assert of_round(record, ["x", "y", "z"])["accuracy/avg"] == 0.75
+
+
+def test_no_bar_of_few_in_the_figure_of_the_data() -> None:
+    from equipoise.report.holdings import who_has_what
+
+    data = [rows(40), rows(4, 1)]
+    fed = eq.Federation(torch.nn.Linear(3, 2), data, tests={"a": rows(50), "b": rows(3)})
+    known = fed.holdings
+    assert [one["size"] for one in known["clients"]] == [40, 4]  # what the owner of the data asks for has all
+    figure = who_has_what(known, least=10)
+    texts = [text.get_text() for text in figure.axes[-1].texts]
+    assert {"40", "50", "< 10"} <= set(texts)
+    assert not {"4", "3"} & set(texts)
+    widths = [bar.get_width() for bar in figure.axes[-1].patches]
+    assert sorted(widths)[:2] == [0, 0]
