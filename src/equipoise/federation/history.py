@@ -395,8 +395,8 @@ class History:
 
         Returns
         -------
-        The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples of
-        its own than `least_group`.
+        The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples, its
+        own or its group's, than `least_group`.
         """
         return self._of_clients
 
@@ -407,6 +407,9 @@ class History:
         table = np.array(cells).reshape(len(cells), -1 if cells else 0)
         if (n := self.client_sizes) is not None:
             table[:, n < self.least_group] = math.nan
+        elif table.size and self.small_groups:
+            small = [group in self.small_groups for group in self.client_groups]
+            table[:, np.array(small[: table.shape[1]], dtype=np.bool_)] = math.nan
         return [record["round"] for record in records], table
 
     def over_clients(self, last: int = 5) -> Table:

@@ -256,7 +256,7 @@ def _told(comparison: Numbers) -> Iterator[tuple[int, str]]:
     elif learned:
         yield from ((4, text) for text in _claims(comparison, learned))
         yield from ((7, text) for text in _by_other_measures(comparison))
-    one = comparison["spread"] and len(comparison["sizes"] or methods[0]["groups"]) < 2
+    one = comparison["spread"] and len({*comparison["small"], *methods[0]["groups"]}) < 2
     if one and (spread := _over_clients(comparison["spread"])):
         yield 2, spread
     yield from ((6, text) for text in _rewards(comparison))

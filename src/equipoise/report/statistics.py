@@ -713,7 +713,10 @@ def _spread(
     shown = [run for label, seeds in found.items() for seed, run in runs[label].items() if seed in seeds]
     if any(run.summary["collaboration"] for run in shown):  # whose table has the clients
         return None
-    own = any(run.history.meta.get("client_tests") or len(run.history.groups) < 2 for run in shown)
+    own = any(
+        run.history.meta.get("client_tests") or len((*run.history.groups, *run.history.small_groups)) < 2
+        for run in shown
+    )
     if not own and max((len(run.history.client_names) for run in shown), default=0) <= FEW_CLIENTS:
         return None
     draws = _draws_of_clients({label: [runs[label][seed] for seed in seeds] for label, seeds in found.items()}, last)
