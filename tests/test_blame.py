@@ -96,6 +96,7 @@ def test_the_rate_is_that_of_the_round() -> None:
     [
         ("fedprox(mu=1e12)", "it does not without fedprox(mu=1000000000000.0); change mu, or"),
         ("fedavgm+fedprox(mu=1e12)+scaffold", "it does not without fedprox(mu=1000000000000.0); change mu, or"),
+        ("dp(noise=1e300, clip=1e300)", "it does not without dp(clip=1e+300, noise=1e+300); change clip or noise, or"),
         ("ditto(lam=1e11)", "it does not without ditto(lam=100000000000.0); change lam, or"),
     ],
 )

@@ -18,7 +18,7 @@ from equipoise.federation import guard
 from equipoise.federation.method import text_of
 from equipoise.metrics.failure import diverged
 
-TERMS = ("begin", "loss", "correction", "gradient", "trains")  # hooks that change local training
+TERMS = ("begin", "loss", "correction", "gradient", "trains", "upload")  # hooks that change what a client sends
 
 
 def explained(job: Job, problems: Mapping[int, str]) -> dict[int, str]:

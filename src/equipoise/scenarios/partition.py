@@ -835,8 +835,9 @@ def _drawn(
         return tried(clients, alpha, redraws)
     except UnmetError as error:
         few = min(TRIES, redraws)
-        higher = (f"{a:g}" for a in ROUND if alpha < a <= 1000)
-        changes = _first("alpha", higher, lambda a: tried(clients, float(a), few))
+        higher = [f"{a:g}" for a in ROUND if alpha < a <= 1000]
+        changes = _first("alpha", higher[-1:], lambda a: tried(clients, float(a), few))  # else no lower one does either
+        changes |= _first("alpha", higher if changes else (), lambda a: tried(clients, float(a), few))
         fewer = (int(k) for k in reversed(ROUND) if fewest <= k < clients)
         changes |= _first("clients", fewer, lambda k: tried(k, alpha, few))
         raise UnmetError(who, error.fault, changes | dict(error.changes or {})) from None
