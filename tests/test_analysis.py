@@ -28,7 +28,7 @@ from equipoise.runs.configuration import RunError, configure
 from helpers import UNEQUAL, KeepHead, clients, federation, network
 from run_helpers import equipoise
 
-OPTIONS = {"clients": 4, "train": [8, 8, 8, 8], "test": [6, 6, 6, 6]}
+OPTIONS = {"clients": 4, "train": [8, 8, 8, 8], "test": [10, 10, 10, 10]}
 
 
 def run_of(directory: Path, method: str = "fedavg", seed: int = 0, **more: Any) -> Path:

@@ -45,7 +45,7 @@ rounds = 1
 name = "one"
 title = "One | part"
 scenario = "digits"
-options = {clients = 4, train = [60, 60, 60, 60], test = [9, 9, 9, 9]}
+options = {clients = 4, train = [60, 60, 60, 60], test = [12, 12, 12, 12]}
 network = "mlp(hidden=[8])"
 train = {rounds = 2, epochs = 5, batch_size = 8, lr = 0.01}
 columns = ["AVG"]
@@ -260,7 +260,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 def command(folder: Path, name: str, *more: str) -> None:
     """Run the command in this process, each run too."""
 
-    def complete(paths: Sequence[Path], *_: object) -> dict[Path, str]:
+    def complete(paths: Sequence[Path], *_: object, **__: object) -> dict[Path, str]:
         failed = {}
         for path in [path for path in paths if not runs.finished(path)]:
             try:
