@@ -266,4 +266,4 @@ def test_more_classes_are_compared_one_by_one() -> None:
     assert len(found["groups"]["f"]["tpr"]) == 3
     shown = table.group_fairness([history])
     assert shown is not None
-    assert "Every class is compared with all others, and the largest difference counts." in shown["legend"]
+    assert "Compare one class with all others: --positive CLASS, in Python positive=." in shown["legend"]

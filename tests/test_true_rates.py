@@ -8,9 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from equipoise.federation.history import History
-from equipoise.metrics import class_counts
+from equipoise.metrics import class_counts, parity, rates_of
+from equipoise.metrics.intervals import wilson
+from equipoise.report.layout import sheets
+from equipoise.report.sentences import verdict
+from equipoise.report.statistics import Comparison
 from run_helpers import cache, equipoise, without_figures
 
 __all__ = ["cache", "equipoise"]
@@ -83,3 +89,104 @@ def test_a_class_that_is_given_asks_for_rates() -> None:
 def test_text_in_place_of_a_list_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match=rf'meta\["{key}"\] must be a list of names: found \'rates, auc\''):
         run(people("f", 1, 20, 15), **{key: "rates, auc"})
+
+
+# several classes
+def diagnoses(group: str, true: list[int], right: list[int]) -> list[Sample]:
+    """So many of each class, of which so many are recognised, and the others taken for the first."""
+    return [(group, c, c if k < right[c] else 0) for c, n in enumerate(true) for k in range(n)]
+
+
+MEN = diagnoses("man", [31, 18, 20, 16, 12], [29, 9, 0, 0, 0])
+WOMEN = diagnoses("woman", [27, 7, 1, 2, 1], [22, 3, 0, 0, 0])
+
+
+def test_the_worst_of_one_class_is_not_compared_with_the_worst_of_five() -> None:
+    found = Comparison.of([run(MEN + WOMEN, n_classes=5, data={"classes": list("01234")})])
+    between = found["group_fairness"]["methods"][0]
+    assert between["worst_recall"]["mean"] is None
+    assert between["intervals"]["worst_recall"] is None
+    assert between["groups"]["woman"]["worst_recall"]["mean"] is None
+    assert (between["groups"]["man"]["worst_recall"]["mean"], between["groups"]["man"]["worst_class"]) == (0, "2")
+    notes = " ".join(next(sheet for sheet in sheets(found) if sheet.name == "group-fairness").explanations)
+    assert "largest difference counts" not in notes  # of no column of this table
+    assert (
+        "woman has fewer than 10 test samples of classes 1, 2, 3, 4, so it has no recall of a worst class there"
+        in notes
+    )
+    assert "81" not in verdict(found)
+    everything = run(MEN + WOMEN, n_classes=5, least_group=1).group_fairness()
+    assert everything is not None
+    assert everything["worst_recall"] == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=2, max_size=4), st.data())
+@settings(max_examples=60)
+def test_the_gap_of_the_worst_class_is_over_groups_with_the_same_classes(
+    sizes: list[list[int]], data: st.DataObject
+) -> None:
+    groups = {}
+    for g, true in enumerate(sizes):
+        right = [data.draw(st.integers(0, n)) for n in true]
+        groups[str(g)] = {"right": right, "true": true, "chosen": right}
+    classes = {name: {c for c, n in enumerate(of["true"]) if n >= 10} for name, of in groups.items()}
+    every = set.union(*classes.values())
+    same = {g: rates_of(groups[g], 10) for g, of in classes.items() if of == every and every}
+    worst = [min(of.tpr[c].value for c in every) for of in same.values()]
+    found = parity(groups, least=10)
+    assert {g for g, of in found.rates.items() if of.worst_recall.defined} == same.keys()
+    assert found.worst_recall.defined == (len(same) > 1)
+    assert not found.worst_recall.defined or found.worst_recall.value == pytest.approx(max(worst) - min(worst))
+
+
+# several seeds
+def hospital(sick_women: int, right: int, seed: int, label: str = "fedavg", **meta: Any) -> History:
+    drawn = people("woman", 1, sick_women, right) + people("woman", 0, 30, 29)
+    return run(drawn + people("man", 1, 90, 80) + people("man", 0, 55, 35), label, seed, **SICK, **meta)
+
+
+@pytest.mark.parametrize("sizes", [[11, 10, 10, 10, 9, 10], [9, 9, 12], [10, 9], [10, 10]])
+def test_seeds_that_have_enough_people_are_not_hidden_by_one_that_has_not(sizes: list[int]) -> None:
+    found = Comparison.of([hospital(n, 6, seed, label) for label in ("fedavg", "afl") for seed, n in enumerate(sizes)])
+    enough = [n for n in sizes if n >= 10]
+    fedavg, afl = found["group_fairness"]["methods"]
+    woman = fedavg["groups"]["woman"]
+    assert woman["tpr"]["mean"] == pytest.approx(np.mean([600 / n for n in enough]))
+    assert (woman["tpr"]["seeds"], woman["accuracy"]["seeds"]) == (len(enough), len(sizes))
+    assert woman["of_class"] == round(np.mean(enough))
+    assert fedavg["equal_opportunity"]["mean"] == pytest.approx(np.mean([80 / 90 - 6 / n for n in enough]) * 100)
+    assert afl["versus"]["equal_opportunity"]["difference"] == pytest.approx(0)
+    assert afl["versus"]["seeds"] == len(sizes)
+    assert "fewer than" not in verdict(found)
+    text = " ".join(sheet_text for sheet in sheets(found) for sheet_text in sheet.explanations)
+    some = f"True-positive rate in group woman over {len(enough)} of {len(sizes)} seeds: with the others about fewer than 10"
+    assert (some in text) == (len(enough) < len(sizes))
+    few = f"woman has fewer than 10 test samples of class sick with {len(sizes) - len(enough)} of {len(sizes)} seeds"
+    assert (few in text) == (len(enough) < len(sizes))
+
+
+def test_what_is_hidden_with_every_seed_stays_hidden() -> None:
+    found = Comparison.of([hospital(9, 6, seed) for seed in range(3)])
+    woman = found["group_fairness"]["methods"][0]["groups"]["woman"]
+    assert (woman["tpr"]["mean"], woman["tpr"]["low"], woman["of_class"]) == (None, None, None)
+    assert found["group_fairness"]["methods"][0]["equal_opportunity"]["mean"] is None
+    assert "of group woman there are fewer than 10" in verdict(found)
+
+
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=4))
+@settings(max_examples=25)
+def test_seeds_that_agree_make_no_interval_narrower_than_the_people(wrong: list[int]) -> None:
+    """Every seed draws from the same people, so one false positive of thirty with each is still one of thirty."""
+    histories = [
+        run(people("woman", 0, 30, 30 - k) + people("woman", 1, 12, 9) + people("man", 0, 60, 30) + people("man", 1, 60, 50),
+            seed=seed, **SICK) for seed, k in enumerate(wrong)
+    ]  # fmt: skip
+    found = Comparison.of(histories)["group_fairness"]["methods"][0]
+    rate = found["groups"]["woman"]["fpr"]
+    low, high = (float(np.mean(ends)) for ends in zip(*(wilson(k / 30, 30) for k in wrong), strict=True))
+    assert rate["low"] <= 100 * low + 1e-9
+    assert rate["high"] >= 100 * high - 1e-9
+    if len(set(wrong)) > 1:
+        assert rate["low"] <= max(0, rate["mean"] - rate["ci95"]) + 1e-9
+        assert rate["high"] >= min(100, rate["mean"] + rate["ci95"]) - 1e-9
+    assert found["intervals"]["demographic_parity"] is not None

@@ -158,22 +158,21 @@ def group_fairness(group: ArrayLike, labels: ArrayLike, predicted: ArrayLike, po
 
 
 class Rates(NamedTuple):
-    """How a classifier treats one group: in [0, 1], with one `Value` per class for every rate."""
+    """How a classifier treats one group: in [0, 1], with one `Value` per class for every rate.
+
+    `hardest` is the class that is recognised worst, the first of those that are equal; None where no class has a rate, and
+    beside other groups where a class has none that has one in another group.
+    """
 
     accuracy: Value
     tpr: tuple[Value, ...]
     fpr: tuple[Value, ...]
     selection_rate: tuple[Value, ...]
-
-    @property
-    def hardest(self) -> int | None:
-        """The class that is recognised worst, the first of those that are equal; None where no class has a rate."""
-        known = [c for c, value in enumerate(self.tpr) if value.defined]
-        return min(known, key=lambda c: self.tpr[c].value, default=None)
+    hardest: int | None
 
     @property
     def worst_recall(self) -> Value:
-        """The true-positive rate of that class."""
+        """The true-positive rate of the hardest class."""
         return UNDEFINED if self.hardest is None else self.tpr[self.hardest]
 
 
@@ -237,11 +236,13 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
         raise ValueError(f"expected right, true and chosen samples of every class, found {_shown(counts)}.")
     n = true.sum()
+    tpr = tuple(map(share, right, true))
     return Rates(
         share(right.sum(), n),
-        tuple(map(share, right, true)),
+        tpr,
         tuple(map(share, chosen - right, n - true)),
         tuple(share(c, n) for c in chosen),
+        min((c for c, value in enumerate(tpr) if value.defined), key=lambda c: tpr[c].value, default=None),
     )
 
 
@@ -261,7 +262,8 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
 
     Returns
     -------
-    `worst_recall` is the gap of the true-positive rate of the class that is worst in its group. A rate is undefined, and not 0 as in
+    `worst_recall` is the gap of the true-positive rate of the class that is worst in its group, over groups with a rate of every
+    class that has one in any: the worst of one class and the worst of five cannot be compared. A rate is undefined, and not 0 as in
     fairlearn, for a group without a sample that it is about, or with fewer than `least`. A gap is over the groups
     that have the rate, and undefined if fewer than two have it; equalised odds need both gaps.
 
@@ -277,6 +279,8 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         check_whole("positive", positive, 0, C - 1, ", one of the classes")
     classes = (positive,) if positive is not None else (1,) if C == 2 else tuple(range(C))
     rates = {name: rates_of(counts, least) for name, counts in groups.items()}
+    rated = {c for of in rates.values() for c in _with_rate(of)}
+    rates = {name: of if _with_rate(of) == rated else of._replace(hardest=None) for name, of in rates.items()}
 
     def between(rate: Callable[[Rates], Value]) -> Value:
         known = [value.value for value in map(rate, rates.values()) if value.defined]
@@ -312,6 +316,11 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         widest=widest,
         undefined=undefined,
     )
+
+
+def _with_rate(of: Rates) -> set[int]:
+    """The classes whose recall in a group is known."""
+    return {c for c, value in enumerate(of.tpr) if value.defined}
 
 
 def _shown(counts: object) -> str:

@@ -225,19 +225,26 @@ def of_parity(
     def name(c: int) -> str:
         return named[c] if c < len(named) else str(c)
 
-    if max(len(of["classes"]) for of in every) > 1:
-        yield "Every class is compared with all others, and the largest difference counts."
+    several = max(len(of["classes"]) for of in every) > 1
+    if several:
+        yield "Compare one class with all others: --positive CLASS, in Python positive=."
     else:
         yield from dict.fromkeys(positive.sentence for run in rated if (positive := run.positive) is not None)
-    absent: dict[str, set[int]] = {}
-    for group, what, c in (one for of in every for one in of["undefined"]):
-        if what == "tpr":
-            absent.setdefault(group, set()).add(c)
-    least = max((run.least_group for run in rated), default=1)
+    absent: dict[str, dict[int, set[int]]] = {}
+    for seed, of in ((seed, of) for seeds in found.values() for seed, of in seeds.items()):
+        without_rate = [(group, c) for group, what, c in of["undefined"] if what == "tpr"]
+        elsewhere = {c for c in of["classes"] if any((group, c) not in without_rate for group in of["groups"])}
+        for group, c in without_rate:
+            if c in elsewhere or not several:
+                absent.setdefault(group, {}).setdefault(c, set()).add(seed)
+    least, n = max((run.least_group for run in rated), default=1), len({run.seed for run in rated})
     fewer = "no test sample" if least == 1 else f"fewer than {least} test samples"
+    rate = "recall of a worst class" if several else "true positive rate"
     for group, classes in absent.items():
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
-        yield f"{group} has {fewer} of {which}, so it has no true positive rate there and is left out."
+        k = len(set.union(*classes.values()))
+        so = ", so" if k == n else f" with {k} of {n} seeds, so"
+        yield f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out."
     if without := [label for label in runs if label not in found]:
         yield f"{listed(without)} recorded no rates."
 

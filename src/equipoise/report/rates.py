@@ -80,7 +80,9 @@ def explained(found: Numbers) -> list[str]:
     ----------
     found : `Comparison["group_fairness"]`.
     """
-    over = "over the seeds (Student's t)" if len(found["seeds"]) > 1 else "over the test samples (Wilson)"
+    over = "over the test samples (Wilson)"
+    if len(found["seeds"]) > 1:
+        over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
     text = [
         *([first] if (first := missed(found)) else []),
         f"n: test samples. In brackets: 95{PERCENT} interval {over}.",
@@ -96,7 +98,19 @@ def explained(found: Numbers) -> list[str]:
         text.append(
             f"n < {found['least']}: a rate about so few is not shown, and is in no gap (--least-group {found['least']})."
         )
-    return text
+    return [*text, *_of_some_seeds(found)]
+
+
+def _of_some_seeds(found: Numbers) -> Iterator[str]:
+    """The rates that are about enough people with some of the seeds only."""
+    rated: dict[str, dict[str, None]] = {}
+    for method in found["methods"]:
+        for group, rates in method["groups"].items():
+            for key, title in titles(found).items():
+                if 0 < (k := rates[key]["seeds"]) < (n := len(method["seeds"])):
+                    rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
+    for where, of in rated.items():
+        yield f"{listed([*of]).capitalize()} {where}: with the others about fewer than {found['least']} test samples."
 
 
 def narrow(found: Numbers) -> dict[str, str]:
@@ -212,7 +226,10 @@ def figure(found: Numbers) -> Figure:
 def over_seeds_by_group(
     seeds: Sequence[Numbers], summary: Any, classes: Sequence[str], called: Mapping[str, str]
 ) -> dict[str, Numbers]:
-    """Every group's rates over the seeds of a method: `{group: {"n", "of_class", "worst_class", rate: {"mean", "std", "ci95", "low", "high"}}}`.
+    """Every group's rates over the seeds of a method: `{group: {"n", "of_class", "worst_class", rate: {"mean", "std", "ci95", "seeds", "low", "high"}}}`.
+
+    A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
+    a seed, its ends averaged over the seeds, which all draw from the same people; widened to that over the seeds where this is wider.
 
     Parameters
     ----------
@@ -228,16 +245,30 @@ def over_seeds_by_group(
         for key in (*TITLES, "worst_recall"):
             plain = key in OF_MANY
             values = [of[key] if plain else of[key][0] for of in each]
-            rate = summary(values)
-            ends = each[0]["intervals"][key] if len(each) == 1 else None
-            ends = ends if plain or ends is None else ends[0]
-            if len(each) > 1 and rate["ci95"]:  # not where it is the same with every seed
-                ends = [max(0.0, rate["mean"] - rate["ci95"]), min(100.0, rate["mean"] + rate["ci95"])]
-            rates[key] = {**rate, "low": ends[0] if ends else None, "high": ends[1] if ends else None}
+            shown = [value for value in values if value is not None]
+            rate = summary(shown or values)
+            ends = mean_ends([of["intervals"][key] if plain else of["intervals"][key][0] for of in each])
+            low, high = ends or (None, None)
+            if ends and rate["ci95"]:
+                low = max(0.0, min(ends[0], rate["mean"] - rate["ci95"]))
+                high = min(100.0, max(ends[1], rate["mean"] + rate["ci95"]))
+            rates[key] = {**rate, "seeds": len(shown), "low": low, "high": high}
         hardest = [of["worst_class"] for of in each if of["worst_class"] is not None]
         common = max(hardest, key=hardest.count, default=None)
         rates["worst_class"] = None if common is None else classes[common] if common < len(classes) else str(common)
         for key, sizes in (("n", [of["n"] for of in each]), ("of_class", [of["of_class"][0] for of in each])):
-            rates[key] = None if None in sizes else round(sum(sizes) / len(sizes))
+            enough = [n for n in sizes if n is not None]
+            rates[key] = round(sum(enough) / len(enough)) if enough else None
         found[called.get(group, group)] = rates
     return found
+
+
+def mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
+    """The ends of intervals, averaged over those that there are.
+
+    Parameters
+    ----------
+    intervals : `[low, high]` of every seed; None where a seed has none.
+    """
+    ends = [of for of in intervals if of is not None]
+    return (float(np.mean([low for low, _ in ends])), float(np.mean([high for _, high in ends]))) if ends else None

@@ -185,13 +185,15 @@ def parity_legend(comparison: Numbers) -> list[str]:
 
 
 def _gaps(comparison: Numbers) -> Iterator[str]:
-    """The intervals of the gaps of runs with one seed."""
-    for method in comparison["group_fairness"]["methods"]:
+    """The intervals of the gaps over the test samples, with several seeds of the first method only."""
+    several = len(comparison["group_fairness"]["seeds"]) > 1
+    of = " of one seed, ends averaged over the seeds" * several
+    for method in comparison["group_fairness"]["methods"][: 1 if several else None]:
         shown = parity_columns(comparison["group_fairness"]["positive"] is None)
         known = {column.title: ends for column in shown if (ends := (method["intervals"] or {}).get(column.key))}
         if known:
             listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in known.items())
-            yield f"{method['method']}, 95{PERCENT} intervals over the test samples: {listed}."
+            yield f"{method['method']}, 95{PERCENT} intervals over the test samples{of}: {listed}."
 
 
 def _on(found: Numbers) -> str:

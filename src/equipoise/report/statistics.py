@@ -22,6 +22,7 @@ from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
 from equipoise.report.formatting import plural
+from equipoise.report.rates import mean_ends
 from equipoise.report.rates import over_seeds_by_group as rates_over_seeds
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
@@ -301,10 +302,11 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
 
     and `group_fairness`: how differently the groups are treated, null unless a run was to record `"rates"`; `{"scenario",
     "seeds", "notes", "positive" (the name of the class; null where each is compared with all others), "least" (people that a rate must be
-    about), "methods"}`, for every such method `method`, `seeds`, `failed`, `intervals` (of one seed, `[low, high]` over
-    the test samples) and over seeds `accuracy_gap`, `equal_opportunity`, `equalised_odds`, `demographic_parity` and `worst_recall`, see
-    `History.group_fairness`; `versus` of all five; `groups`, `{group: {"n", "of_class", "worst_class", "accuracy", "tpr", "fpr",
-    "selection_rate", "worst_recall"}}` with `{"mean", "std", "ci95", "low", "high"}` of each rate.
+    about), "methods"}`, for every such method `method`, `seeds`, `failed`, `intervals` (`[low, high]` over
+    the test samples, ends averaged over the seeds) and over the seeds that have it `accuracy_gap`, `equal_opportunity`, `equalised_odds`, `demographic_parity`,
+    `worst_recall`, see `History.group_fairness`; `versus` of all five; `groups`, `{group: {"n", "of_class", "worst_class", "accuracy", "tpr", "fpr",
+    "selection_rate", "worst_recall"}}` with `{"mean", "std", "ci95", "seeds", "low", "high"}` of each rate: over the `seeds` with which it
+    is about enough people, and the wider of the intervals over the test samples and over the seeds.
 
     and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
     `method`, `failed`, `groups` and the statistics over them of so many last rounds, or of the exported model. Null where there was only one.
@@ -807,12 +809,21 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
     several = len(next(iter(found[next(iter(found))].values()))["classes"]) > 1
     bounds = {label: next(iter(runs[label].values())).history.bound for label in found}
     failed = {label: any(run.failure for run in runs[label].values()) for label in found}
-    versus, leaders = _tests(
-        PARITY,
-        found,
-        tested=[label for label, bound in bounds.items() if not bound] or [next(iter(found))],
-        ranked=lambda _, label: not failed[label] and not bounds[label],
-    )
+    tested = [label for label, bound in bounds.items() if not bound] or [next(iter(found))]
+    versus: dict[str, Numbers] = {}
+    leaders: dict[str, Numbers] = {}
+    for column in PARITY:  # over the seeds with which a gap is about enough people
+        more, leading = _tests(
+            [column],
+            {
+                label: {seed: of for seed, of in seeds.items() if of[column.key] is not None} or seeds
+                for label, seeds in found.items()
+            },
+            tested=tested,
+            ranked=lambda _, label: not failed[label] and not bounds[label],
+        )
+        versus = {label: of | versus.get(label, {}) for label, of in more.items()}
+        leaders |= leading
     return {
         "scenario": _scenario(grouped),
         "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
@@ -824,9 +835,9 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
             {
                 "method": label,
                 "seeds": list(seeds),
-                **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in PARITY},
+                **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in PARITY},
                 "groups": rates_over_seeds([*seeds.values()], over_seeds, about.classes, about.group_words),
-                "intervals": next(iter(seeds.values()))["intervals"] if len(seeds) == 1 else None,
+                "intervals": {c.key: mean_ends([of["intervals"][c.key] for of in seeds.values()]) for c in PARITY},
                 "failed": failed[label],
                 "bound": bounds[label],
                 "versus": versus.get(label),
@@ -834,6 +845,11 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
             for label, seeds in found.items()
         ],
     }
+
+
+def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
+    """A gap of the seeds that have it; None where none has."""
+    return [of[key] for of in seeds if of and of[key] is not None] or [None]
 
 
 def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers | None:
@@ -860,9 +876,7 @@ def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers |
                     g: over_seeds([_percent(of.get(g)) for of in of_groups]) for g in dict.fromkeys(sum(groups, ()))
                 },
                 **{c.key: over_seeds([_percent(c.compute(row, None).value) for row in values]) for c in GROUPS},
-                **(
-                    {c.key: over_seeds([(of or {}).get(c.key) for of in parity]) for c in PARITY} if any(parity) else {}
-                ),
+                **({c.key: over_seeds(_numbers(parity, c.key)) for c in PARITY} if any(parity) else {}),
             }
         )
     return {"averaged": last, "methods": methods}
