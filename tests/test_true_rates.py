@@ -15,6 +15,7 @@ from equipoise.federation.history import History
 from equipoise.metrics import class_counts, parity, rates_of
 from equipoise.metrics.intervals import wilson
 from equipoise.report.layout import sheets
+from equipoise.report.notes import UNPROTECTED
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 from run_helpers import cache, equipoise, without_figures
@@ -190,3 +191,18 @@ def test_seeds_that_agree_make_no_interval_narrower_than_the_people(wrong: list[
         assert rate["low"] <= max(0, rate["mean"] - rate["ci95"]) + 1e-9
         assert rate["high"] >= min(100, rate["mean"] + rate["ci95"]) - 1e-9
     assert found["intervals"]["demographic_parity"] is not None
+
+
+def test_what_is_not_shown_is_not_said_to_be_protected() -> None:
+    """With n, accuracy, false positive and selection rate the true positives can be counted."""
+    for drawn, said in ((9, True), (10, False)):
+        (found,) = (Comparison.of([hospital(drawn, 6, 0)]),)
+        (sheet,) = (sheet for sheet in sheets(found) if sheet.name == "group-rates")
+        assert any(UNPROTECTED in text for text in sheet.explanations) == said
+    few = Comparison.of([run([*people("man", 1, 30, 20), *people("woman", 1, 9, 3)], **SICK)])
+    assert any(UNPROTECTED in text for text in sheets(few)[0].explanations)
+    negatives = Comparison.of(
+        [run(people("man", 1, 30, 20) + people("man", 0, 9, 3) + people("woman", 1, 30, 3), **SICK)]
+    )
+    (sheet,) = (sheet for sheet in sheets(negatives) if sheet.name == "group-rates")
+    assert any(UNPROTECTED in text for text in sheet.explanations)

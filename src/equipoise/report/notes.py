@@ -19,6 +19,7 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "standalone_test": "measured on the test set, which training should not use",
     "given": "that the user gave; the table uses them as the accuracies reached alone",
 }
+UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
 
 BOUNDS = {

@@ -11,7 +11,7 @@ from equipoise.report import drawing
 from equipoise.report.drawing import FAINT, INK, MARKERS
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
-from equipoise.report.notes import listed
+from equipoise.report.notes import UNPROTECTED, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,12 +91,10 @@ def explained(found: Numbers) -> list[str]:
         if found["positive"] is not None
         else "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised.",
     ]
-    hidden = any(
-        rates["n"] is None or None in (rates["of_class"],) for of in found["methods"] for rates in of["groups"].values()
-    )
-    if hidden and found["least"] > 1:
+    every = [rates for of in found["methods"] for rates in of["groups"].values()]
+    if found["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles(found)):
         text.append(
-            f"n < {found['least']}: a rate about so few is not shown, and is in no gap (--least-group {found['least']})."
+            f"n < {found['least']}: a rate about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         )
     return [*text, *_of_some_seeds(found)]
 
