@@ -78,10 +78,13 @@ def records(fed: eq.Federation) -> list[dict[str, Any]]:
     private = fed.trial.private
     left_out = {"sent", "losses"} | ({"groups"} if private is not None and bool(private.any()) else set())
     stays = {"perturbed_loss"}  # where the sharpness is sent
-    return [
+    told_of = [
         {key: x for key, x in record.items() if key not in left_out | (stays if "sharpness" in record else set())}
         for record in told(fed)
     ]
+    for record in told_of:  # a site's test samples are its own, where clients of the simulator share those of their group
+        record["clients"] = {key: x for key, x in record.get("clients", {}).items() if key != "n"}
+    return told_of
 
 
 def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:

@@ -247,9 +247,10 @@ class EvaluationSets:
         ------
         ValueError : ``groups`` does not name a set for each client, or there is not one of ``of_clients`` for each.
         """
-        if of_clients is not None and (len(of_clients) != n or not sets):
-            found = f"{len(of_clients)} entries" if sets else "no tests beside which they could stand"
-            raise ValueError(f"client_tests must have a test set, or None, for each of the {n} clients; found {found}.")
+        if of_clients is not None and len(of_clients) != n:
+            raise ValueError(
+                f"client_tests must have a test set, or None, for each of the {n} clients; found {len(of_clients)} entries."
+            )
         if groups is None:
             return EvaluationSets(sets, None, measures, of_clients, n)
         strange = sorted(set(groups) - set(sets))
