@@ -82,7 +82,9 @@ def records(fed: eq.Federation) -> list[dict[str, Any]]:
         {key: x for key, x in record.items() if key not in left_out | (stays if "sharpness" in record else set())}
         for record in told(fed)
     ]
-    for record in told_of:  # a site's test samples are its own, where clients of the simulator share those of their group
+    for (
+        record
+    ) in told_of:  # a site's test samples are its own, where clients of the simulator share those of their group
         record["clients"] = {key: x for key, x in record.get("clients", {}).items() if key != "n"}
     return told_of
 
