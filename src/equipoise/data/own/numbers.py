@@ -19,21 +19,6 @@ LARGEST = 3e38  # a larger number is infinite in float32
 NAMELESS = re.compile(
     r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?"
 )  # what pandas, pyarrow and R call such a column
-INDICES = {
-    "id",
-    "idx",
-    "index",
-    "level_0",
-    "no",
-    "nr",
-    "row",
-    "row_id",
-    "row_number",
-    "rowid",
-    "rownames",
-    "rownum",
-    "rownumber",
-}
 LEAST = 8  # rows from which on a column that counts them does so on purpose
 BLOCK = 1 << 20  # numbers that are standardised at once
 Where = Callable[[list[int]], str]
@@ -149,20 +134,6 @@ def counting(x: NDArray[Any]) -> list[int]:
     first, last = x[0].astype(np.float64), x[-1].astype(np.float64)
     maybe = np.flatnonzero((np.abs(last - first) == n - 1) & (np.rint(first) == first))
     return [int(k) for k in maybe if (np.abs(np.diff(x[:, k].astype(np.float64))) == 1).all()]
-
-
-def numbering(x: NDArray[np.float64], names: Sequence[str]) -> list[int]:
-    """Columns of ``x`` [n, D] that may number the rows: whole numbers that only rise or only fall, or that are called as indices are."""
-    if len(x) < LEAST:
-        return []
-    step = np.sign(x[1] - x[0])
-    called = np.array([name.casefold() in INDICES for name in names], bool)
-    maybe = np.flatnonzero(called | ((step != 0) & ((x[-1] - x[0]) * step >= len(x) - 1)))
-    return [
-        int(k)
-        for k in maybe
-        if (called[k] or (np.diff(x[:, k]) * step[k] > 0).all()) and (x[:, k] == np.rint(x[:, k])).all()
-    ]
 
 
 def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:

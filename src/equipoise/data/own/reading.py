@@ -8,6 +8,7 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import Column, Columns, UserData, listed
+from equipoise.data.own.doubts import doubts
 from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.system import own_code, text
 
@@ -65,7 +66,7 @@ def read_user_data(
     if (address := str(source)).startswith(HUB):
         from equipoise.data.own.hub import read as from_hub
 
-        return _ranged(_checked(from_hub(address.removeprefix(HUB), columns, download=download)), between)
+        return _ranged(_checked(from_hub(address.removeprefix(HUB), columns, download=download), columns), between)
     if download:
         raise DataError(
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
@@ -73,14 +74,14 @@ def read_user_data(
     if own_code.is_reference(address):
         from equipoise.data.own.coded import read as from_code
 
-        return _ranged(_checked(from_code(address, columns, seed)), between)
+        return _ranged(_checked(from_code(address, columns, seed), columns), between)
     path = Path(source).expanduser()
     if not path.exists():
         raise DataError(
             f"{path} does not exist. Give a folder, a .csv, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
         )
     try:
-        return _ranged(_checked(_read(path, columns)), between)
+        return _ranged(_checked(_read(path, columns), columns), between)
     except MemoryError as error:
         error.add_note(f"It was reading {path}.")
         raise
@@ -143,8 +144,8 @@ def _ranged(own: UserData, between: Range | None) -> UserData:
     return replace(own, inputs=images, about={**own.about, **about}, notes=(*own.notes, *images.notes))
 
 
-def _checked(own: UserData) -> UserData:
-    """Check what training needs, for all kinds of data.
+def _checked(own: UserData, columns: Columns) -> UserData:
+    """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers.
 
     Raises
     ------
@@ -175,7 +176,7 @@ def _checked(own: UserData) -> UserData:
                 f"{own.source}: {listed(map(repr, strangers))} {'is' if len(strangers) == 1 else 'are'} in the test or validation "
                 "data but in no training data, so no model can learn it. Add training samples, or remove these."
             )
-    return own
+    return replace(own, notes=(*own.notes, *doubts(own, columns)))
 
 
 def _named(own: UserData, words: Column) -> Column:

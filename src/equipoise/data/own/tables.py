@@ -23,11 +23,10 @@ from equipoise.data.own.columns import (
     UserData,
     column,
     listed,
-    option,
     splits,
     together,
 )
-from equipoise.data.own.numbers import counting, left_out, nameless, numbering, refusal
+from equipoise.data.own.numbers import counting, left_out, nameless, refusal
 from equipoise.data.own.words import Origin, missing, read_classes, read_names
 from equipoise.data.pictures import Pictures, of_files
 
@@ -229,11 +228,6 @@ def _numbers(
         )
         keep = [name not in set(counts) for name in rest]
         x, rest = x[:, keep], [name for name in rest if name not in set(counts)]
-    if increasing := [rest[k] for k in numbering(x, rest) if rest[k] not in columns.keep]:
-        notes.append(
-            f"{path.name}: the column{'s' * (len(increasing) > 1)} {listed(increasing)} may number the rows, by the name or by whole numbers "
-            f"that only rise or only fall; then the order of the file is learnt: {option('leave_out', [*columns.leave_out, *increasing])}."
-        )
     if not rest and not problems:
         why = f" ({notes[-1]})" if counts or unnamed else ""
         problems.append(

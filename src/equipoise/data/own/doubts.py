@@ -1,0 +1,173 @@
+"""Notes on columns of numbers that tell the class, name rows, say nothing, or hold a number that stands for a missing one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from math import lgamma, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.own.columns import MANY, Columns, UserData, listed, option
+from equipoise.data.own.numbers import BLOCK, LEAST, counting
+
+INDICES = {
+    "id",
+    "idx",
+    "index",
+    "level_0",
+    "no",
+    "nr",
+    "row",
+    "row_id",
+    "row_number",
+    "rowid",
+    "rownames",
+    "rownum",
+    "rownumber",
+}
+IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
+STAND_INS = [-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999]  # for missing numbers
+FEW = 1024  # rows that are looked at first
+CHANCE = 1e-6  # of a note on a table without any column that tells the class
+REPEATS = 10  # numbers that would occur again, if they were measurements without any order
+DIGITS = 1e8  # from which on whole numbers are codes of which few need to be the same
+LONGEST = 1e20  # from which on they are no codes
+EXACT = 2.0**53  # from which on floating-point numbers are the same for different whole numbers
+
+
+def doubts(own: UserData, columns: Columns) -> Iterator[str]:
+    """What to know of the features before they are trained on, in sentences; nothing of images, and of sequences of whole numbers."""
+    x = own.inputs
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or len(x) < LEAST or not x.shape[1]:
+        return
+    if x.dtype == np.uint8 or ("function" in own.about and x.dtype.kind != "f"):
+        return
+    names = own.features or tuple(f"x[:, {k}]" for k in range(x.shape[1]))
+    source = own.about.get("file", own.source)
+
+    leave = [*columns.leave_out]
+
+    def said(which: Sequence[int], one: str, several: str, why: str) -> str:
+        called = [names[k] for k in which]
+        leave.extend(called)
+        todo = option("leave_out", leave[:MANY]) if own.features else "leave it out"
+        return f"{source}: the column{'s' * (len(which) > 1)} {listed(called)} {several if len(which) > 1 else one} {why}: {todo}."
+
+    y = np.unique(np.array(own.label), return_inverse=True)[1]
+    if telling := tells(x, y):
+        yield said(
+            telling,
+            *("tells", "tell, each alone,"),
+            f"the class, or some classes from the others, of all {len(x):,} samples. If made from the class, or known only after it",
+        )
+    kept = {k for k, name in enumerate(names) if name in columns.keep}
+    if naming := sorted({*identifiers(x, names)} - kept - {*counting(x), *telling}):
+        yield said(
+            naming,
+            *("may number the rows", "may number the rows"),
+            "or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart",
+        )
+    low, high = x.min(0), x.max(0)
+    if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
+        yield said(constant, "holds", "hold", "the same number in every row, which tells nothing")
+    for k in np.flatnonzero(np.isin(low, STAND_INS) | np.isin(high, STAND_INS)).tolist():
+        for number, rows in stand_ins(x[:, k]):
+            yield (
+                f"{source}: {names[k]} is {number:g} in {rows:,} row{'s' * (rows > 1)}, far from all its other numbers. If that stands for "
+                "a missing number, fill it in, or remove these rows."
+            )
+
+
+def tells(x: NDArray[Any], y: NDArray[Any]) -> list[int]:
+    """Columns of ``x`` [n, D] that each alone tell the classes ``y`` [n], or some of them from the others, and do not so by chance.
+
+    Either no number occurs with two classes, and many occur again; or each class has an interval of its own.
+    """
+    rows = _few(len(x))
+    step = max(1, BLOCK // len(rows))
+    maybe = [
+        k + j
+        for k in range(0, x.shape[1], step)
+        for j in np.flatnonzero(_chance(x[rows, k : k + step], y[rows]) <= 0).tolist()
+    ]
+    limit, step = log(CHANCE / x.shape[1]), max(1, BLOCK // len(x))
+    return [
+        k
+        for first in range(0, len(maybe), step)
+        for k, chance in zip(maybe[first : first + step], _chance(x[:, maybe[first : first + step]], y), strict=False)
+        if chance < limit
+    ]
+
+
+def _chance(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+    """Logarithm of the chance that a column that has nothing to do with the class tells it so well; infinite where it does not tell it."""
+    n = len(y)
+    present = np.unique(y, return_counts=True)[1]
+    order = np.argsort(x, axis=0)
+    values, classes = np.take_along_axis(x, order, 0), y[order]
+    repeats, changes = values[1:] == values[:-1], classes[1:] != classes[:-1]
+    again = repeats.sum(0)
+    chance = np.where((repeats & changes).any(0), np.inf, again * log(np.square(present / n).sum()))
+    for k in np.flatnonzero((chance <= 0) & (changes.sum(0) == len(present) - 1)).tolist():  # an interval for each
+        begins = np.append(True, ~repeats[:, k])
+        each = np.unique(classes[begins, k], return_counts=True)[1]
+        chance[k] += lgamma(len(each) + 1) + sum(lgamma(count + 1) for count in each) - lgamma(sum(each) + 1)
+    for k in np.flatnonzero((chance > 0) & (again == n - 2)).tolist():  # two numbers, of some classes each
+        cut = int(repeats[:, k].argmin()) + 1
+        if not {*classes[:cut, k].tolist()} & {*classes[cut:, k].tolist()}:
+            chance[k] = len(present) * log(2) + lgamma(cut + 1) + lgamma(n - cut + 1) - lgamma(n + 1)
+    return chance
+
+
+def identifiers(x: NDArray[Any], names: Sequence[str]) -> list[int]:
+    """Columns of ``x`` [n, D] with whole numbers that seem to name rows.
+
+    They are called as indices are; or have many digits and are mostly different; or they are all different, and only rise or only
+    fall, are called as identifiers are, or lie so close that measurements would occur again.
+    """
+    n = len(x)
+    some = np.sort(x[_few(n)], axis=0)
+    called = np.array([name.casefold() in INDICES for name in names], bool)
+    maybe = called | (some[1:] != some[:-1]).all(0) | (np.abs(some).min(0) >= DIGITS)
+    maybe &= (some == np.rint(some)).all(0)
+    return [k for k in np.flatnonzero(maybe).tolist() if _names_rows(x[:, k], names[k], called[k])]
+
+
+def _names_rows(x: NDArray[Any], name: str, called: bool) -> bool:
+    n, values = len(x), np.sort(x).astype(np.float64)
+    if called or (values != np.rint(values)).any():
+        return called and bool((values == np.rint(values)).all())
+    different = 1 + int((np.diff(values) > 0).sum())
+    if DIGITS <= np.abs(values).min() <= np.abs(values).max() < LONGEST and different > n // 4:
+        return True
+    if different < n:
+        return False
+    step = np.diff(x.astype(np.float64))
+    return bool(
+        IDENTIFIER.fullmatch(name)
+        or IDENTIFIER.fullmatch(name.casefold())
+        or (step > 0).all()
+        or (step < 0).all()
+        or n * n > 2 * REPEATS * (values[-1] - values[0])
+    )
+
+
+def _few(n: int) -> NDArray[np.int64]:
+    """Rows that are looked at first: what fails in them fails in all."""
+    return np.unique(np.linspace(0, n - 1, min(n, FEW)).astype(np.int64))
+
+
+def stand_ins(x: NDArray[Any]) -> list[tuple[float, int]]:
+    """The numbers of a column that may stand for missing ones, as -999 does, and how often: farther off than all others lie apart."""
+    others = x[~np.isin(x, STAND_INS)].astype(np.float64)
+    if not len(others) or others.min() == others.max():
+        return []
+    low, high = others.min(), others.max()
+    return [
+        (float(number), int((x == number).sum()))
+        for number in np.unique(x[np.isin(x, STAND_INS)])
+        if max(low - number, number - high) > high - low
+    ]

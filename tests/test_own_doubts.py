@@ -1,0 +1,146 @@
+"""Notes on columns that tell the class, name rows, say nothing, or hold a number that stands for a missing one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import datasets
+
+from equipoise.data.own.columns import Columns
+from equipoise.data.own.doubts import identifiers, stand_ins, tells
+from equipoise.data.own.reading import read_user_data
+
+N = 120
+RNG = np.random.default_rng(7)
+Y = RNG.permutation(np.arange(N) % 4)
+TELLING = {
+    "equal": Y * 1.0,
+    "copied one to one": np.array([7, -2, 30, 5])[Y],
+    "more exact than the class": Y * 10 + RNG.integers(0, 4, N),
+    "an interval for each class": Y + RNG.random(N) / 2,
+    "one class and the others": (Y == 2) * 1.0,
+    "two classes and two others": np.isin(Y, [0, 3]) * 1.0,
+}
+NAMING = {
+    "patient_id": RNG.permutation(10**6)[:N],
+    "caseNo": RNG.permutation(10**6)[:N],
+    "visit": 198_712_260_000 + RNG.integers(0, 10**6, N) * 100,
+    "seen": RNG.permutation(N) + 1001,
+    "long": 123_456_789_012_345_678 + RNG.integers(0, 10**9, N),
+    "year": 1900 + np.arange(N) * 2,
+}
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_a_column_that_tells_the_class_alone(name: str) -> None:
+    x = np.stack([RNG.normal(size=N), TELLING[name], RNG.integers(0, 3, N)], 1)
+    assert tells(x, Y) == [1]
+    x[N // 2, 1] = (
+        x[Y[N // 2] == (Y + 2) % 4, 1][0] if len({*TELLING[name]}) > 2 else 1 - x[N // 2, 1]
+    )  # one row is otherwise
+    assert tells(x, Y) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([8, 12, 30, 200, 1500]),
+    st.integers(2, 5),
+    st.sampled_from([2, 5, 50, 10**6]),
+)
+def test_columns_that_have_nothing_to_do_with_the_class_are_not_said(
+    seed: int, n: int, classes: int, values: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    y = np.minimum(rng.geometric(0.6, n) - 1, classes - 1)  # unequal classes
+    x = np.concatenate([rng.integers(0, values, (n, 10)), rng.normal(size=(n, 10))], 1)
+    assert tells(x, np.unique(y, return_inverse=True)[1]) == []
+
+
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits"])
+def test_measurements_are_no_false_alarm(name: str) -> None:
+    data = getattr(datasets, f"load_{name}")()
+    assert tells(data.data, data.target) == []
+    assert identifiers(data.data, ["v"] * data.data.shape[1]) == []
+    assert not any(stand_ins(column) for column in data.data.T)
+
+
+def test_columns_that_name_rows_and_those_that_measure() -> None:
+    x = np.stack([*NAMING.values()], 1).astype(np.float64)
+    assert identifiers(x, [*NAMING]) == [*range(len(NAMING))]
+    measured = {
+        "age": RNG.integers(18, 90, N),
+        "income": RNG.permutation(90_000)[:N],
+        "z": RNG.normal(size=N) * 1e9,
+        "code": Y,
+    }
+    assert identifiers(np.stack([*measured.values()], 1), [*measured]) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ([20, 35, -999, 61, -999, 44], [(-999.0, 2)]),
+        ([1, 2, 2, -9, 3, 1], [(-9.0, 1)]),
+        ([0, 2000, 99999, 41000, 0, 10], [(99999.0, 1)]),
+        ([20, 35, -999, 61, 999, 44], [(-999.0, 1), (999.0, 1)]),
+        ([20, 35, 99, 61, 80, 44], []),
+        ([-9, -7, -3, 0, 4, 9], []),
+        ([999, 999, 5, 5, 5, 5], []),
+        ([900, 950, 999, 990, 940, 800], []),
+    ],
+)
+def test_numbers_that_may_stand_for_missing_ones(column: list[int], expected: list[tuple[float, int]]) -> None:
+    assert stand_ins(np.array(column)) == expected
+
+
+def frame() -> pd.DataFrame:
+    age = RNG.integers(20, 90, N)
+    age[[3, 50, 51]] = -999
+    label = np.array(["well", "ill"])[Y % 2]
+    return pd.DataFrame(
+        {"age": age, "patient_id": NAMING["patient_id"], "num": Y, "ward": 3, "v": RNG.normal(size=N), "label": label}
+    )
+
+
+EXPECTED = {
+    "num tells the class": "num",
+    "patient_id may number the rows": "patient_id",
+    "ward holds the same number in every row": "ward",
+    "age is -999 in 3 rows": "",
+}
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_tables_say_it_with_an_option_that_works(name: str, tmp_path: Path) -> None:
+    table = frame()
+    table.to_csv(tmp_path / name, index=False) if name == "t.csv" else table.to_parquet(tmp_path / name)
+    notes = read_user_data(tmp_path / name).notes
+    assert len(notes) == len(EXPECTED)
+    for note, said in zip(notes, EXPECTED, strict=True):
+        assert said in note
+    assert "--set leave_out=num,patient_id,ward." in notes[2]  # of all, so that the last one may be pasted
+    (left,) = read_user_data(tmp_path / name, Columns(leave_out=("num", "patient_id", "ward"))).notes
+    assert left == notes[3]
+
+
+def test_arrays_and_functions_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = frame()
+    x, y = table.drop(columns="label").to_numpy(np.float64), (table.label == "ill").to_numpy(int)
+    np.savez(tmp_path / "t.npz", x=x, y=y)
+    monkeypatch.chdir(tmp_path)
+    Path("made.py").write_text("import numpy as np\ndef clients():\n    return dict(np.load('t.npz'))\n")
+    for source in ("t.npz", "made.py:clients"):
+        notes = [note for note in read_user_data(source).notes if "x[:, " in note]
+        assert [
+            any(said in note for note in notes)
+            for said in ("x[:, 2] tells the class", "x[:, 3] holds the same", "x[:, 0] is -999")
+        ] == [True] * 3
+        assert not any("leave_out" in note for note in notes)
+    np.savez(tmp_path / "i.npz", x=np.zeros((N, 8, 8), np.uint8), y=y)
+    assert read_user_data("i.npz").notes == ()
