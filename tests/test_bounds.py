@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
+from equipoise.federation.history import History
 from equipoise.report import render, rich_table
 from equipoise.report.sentences import limits, verdict
 from equipoise.report.statistics import Comparison
@@ -106,12 +107,49 @@ def test_bounds_stand_last_and_in_no_verdict() -> None:
     for leader in document["leaders"].values():
         assert {leader["leading"], *leader["versus"]} == {"fedavg", "fedprox(mu=1)"}
     assert not {"standalone", "centralised"} & set(verdict(document).replace(",", " ").split())
-    assert any("standalone is a lower bound" in note for note in document["notes"])
-    assert any("centralised is an upper bound" in note for note in document["notes"])
+    assert sum("in no verdict and no test" in note for note in document["notes"]) == 2
     alone = compared(["fedavg", "fedprox(mu=1)"]).document
     assert document["leaders"] == alone["leaders"]
     assert verdict(document) == verdict(alone)
     assert document["methods"][1] == alone["methods"][1]
+
+
+def told(label: str, average: float, bound: str, seed: int = 0, **meta: Any) -> History:
+    groups = {name: {"accuracy": average, "loss": 1.0, "n": 50} for name in ("a", "b")}
+    about = {"client_groups": ["a", "b"], "client_names": ["x", "y"], "bound": bound, **meta}
+    return History([{"round": 0, "groups": groups}], {"method": label, "seed": seed, "scenario": "toy", **about})
+
+
+@pytest.mark.parametrize("alone", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("together", [0.5, 0.7, 0.95])
+def test_a_bound_that_the_numbers_contradict_is_not_called_one(alone: float, together: float) -> None:
+    found = Comparison.of(
+        [
+            told("fedavg", 0.6, ""),
+            told("afl", 0.8, ""),
+            told("alone", alone, "lower"),
+            told("central", together, "upper"),
+        ]
+    )
+    notes = " ".join(found["notes"])
+    for label, bound, crossed in (
+        ("alone", "a lower bound", alone > 0.6),
+        ("central", "an upper bound", together < 0.8),
+    ):
+        assert (f"{label} is {bound}, " in notes) == (not crossed)
+        assert (f"so it is no {bound.split(' ', 1)[1]}" in notes) == crossed
+    assert ("Here alone is above fedavg (AVG" in notes) == (alone > 0.6)
+    assert ("Here central is below afl (AVG" in notes) == (together < 0.8)
+
+
+@pytest.mark.parametrize("own_tests", [True, False])
+def test_of_groups_of_people_alone_is_no_bound(own_tests: bool) -> None:
+    """A hospital's model is tested on the women of all hospitals, which is not what it reaches on its own patients."""
+    people = {"client_groups": None, "client_tests": own_tests}
+    notes = " ".join(Comparison.of([told("fedavg", 0.8, ""), told("alone", 0.6, "lower", **people)])["notes"])
+    assert "a lower bound" not in notes
+    assert "A group's number of alone is no lower bound: it is the mean over the models of all clients" in notes
+    assert ("is in the table over clients" in notes) == own_tests
 
 
 def test_bounds_are_never_marked_as_best() -> None:
@@ -145,6 +183,7 @@ def test_a_lower_bound_is_not_said_to_be_better_than_guessing() -> None:
     x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     guessed = (x, torch.arange(40) % 2)
     tests = {"a": guessed, "b": guessed}
+    torch.manual_seed(0)
     runs = [
         eq.Federation(nn.Linear(6, 2), [guessed] * 2, method, eq.SGD(1e-6), tests=tests)
         for method in ("centralised", "standalone")

@@ -206,3 +206,27 @@ def test_what_is_not_shown_is_not_said_to_be_protected() -> None:
     )
     (sheet,) = (sheet for sheet in sheets(negatives) if sheet.name == "group-rates")
     assert any(UNPROTECTED in text for text in sheet.explanations)
+
+
+# what is bold
+@given(st.lists(st.lists(st.floats(0.4, 0.9), min_size=4, max_size=4), min_size=2, max_size=5))
+@settings(max_examples=25, deadline=None)
+def test_nothing_is_bold_beside_something_better_that_is_not(accuracies: list[list[float]]) -> None:
+    """A noisy method that cannot be told apart from the best may be below one that can."""
+    histories = [
+        History(
+            [{"round": 0, "groups": {g: {"accuracy": a + d, "loss": 1.0} for g, d in (("a", 0.0), ("b", 0.05))}}],
+            {"method": f"m{k}", "seed": seed, "scenario": "toy"},
+        )
+        for k, of in enumerate(accuracies)
+        for seed, a in enumerate(of)
+    ]
+    found = Comparison.of(histories)
+    grid = sheets(found)[0].grid
+    for column, title in enumerate(grid.titles):
+        bold = [name for name, cells in grid.rows if cells[column].best]
+        assert len(bold) <= 1
+        if bold and title in ("AVG", "worst"):
+            values = {name: float(cells[column].mean) for name, cells in grid.rows}
+            assert values[bold[0]] == max(values.values())
+            assert found["leaders"][title.lower()]["best"] == bold[0]

@@ -172,7 +172,7 @@ def _below(sheet: Sheet) -> str:
     explained = [text for text in sheet.explanations if text not in deviation]
     bold = any(cell.best for _, cells in sheet.grid.rows for cell in cells)
     best = [
-        "In bold: the best of a column and those that cannot be told apart from it, where a test tells methods apart."
+        "In bold: the best of a column, where a test tells it apart from every other method; elsewhere nothing is bold."
     ] * bold
     notes = sheet.notes if sheet.name != "accuracy" else ()  # those of the accuracy are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *notes])

@@ -498,8 +498,8 @@ def lay_out(
     methods : with their `method`, and under the key of each column `{"mean", "ci95"}`.
     columns : what to show.
     groups : whose values are to the left of the columns.
-    leaders : by key of a column, the leading method and those that cannot be told apart from it: they are marked as best, unless
-        that is all of them. In a column without, which is not tested, nothing is marked.
+    leaders : by key of a column, the leading method. It is marked as best where a test tells it apart from every other; otherwise, and
+        in a column without, which is not tested, nothing is marked.
     """
     found = [(group, [_group(method, group) for method in methods]) for group in groups]
     for column in columns:
@@ -536,13 +536,12 @@ def _statistic(method: Numbers, column: Column, leader: Numbers | None) -> Cell:
     of = method.get(column.key) or UNKNOWN
     mean = number(of["mean"], column.digits)
     ends = (method.get("intervals") or {}).get(column.key)
-    none = leader is None or len(leader["tied"]) == len(leader["versus"])  # no method is better than another
     one = (method.get("versus") or {}).get(column.key) if column.tested else None
     return Cell(
         mean,
         "" if mean == UNDEFINED else _half(of, ends, column.digits),
         difference(one) if one else "",
-        not none and leader is not None and method["method"] in (leader["leading"], *leader["tied"]),
+        leader is not None and method["method"] == leader["best"],
         (number(one["low"], sign=True), number(one["high"], sign=True)) if one and one["low"] is not None else None,
     )
 

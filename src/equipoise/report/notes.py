@@ -22,11 +22,6 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
 
-BOUNDS = {
-    "lower": "a lower bound, what each client reaches alone{drawn} (a group's number is the mean over its clients, each with its own model)",
-    "upper": "an upper bound, one model trained on all data in one place",
-}
-
 
 def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
@@ -38,11 +33,6 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
-    bounds = [(label, run) for label, seeds in runs.items() if (run := next(iter(seeds.values()))).bound]
-    for label, run in bounds:
-        some = run.bound == "lower" and any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
-        drawn = ", in the rounds in which it took part" * some
-        yield f"{label} is {BOUNDS[run.bound].format(drawn=drawn)}: no method of federated learning, so in no verdict and no test."
     yield from attacks(runs)
     yield from never_tested(runs)
     together = [run for run in histories if not run.bound and len(run.groups) == 1 and not run.spreads]
@@ -56,6 +46,43 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
     yield from mixed_machines(histories)
     yield from releases(histories)
+
+
+def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What rows are that are no method, and whether they bound the methods here.
+
+    Parameters
+    ----------
+    runs : by label and seed.
+    methods : as in a comparison.
+    """
+    average = {of["method"]: of["avg"]["mean"] for of in methods if of["avg"]["mean"] is not None and not of["failed"]}
+    racing = {of["method"]: average[of["method"]] for of in methods if not of["bound"] and of["method"] in average}
+    for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
+        if not run.bound:
+            continue
+        upper = run.bound == "upper"
+        rival = (max if upper else min)(racing, key=lambda method: racing[method], default="") * (label in average)
+        crossed = bool(rival) and (average[label] < racing[rival] if upper else average[label] > racing[rival])
+        own = {*run.client_groups} <= {*run.groups, *run.small_groups}  # a group is one of clients
+        drawn = any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
+        what = "one model trained on all data in one place" if upper else "what each client reaches alone"
+        what += ", in the rounds in which it took part" * (drawn and not upper)
+        what += " (a group's number is the mean over its clients, each with its own model)" * (own and not upper)
+        article = f"{'an' if upper else 'a'} {run.bound} bound, " * ((upper or own) and not crossed)
+        yield f"{label} is {article}{what}: no method of federated learning, so in no verdict and no test."
+        if not upper and not own:
+            yield (
+                f"A group's number of {label} is no lower bound: it is the mean over the models of all clients, each tested on the group's samples "
+                "of all clients."
+                + " What clients reach on their own samples is in the table over clients."
+                * bool(run.meta.get("client_tests"))
+            )
+        elif crossed:
+            side, why = ("below", ": its learning rate and rounds are not chosen for it") if upper else ("above", "")
+            yield (
+                f"Here {label} is {side} {rival} (AVG {average[label]:.2f} and {racing[rival]:.2f}), so it is no {run.bound} bound{why}."
+            )
 
 
 def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:

@@ -21,7 +21,7 @@ NAME: Final = 26  # characters of a method's name in a line of the terminal
 
 
 def rich_table(comparison: Numbers, width: int = 1000, details: bool = True) -> Group:
-    """A comparison for the terminal: one row per method, the best value of each column in bold; the accuracy comes last.
+    """A comparison for the terminal: one row per method, in bold the best of a column, where a test tells it from all others; the accuracy comes last.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
 
 
 def markdown(comparison: Numbers) -> str:
-    """A comparison as Markdown, a table per measure: the best of each column in bold, differences in a list below.
+    """A comparison as Markdown, a table per measure: in bold what is told apart as best, differences in a list below.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def _markdown(sheet: Sheet) -> str:
 
 
 def latex(comparison: Numbers) -> str:
-    """A comparison in LaTeX for the package booktabs: a `table` per measure, the best value of each column in bold."""
+    """A comparison in LaTeX for the package booktabs: a `table` per measure, in bold what is told apart as best."""
     return "\n".join(map(latex_sheet, sheets(comparison)))
 
 

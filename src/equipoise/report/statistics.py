@@ -485,6 +485,7 @@ def _of_measure(
         "small": list(dict.fromkeys(group for history in histories for group in history.small_groups)),
         "notes": [
             *(notes.of_runs(grouped) if measure == "accuracy" else ()),
+            *(notes.of_bounds(grouped, methods) if measure == "accuracy" else ()),
             *(notes.of_sizes(_up_to(runs), last) if measure == "accuracy" else ()),
             *notes.of_short(evaluated, averaged),
             *(notes.of_areas(histories) if measure in AREAS else ()),
