@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import json
 import lzma
 import re
 import warnings
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes, lines
+from equipoise.data.own.advice import Script
 from equipoise.data.own.columns import Columns, listed, option
 from equipoise.data.own.numbers import LARGEST, Fault, described, faults
-from equipoise.data.own.words import COMMAS, NUMBER
+from equipoise.data.own.words import NUMBER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +54,7 @@ class Delimited:
     width : cells of a row; one more than there are names where every line ends with a separator.
     spaced : whether blanks after a separator are no part of a cell.
     notes : sentences about what was left out.
+    header : which record is the header.
     """
 
     path: Path
@@ -64,6 +67,7 @@ class Delimited:
     width: int
     spaced: bool
     notes: tuple[str, ...] = ()
+    header: int = 0
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -94,11 +98,20 @@ class Delimited:
             good = False
         return (x, {}) if good else self._examined(names, where)
 
-    def commas(self, names: Sequence[str]) -> bool:
-        """Whether some column holds nothing but numbers with a comma in them."""
-        return self.decimal == "." and any(
-            all(COMMAS.fullmatch(cell.strip()) for cell in cells) for cells in self.words(names).values()
-        )
+    def script(self, path: Path) -> Script:
+        """How pandas reads and writes the file, with all cells as text."""
+        name = path.name
+        while Path(name).suffix.lower() in (*COMPRESSED, ".csv", ".tsv"):
+            name = Path(name).stem
+        new = str(path.with_name(f"{name}-numbers.csv"))
+        how = {"sep": self.sep} if self.sep != "," else {}
+        how |= {"encoding": self.encoding} if self.encoding != "utf-8-sig" else {}
+        skip = [k for k in self.skipped if k != self.header]
+        reading: dict[str, Any] = how | ({"skiprows": skip} if skip else {})
+        more = ", skipinitialspace=True" * self.spaced + ", index_col=False" * (self.width > len(self.names))
+        read = f"pd.read_csv({_written(str(path), reading)}, dtype=str, keep_default_na=False{more}).rename(columns=str.strip)"
+        writing = how | ({"decimal": self.decimal} if self.decimal != "." else {})
+        return Script(read, f"t.to_csv({_written(new, writing)}, index=False)", new)
 
     def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
@@ -183,6 +196,13 @@ class Delimited:
                 )
             except pd.errors.ParserError:
                 raise self._open_quotes() from None
+
+
+def _written(path: str, options: Mapping[str, Any]) -> str:
+    """Arguments of a function, as Python code."""
+    return ", ".join(
+        [json.dumps(path, ensure_ascii=False), *(f"{name}={json.dumps(value)}" for name, value in options.items())]
+    )
 
 
 def _whole(cells: set[str]) -> list[str]:
@@ -325,7 +345,7 @@ def _rows(
             f"{path}: a line that begins with # has as many cells as the line below it ({listed(above[-1])}). If it is the header, "
             "remove the #; if it is a comment, remove the line."
         )
-    names = _names(path, header or [])
+    names, at = _names(path, header or []), skipped[-1] if header else 0
     n = len(names)
     for k, (line, row) in records:
         if len(row) == n and (row[0].strip() or any(cell.strip() for cell in row)):
@@ -352,7 +372,17 @@ def _rows(
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
     width = n + (trailing > 0)
     return Delimited(
-        path, table.encoding, table.sep, table.decimal, names, kept, tuple(skipped), width, table.spaced, tuple(notes)
+        path,
+        table.encoding,
+        table.sep,
+        table.decimal,
+        names,
+        kept,
+        tuple(skipped),
+        width,
+        table.spaced,
+        tuple(notes),
+        at,
     )
 
 

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import SPLITS, WRITTEN, Column, Columns, UserData, column, listed
-from equipoise.data.own.numbers import counting, left_out, nameless, of_cells, refusal, wrong_cells
+from equipoise.data.own.advice import refusal
+from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, column, listed
+from equipoise.data.own.numbers import counting, left_out, nameless, of_cells, wrong_cells
 from equipoise.data.own.words import Origin, read_classes, read_names, settled
 from equipoise.data.pictures import Pictures, Source
 
@@ -83,7 +84,8 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     if image is not None:
         inputs = _images(list(tables.values()), image, facts, label)
     else:
-        inputs, rest = _numbers(what, list(tables.values()), rest, columns, notes)
+        given = {role: name for role, name in used.items() if name is not None}
+        inputs, rest = _numbers(what, list(tables.values()), rest, columns, given, notes)
     split = tuple(part for part, table in tables.items() for _ in range(len(table)))
     return UserData(
         source=what,
@@ -178,7 +180,7 @@ def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Co
 
 
 def _numbers(
-    what: str, tables: Sequence[Any], names: Sequence[str], columns: Columns, notes: list[str]
+    what: str, tables: Sequence[Any], names: Sequence[str], columns: Columns, used: Mapping[str, str], notes: list[str]
 ) -> tuple[NDArray[np.float64], list[str]]:
     """The columns of numbers [n, D] and their names, without those that have no name or count the rows."""
     keep = columns.keep
@@ -192,7 +194,8 @@ def _numbers(
         if said := wrong_cells(made[-1], lambda rows, cells=cells: [cells[k] for k in rows], "sample {}".format):  # type: ignore[misc]
             wrong[name] = said
     if wrong:
-        raise DataError(f"{what}: {refusal(wrong, columns.leave_out, groups=(), commas=False)}")
+        first = {name: [cell for table in tables for cell in table[name]] for name in [*wrong][:MANY]}
+        raise DataError(f"{what}: {refusal(wrong, first, columns, names, used, None)}")
     x = np.stack(made, axis=1) if made else np.empty((0, 0))
     if counts := [names[k] for k in counting(x) if names[k] not in keep]:
         notes.append(left_out(counts, [*keep, *unnamed], what, "it holds nothing but the numbers of the rows"))

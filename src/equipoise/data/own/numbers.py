@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,35 +72,6 @@ def described(found: Sequence[Fault], n: int) -> str:
         share = f"all {n:,} are" if count == n > 1 else f"{count:,} of {n:,} {'are' if count > 1 else 'is'}"
         said.append(f"{share} {kind} ({', '.join(examples)}{', ...' * (count > len(examples))})")
     return " and ".join(said)
-
-
-def refusal(columns: Mapping[str, str], before: Sequence[str], *, groups: Sequence[str], commas: bool) -> str:
-    """A sentence about columns that do not hold a number in every row, and what to do.
-
-    Parameters
-    ----------
-    columns : what is wrong with each, by name.
-    before : the columns that are left out already.
-    groups : those of them that could be groups.
-    commas : whether a comma may stand before the digits of fractions.
-    """
-    few, s = list(columns)[:MANY], "s" * (len(columns) > 1)
-    more = f"; and {len(columns) - MANY:,} columns more" * (len(columns) > MANY)
-    leave = (
-        "leave_out = [...] in a configuration, which equipoise init writes"
-        if more
-        else option("leave_out", [*before, *few])
-    )
-    european = (
-        f"If a comma stands before the digits of fractions: {option('decimal', ',')}; if it stands between thousands, remove it. "
-        * commas
-    )
-    people = f"; or, for groups of people: {option('group', groups[0])}" if groups else ""
-    return (
-        f"expected a number in every row of a column without another purpose; {len(columns):,} column{s} "
-        f"{'have' if s else 'has'} other cells. {'; '.join(f'{name}: {columns[name]}' for name in few)}{more}. {european}"
-        f"Leave the column{s} out: {leave}; or correct these cells{people}."
-    )
 
 
 def of_cells(cells: Iterable[Any]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
+from equipoise.data.own.advice import Script
 from equipoise.data.own.numbers import of_cells, wrong_cells
 from equipoise.data.precision import different
 
@@ -61,9 +63,11 @@ class Frame:
         objects = [name for name in self.names if self.frame[name].dtype == object and len(self)]
         return [name for name in objects if is_picture(self.frame[name].iloc[0])]
 
-    def commas(self, names: Sequence[str]) -> bool:
-        """Whether a decimal comma may be the reason: a configured one is for text files only."""
-        return False
+    def script(self, path: Path) -> Script:
+        """How pandas reads and writes the file."""
+        new = str(path.with_name(f"{path.stem}-numbers.parquet"))
+        read = f"pd.read_parquet({json.dumps(str(path), ensure_ascii=False)}).rename(columns=str.strip)"
+        return Script(read, f"t.to_parquet({json.dumps(new, ensure_ascii=False)})", new)
 
     def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
 from equipoise.data.own import delimited, parquet, paths
+from equipoise.data.own.advice import Script, refusal
 from equipoise.data.own.columns import (
     MANY,
     ROLES,
@@ -26,8 +27,8 @@ from equipoise.data.own.columns import (
     splits,
     together,
 )
-from equipoise.data.own.numbers import counting, left_out, nameless, refusal
-from equipoise.data.own.words import Origin, missing, read_classes, read_names
+from equipoise.data.own.numbers import counting, left_out, nameless
+from equipoise.data.own.words import Origin, read_classes, read_names
 from equipoise.data.pictures import Pictures, of_files
 
 
@@ -53,8 +54,8 @@ class Table(Protocol):
     def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, str]]:
         """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
 
-    def commas(self, names: Sequence[str]) -> bool:
-        """Whether some column holds nothing but numbers with a comma in them."""
+    def script(self, path: Path) -> Script:
+        """How pandas reads and writes the file."""
 
     def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
@@ -209,8 +210,8 @@ def _numbers(
     empty = {name for name, cells in table.words(unnamed).items() if not any(str(cell).strip() for cell in cells)}
     x, wrong = table.numbers(rest)
     if wrong:
-        groups = [name for name in wrong if "group" not in used and _could_be_groups(table, name)]
-        problems.append(f"{path}: {refusal(wrong, columns.leave_out, groups=groups, commas=table.commas(list(wrong)))}")
+        cells = table.words([*wrong][:MANY])
+        problems.append(f"{path}: {refusal(wrong, cells, columns, table.names, used, table.script(path))}")
         return x, rest
     if merged := table.merged(rest, x):
         notes.append(
@@ -234,12 +235,6 @@ def _numbers(
             f"{path} has neither a column path nor columns of numbers, so there is nothing to learn from.{why}"
         )
     return x, rest
-
-
-def _could_be_groups(table: Table, name: str) -> bool:
-    """Whether a column has a few words, each of them often, and nothing is missing."""
-    words = [str(cell).strip() for cell in table.words([name])[name]]
-    return not any(map(missing, set(words))) and 1 < len(set(words)) <= min(MANY, len(words) // 2)
 
 
 def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Callable[[int], str]) -> list[str]:
