@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
 
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, parity, rates_of
@@ -230,3 +231,34 @@ def test_nothing_is_bold_beside_something_better_that_is_not(accuracies: list[li
             values = {name: float(cells[column].mean) for name, cells in grid.rows}
             assert values[bold[0]] == max(values.values())
             assert found["leaders"][title.lower()]["best"] == bold[0]
+
+
+# figures
+def bounded(label: str, seed: int, bound: str = "") -> History:
+    """Ten people of each kind; `alone` has neither losses nor rates, as it has no global model."""
+    drawn = [
+        one for group in "ab" for y in (0, 1) for one in people(group, y, 20, 12 + (1 + seed) ** 2 * len(label) % 7)
+    ]
+    groups = counted(drawn)
+    kept = {"accuracy"} if bound == "lower" else {"accuracy", "loss", "n", "rates"}
+    shown = {name: {key: value for key, value in of.items() if key in kept} for name, of in groups.items()}
+    about = {"method": label, "seed": seed, "scenario": "toy", "bound": bound, **SICK}
+    return History([{"round": t, "groups": shown} for t in range(2)], about)
+
+
+@pytest.mark.parametrize("bounds", [(), ("lower",), ("upper",), ("lower", "upper")])
+def test_a_method_has_one_colour_in_all_figures(bounds: tuple[str, ...]) -> None:
+    methods = [("fedavg", ""), ("afl", ""), *((f"{bound} bound", bound) for bound in bounds)]
+    found = Comparison.of([bounded(label, seed, bound) for label, bound in methods for seed in range(3)])
+    colours: dict[str, set[str]] = {}
+    for name in ("bars", "tradeoff", "convergence", "losses", "rates"):
+        axes = found.figure(name).axes[0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            first = next(iter(handle)) if isinstance(handle, tuple) else handle
+            shown = first.get_facecolor() if hasattr(first, "get_facecolor") else first.get_color()
+            colours.setdefault(label, set()).add(to_hex(shown))
+    assert colours.keys() == {label for label, _ in methods}
+    assert all(len(of) == 1 for of in colours.values()), colours
+    assert len({of.copy().pop() for of in colours.values()}) == len(methods)
+    rows = [text.get_text() for text in found.figure("differences").axes[0].get_yticklabels()]
+    assert rows == ["afl"]  # no empty row of what is not tested

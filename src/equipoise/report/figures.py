@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,20 +46,21 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     ------
     ValueError : no run was evaluated on groups.
     """
-    runs = _with(histories, _has_groups, "an accuracy on groups", last)
+    compared = Comparison.of(histories, last)
+    runs = _with(compared, _has_groups, "an accuracy on groups", last)
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
     horizontal = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
     names = [drawing.plain(group, drawing.SHORT) for group in groups]
     room = max(0.075 * (len(runs) + 2), drawing.height(names))
     figure, (axes,) = drawing.panels(1, height=room * len(groups) if horizontal else 1.9)
     width = 0.8 / len(runs)
-    ends = _whiskers(Comparison.of(histories, last), groups)
-    for i, (label, seeds) in enumerate(runs.items()):
+    ends = _whiskers(compared, groups)
+    for k, (i, (label, seeds)) in enumerate(zip(_places(compared, runs), runs.items(), strict=True)):
         found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
         table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
         draw(
-            np.arange(len(groups)) + (i - (len(runs) - 1) / 2) * width,
+            np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width,
             table.mean(axis=0),
             0.9 * width,
             **{"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]},
@@ -113,10 +114,11 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     ------
     ValueError : no run was evaluated on several groups.
     """
-    runs = _with(histories, _has_several_groups, "an accuracy on several groups", last)
+    compared = Comparison.of(histories, last)
+    runs = _with(compared, _has_several_groups, "an accuracy on several groups", last)
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    for i, (label, seeds) in enumerate(runs.items()):
+    for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
         avg, std = (np.array([run.summary[key] for run in seeds], dtype=np.float64) for key in ("avg", "std"))
         drawing.point(axes, std, avg, label, i)
     axes.margins(0.08)
@@ -143,7 +145,8 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
     ------
     ValueError : no method can be tested against the first one.
     """
-    found = _versus(Comparison.of(histories, last))
+    compared = Comparison.of(histories, last)
+    found = _versus(compared)
     keys = [key for key in TESTED if any(key in of_method for of_method in found.values())]
     if not keys:
         raise ValueError("this figure shows paired differences: expected two methods with two seeds each.")
@@ -151,13 +154,13 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
     figure, panels = drawing.panels(len(keys), height=0.36 + max(0.15, drawing.height(names)) * len(found))
     for axes, key in zip(panels, keys, strict=True):
         axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        for i, of_method in enumerate(found.values()):
+        for row, (i, of_method) in enumerate(zip(_places(compared, found), found.values(), strict=True)):
             if key in of_method:
                 difference, half = of_method[key]
-                how: dict[str, Any] = {"color": drawing.color(i + 1), "markersize": 3.5, "elinewidth": 1.2}
-                axes.errorbar(difference, i, xerr=half, marker=MARKERS[(i + 1) % len(MARKERS)], **how)
+                how: dict[str, Any] = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
+                axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **how)
                 for end, marker in ((-100, "<"), (100, ">")):  # no difference is larger
-                    drawing.beyond(axes, end, i, [abs(difference + math.copysign(half, end)) > 100], marker, i + 1)
+                    drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > 100], marker, i)
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -100), min(high, 100))
         axes.set_yticks(range(len(found)), names)
@@ -176,14 +179,15 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
     ------
     ValueError : no run was evaluated on groups.
     """
-    runs = _with(histories, _has_groups, "an accuracy on groups")
+    compared = Comparison.of(histories)
+    runs = _with(compared, _has_groups, "an accuracy on groups")
     reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average (%)"), (np.min, "worst group (%)")]
     if not any(_has_several_groups(run) for seeds in runs.values() for run in seeds):
         reductions = [(np.mean, "accuracy (%)")]
     figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
     tables = {label: [run.accuracies(2) for run in seeds] for label, seeds in runs.items()}
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
-        for i, (label, of_seeds) in enumerate(tables.items()):
+        for i, (label, of_seeds) in zip(_places(compared, tables), tables.items(), strict=True):
             curves = [dict(zip(rounds, 100 * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
@@ -223,7 +227,8 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
     ------
     ValueError : no run recorded a loss on groups.
     """
-    runs = _with(histories, lambda run: bool(loss_curve(run.history)), "a loss on groups")
+    compared = Comparison.of(histories)
+    runs = _with(compared, lambda run: bool(loss_curve(run.history)), "a loss on groups")
     tests = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
     curves: dict[str, dict[str, list[list[dict[int, float]]]]] = {
         "test loss": {label: [[seed] for seed in of] for label, of in tests.items()}
@@ -233,7 +238,7 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
         curves["loss in training"] = training
     figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
     for axes, (what, by_method) in zip(panels, curves.items(), strict=True):
-        _losses(axes, by_method)
+        _losses(axes, by_method, _places(compared, by_method))
         axes.set_xlabel("round", size=8, color=INK)
         axes.set_ylabel(what, size=8, color=INK)
         drawing.whole_numbers(axes)
@@ -241,11 +246,11 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, float]]]]) -> None:
+def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, float]]]], places: Sequence[int]) -> None:
     """By method and seed: the curve of the line, and if they are known those of the lower and the upper end of its band."""
     end = loss_limit([curves[0] for seeds in methods.values() for curves in seeds])
     shown = []
-    for i, (label, seeds) in enumerate(methods.items()):
+    for i, (label, seeds) in zip(places, methods.items(), strict=True):
         if not seeds:
             continue
         rounds = sorted(set.intersection(*(set(curves[0]) for curves in seeds)))
@@ -541,9 +546,10 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     ------
     ValueError : no run evaluated its clients.
     """
-    runs = _with(histories, _has_clients, "the clients' accuracies", last)
+    compared = Comparison.of(histories, last)
+    runs = _with(compared, _has_clients, "the clients' accuracies", last)
     figure, (axes,) = drawing.panels(1, height=1.9)
-    for i, (label, seeds) in enumerate(runs.items()):
+    for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
         curves = [np.sort(100 * run.shown.over_clients(last)) for run in seeds]
         n = min(map(len, curves))
         mean = np.mean([curve[:n] for curve in curves], axis=0)
@@ -628,10 +634,11 @@ def plane(histories: Sequence[History] | Comparison) -> Figure:
     ------
     ValueError : no run knows what its clients reach alone and evaluated them.
     """
-    runs = _with(histories, _has_contribution, "what clients reach alone")
+    compared = Comparison.of(histories)
+    runs = _with(compared, _has_contribution, "what clients reach alone")
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    for i, (label, seeds) in enumerate(runs.items()):
+    for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
         found = [run.summary["collaboration"] for run in seeds]
         fairness, best = (np.array([of[key] for of in found], dtype=np.float64) for key in ("fairness", "max"))
         if not np.isfinite(fairness).all():
@@ -847,8 +854,8 @@ def _with(
 
 
 def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]:
-    """Paired differences to the first method and halves of their 95 % intervals, by method and statistic."""
-    return {
+    """Paired differences to the first method and halves of their 95 % intervals, by method and statistic, of the methods that have such."""
+    found = {
         method["method"] + FAILED * bool(method["failed"]): {
             key: (test["difference"], test["ci95"])
             for key in TESTED
@@ -856,6 +863,13 @@ def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]
         }
         for method in comparison["methods"][1:]
     }
+    return {label: tests for label, tests in found.items() if tests}
+
+
+def _places(comparison: Comparison, labels: Iterable[str]) -> list[int]:
+    """Which of all methods these are: colours, dashes and marks are the same in every figure, also in those that show only some."""
+    every = list(comparison.runs)
+    return [every.index(label.removesuffix(FAILED)) for label in labels]
 
 
 def held(comparison: Comparison) -> Mapping[str, Any]:
@@ -945,7 +959,7 @@ PLOTS: Final = {
         "Accuracy on every group, {when}.{whiskers}",
     ),
     "rates": Plot(
-        lambda found: rates.figure(found["group_fairness"]),
+        lambda found: rates.figure(found["group_fairness"], list(found.runs)),
         lambda found: bool(found["group_fairness"]),
         "Rates by group",
         "How the global model treats the people of each group{positive}, {when}, with 95 % intervals. Groups with too few people have none.",
@@ -959,10 +973,10 @@ PLOTS: Final = {
     ),
     "differences": Plot(
         differences,
-        lambda found: any(_versus(found).values()),
+        lambda found: bool(_versus(found)),
         "Differences and their intervals",
         "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed "
-        "line, these seeds do not distinguish the methods. A lower STD is fairer.",
+        "line, these seeds do not distinguish the methods. A lower STD is fairer. Bounds, which are not tested, are not here.",
     ),
     "convergence": Plot(
         convergence,

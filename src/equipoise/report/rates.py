@@ -177,12 +177,13 @@ def _class(found: Numbers, rates: Numbers) -> str:
     return f", class {rates['worst_class']}," if found["positive"] is None else ""
 
 
-def figure(found: Numbers) -> Figure:
+def figure(found: Numbers, every: Sequence[str] = ()) -> Figure:
     """The rates of every group with their 95 % intervals, a panel per rate; groups with too few people have none.
 
     Parameters
     ----------
     found : `Comparison["group_fairness"]`.
+    every : all methods in their order, those without rates too, so that each has its colour of other figures.
     """
     shown, methods = titles(found), found["methods"]
     groups = list(dict.fromkeys(group for method in methods for group in method["groups"]))
@@ -190,8 +191,9 @@ def figure(found: Numbers) -> Figure:
     room = max(0.2, drawing.height(names), 0.09 * (len(methods) + 1))
     plot, panels = drawing.panels(len(shown), columns=2, height=room * len(groups) + 0.35)
     for axes, (key, title) in zip(panels, shown.items(), strict=True):
-        for i, method in enumerate(methods):
-            at = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * 0.7 / len(methods)
+        for k, method in enumerate(methods):
+            i = every.index(method["method"]) if every else k
+            at = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
             rates = [
                 method["groups"].get(group, {}).get(key) or {"mean": None, "low": None, "high": None}
                 for group in groups
