@@ -148,7 +148,7 @@ def test_a_group_of_few_is_not_shown(n: int, tmp_path: Any) -> None:
         ticks = [label.get_text() for label in with_few.figure("bars").axes[0].get_xticklabels()]
         assert ticks == ["men", "women"]
         assert f'"n": {n},' not in text
-        assert "of group other there are fewer than 10" in verdict(with_few)
+        assert "of class sick there are fewer than 10 in group other" in verdict(with_few)
         everything = [run(clinic(few=n), **SICK, least_group=1)]
         assert "other" in Comparison.of(everything)["methods"][0]["groups"]
 

@@ -172,7 +172,7 @@ def test_what_is_hidden_with_every_seed_stays_hidden() -> None:
     woman = found["group_fairness"]["methods"][0]["groups"]["woman"]
     assert (woman["tpr"]["mean"], woman["tpr"]["low"], woman["of_class"]) == (None, None, None)
     assert found["group_fairness"]["methods"][0]["equal_opportunity"]["mean"] is None
-    assert "of group woman there are fewer than 10" in verdict(found)
+    assert "of class sick there are fewer than 10 in group woman" in verdict(found)
 
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=4))

@@ -161,7 +161,8 @@ def missed(found: Numbers) -> str:
     ]
     text = "; ".join([text, *beside])
     if hidden := [group for group in first["groups"] if group not in known]:
-        text += f"; of group {listed(hidden)} there are fewer than {found['least']}"
+        such = f"of class {found['positive']}" if found["positive"] is not None else "of some class"
+        text += f"; {such} there are fewer than {found['least']} in group {listed(hidden)}"
     return f"{text}."
 
 

@@ -38,8 +38,8 @@ def legend(comparison: Numbers) -> list[str]:
     text = ["n: test samples."] * bool(comparison["sizes"] or comparison["small"])
     if comparison["small"]:
         text.append(
-            f"n < {comparison['least']}: a number about so few is not shown, and is in no AVG, STD or worst (--least-group). "
-            + notes.UNPROTECTED
+            f"n < {comparison['least']}{' with some seed' * (len(comparison['seeds']) > 1)}: "
+            "a number about so few is not shown, and is in no AVG, STD or worst (--least-group). " + notes.UNPROTECTED
         )
     text += [column.explanation for column in columns if column.explanation]
     if any(column.key == "worst" for column in columns) and len(comparison["methods"][0]["groups"]) > 1:
