@@ -27,6 +27,7 @@ FEW, LONG = 32, 4096  # at most so many rows, of at least so many columns, are s
 SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
 LEAST = 1e-30  # sums and powers from here to 1 / LEAST are in the range of every type; others are scaled first
 CLOSE = 1e-9  # relative: shorter squared distances are not differences of squared lengths
+SHORT, TALL = 1e-6, 1e15  # between them, squares and their sums are in the range of every type, with all their digits
 FAR = 2.0**10  # entries beyond this are moved to 0 before they are projected: the sum of one would be lost beside them
 Result = TypeVar("Result")
 
@@ -52,6 +53,15 @@ def unit_of(x: Tensor, q: float) -> Tensor | float:
 def powers(x: Tensor, q: float) -> Tensor:
     """:math:`x^q` of ``x`` >= 0 [M], by a power of :func:`unit_of`; ones where all are zero, as where all are equal."""
     return (x / unit_of(x, q)) ** q if x.max() > 0 else torch.ones_like(x)
+
+
+def directions(x: Tensor) -> Tensor:
+    """Each vector of ``x`` [..., D] at length one, however long it is; of a zero one, and of its gradient, zeros."""
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    far = (largest > 0) & ((largest < SHORT) | (largest > TALL))
+    x = x / largest.where(far, 1)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.where(largest == 0, 0, x / length.where(largest != 0, 1))
 
 
 def project_to_simplex(v: Tensor) -> Tensor:

@@ -129,16 +129,17 @@ class Oracle:
         return features, y, ok
 
     def moments(self, vector: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean feature of each class [..., C, D], samples of each [..., C], and mean squared length of a feature [...].
+        """Mean feature of each class [..., C, D], samples of each [..., C], and mean squared length of a feature [...], in float64.
 
         The last result is cached, so that a rule may call this on every batch of a visit.
         """
         if self._moments is None or self._moments[0] is not vector:
-            sums = count = square = torch.zeros((), dtype=vector.dtype, device=vector.device)
+            sums = count = square = torch.zeros((), dtype=torch.float64, device=vector.device)
             for _, features, y, ok in self._passes(vector):
-                more, n = maths.class_sums(features, y, ok, n_classes)
+                wide = features.double()  # variances are differences of these
+                more, n = maths.class_sums(wide, y, ok, n_classes)
                 sums, count = sums + more, count + n
-                square = square + (features.square().sum(-1) * ok).sum(-1)
+                square = square + (wide.square().sum(-1) * ok).sum(-1)
             self._moments = vector, (maths.class_means(sums, count), count, square / self.source.sizes)
         return self._moments[1]
 

@@ -78,7 +78,7 @@ class FedPAC(Rule):
         """What the features of samples with labels ``y`` [..., B] are pulled to [..., B, D]."""
         proto, known = visit.message["proto"], visit.message["known"]
         own, _, _ = visit.oracle.moments(visit.received, proto.shape[-2])
-        return pick(torch.where(known > 0, proto, own), y)
+        return pick(torch.where(known > 0, proto, own.to(proto.dtype)), y)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         gap = (out.features - self.targets(out.y, visit)).square().mean(-1)  # [..., B]
@@ -89,7 +89,8 @@ class FedPAC(Rule):
         mean, count, square = visit.oracle.moments(visit.received, C)
         n = count.sum(-1)
         H = mean * (count / n.unsqueeze(-1)).unsqueeze(-1)
-        statistics = {"H": H, "V": (square - H.square().sum((-2, -1))) / n}
+        V = (square - H.square().sum((-2, -1))).clamp(min=0) / n
+        statistics = {"H": H.to(theta.dtype), "V": V.to(theta.dtype)}
         return {**statistics, **local_prototypes(visit, C, self.weighted)}, visit.state
 
     def mixtures(self, H: Tensor, V: Tensor) -> Tensor:

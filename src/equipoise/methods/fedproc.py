@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
@@ -37,6 +36,7 @@ class FedProc(Rule):
     Traffic: C D numbers down; C D and C up. One more pass over the local data.
     Differs: without prototypes (the first round) it is plain cross-entropy. Prototypes are computed after local
     training in evaluation mode, not collected while weights change. A class that no client holds keeps its last prototype.
+    The cosine with zero is 0.
     """
 
     uses = frozenset({"features"})
@@ -58,7 +58,7 @@ class FedProc(Rule):
     def contrast(self, out: Out, visit: Visit) -> Tensor:
         """The contrastive loss of the batch [...]."""
         proto, known = visit.message["proto"], visit.message["known"]
-        cos = normalize(out.features, dim=-1, eps=1e-8) @ normalize(proto, dim=-1, eps=1e-8).mT / self.temperature
+        cos = maths.directions(out.features) @ maths.directions(proto).mT / self.temperature
         cos = torch.where(known.mT > 0, cos, torch.finfo(cos.dtype).min)  # [..., B, C]
         here = maths.pick(known, out.y).squeeze(-1)
         term = cos.logsumexp(-1) - cos.gather(-1, out.y.unsqueeze(-1)).squeeze(-1)

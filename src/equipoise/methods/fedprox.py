@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.maths import directions
 from equipoise.core.rule import Rule, Visit
 from equipoise.system.ranges import choice, number
 
 
 def unit(vector: Tensor, layout: Sequence[int]) -> Tensor:
     """Each tensor's part of ``vector`` [..., P] at length one; a part of length 0 stays 0."""
-    parts = vector.split(layout, -1)
-    lengths = [torch.linalg.vector_norm(part, dim=-1, keepdim=True) for part in parts]
-    return torch.cat([part / length.where(length > 0, 1) for part, length in zip(parts, lengths, strict=True)], -1)
+    return torch.cat([directions(part) for part in vector.split(layout, -1)], -1)
 
 
 @dataclass(frozen=True)

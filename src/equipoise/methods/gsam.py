@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.maths import directions
 from equipoise.core.rule import Gradient, Rule, Visit
-from equipoise.methods.sam import length, perturbation, radius
+from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import number
 
 
 def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:
     """The part [..., P] of ``g`` that is orthogonal to ``g_p``; all of ``g`` where ``g_p`` is zero."""
-    norm = length(g_p)
-    unit = g_p / norm.where(norm > 0, 1)
+    unit = directions(g_p)
     return g - (g * unit).sum(-1, keepdim=True) * unit
 
 

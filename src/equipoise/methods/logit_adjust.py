@@ -12,6 +12,8 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Out, Rule, Visit
 from equipoise.system.ranges import number
 
+STRONG = 10.0
+
 
 @dataclass(frozen=True)
 class LogitAdjust(Rule):
@@ -34,6 +36,8 @@ class LogitAdjust(Rule):
     def loss(self, out: Out, visit: Visit) -> Tensor:
         counts = visit.oracle.class_counts(out.logits.shape[-1]).to(out.logits.dtype)
         shift = torch.xlogy(self.tau, counts / counts.sum(-1, keepdim=True))  # 0 log 0 is 0, tau log 0 is -inf
+        if self.tau > STRONG:  # less the same for all classes, which changes no loss, the logits keep their digits
+            shift = shift - shift.amax(-1, keepdim=True)
         adjusted = out.logits + shift.unsqueeze(-2)  # [..., B, C]
         return out.mean(task.losses(adjusted, out.y) - task.losses(out.logits, out.y))
 

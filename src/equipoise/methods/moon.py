@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, softplus
+from torch.nn.functional import softplus
 
 from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.maths import directions
 from equipoise.core.rule import Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
 
@@ -18,9 +19,9 @@ def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float
 
     .. math:: -\log \frac{e^{\cos(z, z_g)/T}}{e^{\cos(z, z_g)/T} + e^{\cos(z, z_p)/T}}
 
-    Li, He, Song, CVPR 2021, Eq. 3; computed as softplus of the difference of both similarities.
+    Li, He, Song, CVPR 2021, Eq. 3; computed as softplus of the difference of both similarities. The cosine with zero is 0.
     """
-    near, far = (cosine_similarity(z, other, dim=-1, eps=1e-8) for other in (z_global, z_previous))
+    near, far = ((directions(z) * directions(other)).sum(-1) for other in (z_global, z_previous))
     return softplus((far - near) / temperature)
 
 
