@@ -20,6 +20,7 @@ from equipoise.core.model import Model
 from equipoise.core.rates import LayerRates, Layers, RateLike
 from equipoise.system.ranges import check_fields, check_number, number
 
+HEAVY, TERMS = 0.999, 16  # momentum from which on few steps hardly differ from undamped ones; terms of their series
 Parts = Sequence[Tensor]
 Slots = dict[str, list[Tensor]]  # each with an entry for every part
 
@@ -171,7 +172,12 @@ class SGD:
         r"""Distance along a constant unit gradient: :math:`\eta [K - \rho (1 - \rho^K)/(1 - \rho)] / (1 - \rho)`."""
         rho, (lr,) = self.momentum, _each(self.lr, [steps])
         distance: Tensor = lr / (1 - rho) * (steps - rho * (1 - rho**steps) / (1 - rho))
-        return distance
+        if rho < HEAVY:
+            return distance
+        few, term = torch.zeros_like(distance), steps * (steps + 1) / 2  # powers of 1 - rho, without differences
+        for n in range(TERMS):
+            few, term = few + term, term * (rho - 1) * (steps - 1 - n) / (n + 3)
+        return torch.where(steps * (1 - rho) < 1, lr * few, distance)
 
 
 @dataclass(frozen=True)

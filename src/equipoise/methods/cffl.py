@@ -166,6 +166,11 @@ class CFFL(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return self.deploy(start, visit)
 
+    def clipped(self, update: Tensor) -> Tensor:
+        """An update [..., P] with its entries cut."""
+        most = min(self.clip, torch.finfo(update.dtype).max)
+        return update.clamp(-most, most)
+
     def filtered(self, clipped: Tensor, layout: tuple[int, ...]) -> Tensor:
         """What is uploaded of a clipped update [..., P]."""
         layered = self.criterion == "layer"
@@ -177,14 +182,14 @@ class CFFL(Rule):
         if self.port:
             return update  # the server scales it, and needs to know the model that was trained
         if not self.partial:
-            return update.clamp(-self.clip, self.clip)
-        clipped = (update - visit.state["residual"]).clamp(-self.clip, self.clip)
+            return self.clipped(update)
+        clipped = self.clipped(update - visit.state["residual"])
         return self.filtered(clipped if visit.shared is None else clipped * visit.shared, visit.oracle.layout)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         report, state = {}, visit.state
         if self.partial:
-            clipped = (theta - visit.start - state["residual"]).clamp(-self.clip, self.clip)
+            clipped = self.clipped(theta - visit.start - state["residual"])
             if visit.shared is not None:  # private coordinates are there already
                 clipped = clipped * visit.shared
             rest = clipped - self.filtered(clipped, visit.oracle.layout)

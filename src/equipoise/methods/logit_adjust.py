@@ -35,9 +35,10 @@ class LogitAdjust(Rule):
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         counts = visit.oracle.class_counts(out.logits.shape[-1]).to(out.logits.dtype)
-        shift = torch.xlogy(self.tau, counts / counts.sum(-1, keepdim=True))  # 0 log 0 is 0, tau log 0 is -inf
-        if self.tau > STRONG:  # less the same for all classes, which changes no loss, the logits keep their digits
-            shift = shift - shift.amax(-1, keepdim=True)
+        # a strong shift is against the most frequent class, which changes no loss: the logits keep their digits
+        unit = counts.amax(-1, keepdim=True) if self.tau > STRONG else counts.sum(-1, keepdim=True)
+        tau = min(self.tau, torch.finfo(counts.dtype).max)
+        shift = torch.xlogy(tau, counts / unit)  # 0 log 0 is 0, tau log 0 is -inf
         adjusted = out.logits + shift.unsqueeze(-2)  # [..., B, C]
         return out.mean(task.losses(adjusted, out.y) - task.losses(out.logits, out.y))
 
