@@ -14,6 +14,7 @@ from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 
 ALONE = 1e-6  # a client with all but this share of the weight leaves no model of the others
+TINY = 1e-12  # a cosine this near to 1 is 1: the rest is rounding, which would decide where all updates are of one direction
 
 
 def without(theta: Tensor, own: Tensor, c: Tensor) -> Tensor:
@@ -113,7 +114,8 @@ class FedCE(Rule):
         b = 1 - new["metric"] / new["measured"].clamp(min=1)
         known = new["measured"] > 0
         b = torch.where(known, b, b[known].mean()) if known.any() else b
-        c = self.coefficients(1 - new["cos"] / new["visits"], b)
+        a = 1 - new["cos"] / new["visits"]
+        c = self.coefficients(torch.where(a > TINY, a, 0), b)
         new["total"] = state["total"][i] + mass * c
         weights = simplex(new["total"] / new["visits"] if self.coef_average else c)
         plain = cohort.scale == 1 and cohort.shift is None
