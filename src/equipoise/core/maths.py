@@ -64,6 +64,12 @@ def directions(x: Tensor) -> Tensor:
     return torch.where(largest == 0, 0, x / length.where(largest != 0, 1))
 
 
+def cut(x: Tensor, most: float) -> Tensor:
+    """The entries of ``x`` [...] within [-most, most], also where their type holds no number as large as ``most``."""
+    most = min(most, torch.finfo(x.dtype).max)
+    return x.clamp(-most, most)
+
+
 def project_to_simplex(v: Tensor) -> Tensor:
     r"""Nearest point of the simplex to ``v`` ``[M]``.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import simplex, square_norms
+from equipoise.core.maths import cut, simplex, square_norms
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
@@ -166,11 +166,6 @@ class CFFL(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return self.deploy(start, visit)
 
-    def clipped(self, update: Tensor) -> Tensor:
-        """An update [..., P] with its entries cut."""
-        most = min(self.clip, torch.finfo(update.dtype).max)
-        return update.clamp(-most, most)
-
     def filtered(self, clipped: Tensor, layout: tuple[int, ...]) -> Tensor:
         """What is uploaded of a clipped update [..., P]."""
         layered = self.criterion == "layer"
@@ -182,14 +177,14 @@ class CFFL(Rule):
         if self.port:
             return update  # the server scales it, and needs to know the model that was trained
         if not self.partial:
-            return self.clipped(update)
-        clipped = self.clipped(update - visit.state["residual"])
+            return cut(update, self.clip)
+        clipped = cut(update - visit.state["residual"], self.clip)
         return self.filtered(clipped if visit.shared is None else clipped * visit.shared, visit.oracle.layout)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         report, state = {}, visit.state
         if self.partial:
-            clipped = self.clipped(theta - visit.start - state["residual"])
+            clipped = cut(theta - visit.start - state["residual"], self.clip)
             if visit.shared is not None:  # private coordinates are there already
                 clipped = clipped * visit.shared
             rest = clipped - self.filtered(clipped, visit.oracle.layout)
