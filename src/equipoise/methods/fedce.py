@@ -13,8 +13,8 @@ from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 
-ALONE = 1e-6  # a client with all but this share of the weight leaves no model of the others
-TINY = 1e-12  # a cosine this near to 1 is 1: the rest is rounding, which would decide where all updates are of one direction
+# With all but ALONE of the weight a client leaves no model of the others; contributions up to TINY are the rounding of 0.
+ALONE, TINY = 1e-6, 1e-12
 
 
 def without(theta: Tensor, own: Tensor, c: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class FedCE(Rule):
     def coefficients(self, a: Tensor, b: Tensor) -> Tensor:
         """The coefficients of a round [M] from both contributions [M]."""
         first, then = (self.floor, 0.0) if self.floors == "before" else (0.0, self.floor)
-        a, b = (simplex(v.clamp(min=first)).clamp(min=then) for v in (a, b))
+        a, b = (simplex(v.where(v > TINY, 0).clamp(min=first)).clamp(min=then) for v in (a, b))
         return simplex(a * b if self.mode == "times" else a + b).clamp(min=then)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
@@ -114,8 +114,7 @@ class FedCE(Rule):
         b = 1 - new["metric"] / new["measured"].clamp(min=1)
         known = new["measured"] > 0
         b = torch.where(known, b, b[known].mean()) if known.any() else b
-        a = 1 - new["cos"] / new["visits"]
-        c = self.coefficients(torch.where(a > TINY, a, 0), b)
+        c = self.coefficients(1 - new["cos"] / new["visits"], b)
         new["total"] = state["total"][i] + mass * c
         weights = simplex(new["total"] / new["visits"] if self.coef_average else c)
         plain = cohort.scale == 1 and cohort.shift is None
