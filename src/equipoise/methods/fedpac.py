@@ -90,8 +90,7 @@ class FedPAC(Rule):
         n = count.sum(-1)
         H = mean * (count / n.unsqueeze(-1)).unsqueeze(-1)
         V = (square - H.square().sum((-2, -1))).clamp(min=0) / n
-        statistics = {"H": H.to(theta.dtype), "V": V.to(theta.dtype)}
-        return {**statistics, **local_prototypes(visit, C, self.weighted)}, visit.state
+        return {"H": H.to(theta), "V": V.to(theta), **local_prototypes(visit, C, self.weighted)}, visit.state
 
     def mixtures(self, H: Tensor, V: Tensor) -> Tensor:
         """Share [M, M] of every classifier in each client's, from ``H`` [M, C, D] and ``V`` [M]."""
