@@ -13,7 +13,7 @@ import pytest
 
 from equipoise import scenarios
 from equipoise.cli.init import MEANINGS, OPTIONS, SETTINGS, read
-from equipoise.runs.configuration import RunConfig
+from equipoise.runs.configuration import RunConfig, configure
 from run_helpers import cache, complaints, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -36,7 +36,7 @@ def test_what_is_found_is_printed_and_written(here: Path, equipoise: Any) -> Non
         "t.csv: a table of 2 numbers per row",
         "42 samples, 3 clients",
         "2 classes: no 18, yes 24",
-        "features: u, v",
+        "2 features: u, v",
         "groups: f 21, m 21",
         "20% of each client's samples were drawn for testing",
         "wrote equipoise.toml. Start it: equipoise run --config equipoise.toml",
@@ -53,7 +53,7 @@ def test_every_setting_is_in_the_file_and_may_be_told(here: Path, equipoise: Any
     text = (here / "equipoise.toml").read_text()
     free = tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.M))
     assert [name for name in free if name != "set"] == list(MEANINGS)
-    assert list(free["set"]) == ["fedheal", *OPTIONS]
+    assert list(free["set"]) == ["fedheal", *(name for name in OPTIONS if name not in MEANINGS)]
     protocol = vars(scenarios.load("own", 0, here / "t.csv", group="sex").protocol)
     for name, value in free.items():
         if protocol.get(name) is not None:
@@ -178,3 +178,45 @@ def test_files_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.toml cannot be read .*equipoise init"):
         read(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("more", [["--positive", "no"], ["--set", "positive=no"]])
+def test_a_setting_of_runs_is_written_once(here: Path, equipoise: Any, more: list[str]) -> None:
+    assert equipoise("init", "-d", "t.csv", "--set", "group=sex", *more, "--set", "measures=auc").status == 0
+    text = (here / "equipoise.toml").read_text()
+    assert tomllib.loads(text) == {
+        "method": "fedavg",
+        "data": "t.csv",
+        "positive": "no",
+        "measures": "auc",
+        "seed": 0,
+        "set": {"group": "sex"},
+    }
+    for name in ("positive", "measures"):
+        assert len(re.findall(rf"^(?:# )?{name} = ", text, flags=re.M)) == 1
+    method, _, seed, given = read(here / "equipoise.toml")
+    assert configure(method, {}, seed, **given).positive == "no"
+    (here / "n.csv").write_text("v,label\n" + "".join(f"{k},{k % 2}\n" for k in (3, 4, 8, 2, 5, 9, 7, 6)))
+    assert equipoise("init", "-d", "n.csv", "--positive", "0", "-o", "n.toml").status == 0
+    method, _, seed, given = read(here / "n.toml")
+    assert configure(method, {}, seed, **given).positive == "0"
+    refused = equipoise("init", "-d", "t.csv", "--set", "group=sex", "--positive", "nope", "--force")
+    assert (refused.status, "yes" in refused.err) == (2, True)
+
+
+def test_all_features_are_shown(here: Path, equipoise: Any) -> None:
+    names = [f"v{k}" for k in range(130)]
+    rows = [",".join([*(str((k * j) % 7 + j) for j in range(130)), "xy"[k % 2]]) for k in range(12)]
+    (here / "w.csv").write_text("\n".join([",".join([*names, "label"]), *rows]) + "\n")
+    assert (
+        f"130 features: {', '.join(names[:100])} and 30 more, which --json shows"
+        in equipoise("init", "-d", "w.csv").out
+    )
+    shown = equipoise("init", "-d", "w.csv", "--force", "--json").out
+    assert json.loads(shown)["features"] == names
+
+
+def test_a_file_that_exists_is_said_before_anything_is_read(here: Path, equipoise: Any) -> None:
+    (here / "equipoise.toml").write_text("")
+    done = equipoise("init", "-d", "no-such.csv")
+    assert (done.status, "exists already" in done.err, "no-such" in done.err) == (2, True, False)

@@ -879,3 +879,18 @@ def test_errors_are_one_line(tmp_path: Path, equipoise: Any) -> None:
     assert done.status == 2
     assert done.err.count("\n") == 1
     assert done.err.startswith(f"error: {tmp_path} does not say whose the samples are")
+
+
+def test_rates_by_client_use_one_column_for_both(tmp_path: Path) -> None:
+    rows = [[k * 7 % 11, k % 5, "yx"[k % 2], "abc"[k % 3]] for k in range(60)]
+    path = table(tmp_path / "t.csv", [["u", "v", "label", "site"], *rows])
+    made = scenarios.load("own", 0, path, client="site", group="site")
+    assert made.client_names == ("a", "b", "c") == tuple(made.tests) == made.client_groups
+    assert "rates" in made.measures
+    x = np.array([row[:2] for row in rows], np.float64)
+    np.savez(tmp_path / "t.npz", x=x, y=[row[2] for row in rows], site=[row[3] for row in rows])
+    own = read_user_data(tmp_path / "t.npz", Columns(client="site", group="site"))
+    assert own.client == own.group
+    for wrong in ({"client": "y"}, {"group": "x"}, {"split": "y"}):
+        with pytest.raises(DataError, match="named for two purposes"):
+            read_user_data(tmp_path / "t.npz", Columns(**wrong))

@@ -6,7 +6,7 @@ import json
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import SETTINGS, Json
+from equipoise.cli.options import SETTINGS, Json, help_of
 from equipoise.core.settings import SCENARIO, meaning
 from equipoise.system import own_code
 from equipoise.system.files import write_atomically
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DIVIDED = 8  # clients among whom data without clients are divided
 SHOWN = 20  # clients in a table
+MANY = 100  # features in a sentence
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
     "data": "your data; relative to the folder of this file",
@@ -97,6 +98,7 @@ def init(
             "--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."
         ),
     ] = None,
+    positive: Annotated[str | None, typer.Option("--positive", help=help_of("positive"))] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     json_: Json = False,
@@ -104,8 +106,12 @@ def init(
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     if output.exists() and not force:
         raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")
-    options = _options(set_, data)
+    options = _options([*(set_ or ()), *([] if positive is None else [f"positive={positive}"])], data)
     found = None if data is None else _data(data, options)
+    if found is not None and "positive" in options:
+        from equipoise.scenarios.own import check_positive
+
+        options["positive"] = check_positive(found[0], options["positive"])
     if found is not None and found[0].client is None:
         options.setdefault("clients", len(found[1].train))
     images = None if found is None else getattr(found[0].inputs, "survey", None)
@@ -169,13 +175,18 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[s
         f"{own.source}: {own.layout}",
         f"{_many(len(own), 'sample')}, {whose}",
         f"{_many(len(own.classes), 'class')}: {listed(f'{name} {n:,}' for name, n in counts(own.label).items())}",
-        *([f"features: {listed(own.features)}"] if own.features else []),
+        *([f"{_many(len(own.features), 'feature')}: {_features(own.features)}"] if own.features else []),
         *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
         *([f"parts: {listed(f'{name} {n:,}' for name, n in Counter(own.split).items())}"] if own.split else []),
         f"test sets: {listed(f'{name} {len(rows):,}' for name, rows in sets.items())}",
         *own.notes,
         *parts.notes,
     ]
+
+
+def _features(names: Sequence[str]) -> str:
+    more = len(names) - MANY
+    return ", ".join(names[:MANY]) + (f" and {more:,} more, which --json shows" if more > 0 else "")
 
 
 def _many(n: int, word: str) -> str:
@@ -190,6 +201,7 @@ def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> di
         "layout": own.layout,
         "samples": len(own),
         "classes": counts(own.label),
+        "features": list(own.features),
         **({"range": own.about["range"]} if "range" in own.about else {}),
         "groups": None if own.group is None else counts(own.group),
         "clients": {
@@ -233,6 +245,9 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
     protocol = scenarios.own.PROTOCOL if own else scenarios.digits.PROTOCOL
     known = {**{name: f.default for name, f in SETTINGS.items()}, **vars(protocol)}
     given: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
+    given |= {
+        name: value for name, value in options.items() if name in MEANINGS
+    }  # settings of a run as well, which are said once
     lines = [
         "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
         "# A line that begins with # shows a default; options of the command line override this file.",
@@ -259,6 +274,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
     ]
     defaults = scenarios.SCENARIOS["own"].options
     for name, text in OPTIONS.items() if own else ():
+        if name in MEANINGS:
+            continue
         value = defaults[name]
         if name in options:
             lines.append(_line(name, options[name], text))

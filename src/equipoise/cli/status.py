@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from equipoise.runs.status import RunStatus
 
 
+WIDEST = 1000  # signs of a line, more than any name has
+
+
 def status(
     folder: Annotated[
         Path, typer.Argument(metavar="[FOLDER]", help="A run, or a folder of runs.", autocompletion=completion.runs)
@@ -36,13 +39,19 @@ def status(
         print_json([_row(run) for run in found])
         return
     told = all(_tells(run) for run in found)
-    table = plain_table()
-    for name in ("run", *(() if told else ("method", "seed")), "round", "state", "accuracy", "worst", "ends", "last"):
-        table.add_column(name, justify="right" if name in ("round", "accuracy") else "left", overflow="fold")
+    titles = ("run", *(() if told else ("method", "seed")), "round", "state", "accuracy", "worst", "ends", "last")
+    rows = []
     for run in found:
         what = () if told else (run.method, "" if run.seed is None else str(run.seed))
-        table.add_row(*map(escape, (_name(run, folder), *what, *_cells(run))))
-    out.print(table)
+        rows.append([_name(run, folder), *what, *_cells(run)])
+    table = plain_table()
+    shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
+    for k in shown:
+        table.add_column(titles[k], justify="right" if titles[k] in ("round", "accuracy") else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape(row[k]) for k in shown))
+    table.width = max(out.width, out.measure(table, options=out.options.update(width=WIDEST)).maximum)
+    out.print(table, soft_wrap=True)  # names stay whole, also in a pipe
     counts = {state: sum(run.state == state for run in found) for state in STATES}
     out.print(", ".join(f"{n} {state}" for state, n in counts.items() if n), highlight=False)
     for run in found:

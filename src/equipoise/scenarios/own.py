@@ -128,7 +128,7 @@ def scenario(
     pictures = own.inputs if isinstance(own.inputs, Pictures) else None
     sample = own.inputs.shape[1:] if not isinstance(own.inputs, Pictures) else (3, size, size)
     images = isinstance(own.inputs, Pictures) or own.inputs.dtype == np.uint8
-    chosen_class = None if positive is None else _positive(own, positive)
+    chosen_class = None if positive is None else check_positive(own, positive)
     known = Description(
         name="own",
         summary=SUMMARY,
@@ -238,8 +238,13 @@ def _check(clients: object, test: float, server_validation: float, tests: object
     check_whole("own: size", size, SMALLEST, meaning=" pixels")
 
 
-def _positive(own: UserData, positive: str | int) -> str:
-    """The name of the class that counts as positive."""
+def check_positive(own: UserData, positive: str | int) -> str:
+    """The name of the class that counts as positive.
+
+    Raises
+    ------
+    DataError : there is no such class.
+    """
     try:
         found = positive_class(positive, own.classes)
     except ValueError as error:

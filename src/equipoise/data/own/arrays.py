@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_npz
-from equipoise.data.own.columns import ROLES, SPLITS, WRITTEN, Column, Columns, UserData, column, listed, splits
+from equipoise.data.own.columns import (
+    ROLES,
+    SPLITS,
+    WRITTEN,
+    Column,
+    Columns,
+    UserData,
+    check_purposes,
+    column,
+    listed,
+    splits,
+)
 from equipoise.data.own.numbers import counting, finite, single
 from equipoise.data.own.words import Origin, read_classes, read_names, settled
 from equipoise.data.precision import lost
@@ -132,6 +143,7 @@ def of_arrays(
             raise DataError(
                 f"{path} has no array {what}; it holds {listed(known) or 'nothing'}. Expected x [n, ...] and y [n]."
             )
+    check_purposes({**used, "x": x_name}, path)
     x = arrays[str(x_name)]
     for role, name in used.items():
         if name is not None and arrays[name].shape != x.shape[:1]:

@@ -215,6 +215,24 @@ def column(known: Sequence[str], given: str | None, usual: str, what: str) -> st
     return meant[0] if meant else None
 
 
+def check_purposes(used: Mapping[str, str | None], what: object) -> None:
+    """Require that no column has two purposes; that of the client may be that of the group, for rates by hospital.
+
+    Raises
+    ------
+    DataError : one has.
+    """
+    roles: dict[str, list[str]] = {}
+    for role, name in used.items():
+        if name is not None:
+            roles.setdefault(name, []).append(role)
+    for name, several_ in roles.items():
+        if len(several_) > 1 and {*several_} != {"client", "group"}:
+            raise DataError(
+                f"{what}: the column {name} is named for two purposes, {' and '.join(several_)}. Name another one."
+            )
+
+
 def counts(words: Iterable[str]) -> dict[str, int]:
     """How often each word occurs, in the order of :func:`ordered`."""
     counter = Counter(words)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.advice import refusal
-from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, column, listed
+from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, check_purposes, column, listed
 from equipoise.data.own.numbers import counting, left_out, nameless, of_cells, wrong_cells
 from equipoise.data.own.words import Origin, read_classes, read_names, settled
 from equipoise.data.pictures import Pictures, Source
@@ -58,6 +58,8 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
         if columns.image
         else next(filter(partial(_is_image, features), known), None)
     )
+
+    check_purposes({**used, "image": image}, what)
 
     def words(role: str) -> list[Any]:
         key = used[role]

@@ -22,6 +22,7 @@ from equipoise.data.own.columns import (
     Column,
     Columns,
     UserData,
+    check_purposes,
     column,
     listed,
     splits,
@@ -85,8 +86,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     if used["path"] is None and isinstance(table, parquet.Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
     there = {role: name for role, name in used.items() if name is not None}
-    if twice := [name for name in header if list(there.values()).count(name) > 1]:
-        raise DataError(f"{path}: the column {twice[0]} is named for two purposes. Name another one.")
+    check_purposes(used, path)
     for name in sorted({*columns.leave_out, *columns.keep} - {*header}):
         column(header, name, "", path.name)  # which says that there is none
     apart = {*there.values(), *columns.leave_out}
