@@ -194,12 +194,12 @@ def test_a_setting_of_runs_is_written_once(here: Path, equipoise: Any, more: lis
     }
     for name in ("positive", "measures"):
         assert len(re.findall(rf"^(?:# )?{name} = ", text, flags=re.M)) == 1
-    method, _, seed, given = read(here / "equipoise.toml")
-    assert configure(method, {}, seed, **given).positive == "no"
+    method, _, _, given = read(here / "equipoise.toml")
+    assert configure(method, **given).positive == "no"
     (here / "n.csv").write_text("v,label\n" + "".join(f"{k},{k % 2}\n" for k in (3, 4, 8, 2, 5, 9, 7, 6)))
     assert equipoise("init", "-d", "n.csv", "--positive", "0", "-o", "n.toml").status == 0
-    method, _, seed, given = read(here / "n.toml")
-    assert configure(method, {}, seed, **given).positive == "0"
+    method, _, _, given = read(here / "n.toml")
+    assert configure(method, **given).positive == "0"
     refused = equipoise("init", "-d", "t.csv", "--set", "group=sex", "--positive", "nope", "--force")
     assert (refused.status, "yes" in refused.err) == (2, True)
 
