@@ -21,13 +21,16 @@ from equipoise.core.tree import flatten
 from equipoise.federation import guard
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
+from equipoise.methods.cffl import judged
 from equipoise.methods.cgsv import share
+from equipoise.methods.fedave import likeness
 from equipoise.methods.fedga import FedGA
-from equipoise.methods.fedsac import reputations
+from equipoise.methods.fedsac import prefixes, reputations, scores
 from equipoise.methods.gsam import orthogonal
 from equipoise.methods.krum import Krum
 from equipoise.methods.margin import Margin
 from equipoise.methods.moon import contrast
+from equipoise.methods.principal import Principal
 from equipoise.methods.sam import perturbation
 from equipoise.system.ranges import Range
 from helpers import Server, tensor
@@ -54,6 +57,8 @@ UPDATES = {  # lengths of the clients' updates; "same" and "opposite" are of one
     "opposite": (1.0, -1.0, 1.0, -1.0),
 }
 SIZES = {"usual": (10.0, 20.0, 30.0, 40.0), "one in a million": (1.0, 1e6, 1.0, 1e6)}
+
+HELD = torch.arange(M)[:, None] >= torch.arange(P) % (M + 1)  # submodels; some parameters nobody holds
 
 
 def vectors(kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -100,6 +105,9 @@ def faults(method: str, losses: Sequence[float], updates: Tensor, sizes: Sequenc
     server.setup = dataclasses.replace(server.setup, head=torch.arange(P) < 2)
     server.state = [rule.server_state(server.setup) for rule in server.rules]
     given: dict[str, Any] = {"oracle": Judge(), "contribution": tensor([0.0, 0.1, 0.5, 1.0]), "rounds": 9}
+    if method.startswith("fedsac"):
+        given["held"] = HELD
+        updates = updates * HELD
     for _ in range(rounds):
         before = server.state
         told = [report(rule, losses) for rule in server.rules]
@@ -125,17 +133,23 @@ def faults(method: str, losses: Sequence[float], updates: Tensor, sizes: Sequenc
 
 def of_server(name: str) -> bool:
     rules = [rule() for rule in METHODS[name].rules]
-    return not name.startswith("fedsac") and any(overrides(rule, "aggregate") for rule in rules)
+    return any(overrides(rule, "aggregate") for rule in rules)
 
 
 SERVERS = [name for name in METHODS if of_server(name)]
+QUICK = [name for name in SERVERS if len(METHODS[name].rules) == 1 and not METHODS[name].values]
+FEW = ("spread", "zero", "huge", "tiny")
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_a_server_at_the_ends_of_its_inputs(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "wide"),
+    [(name, False) for name in QUICK] + [pytest.param(name, True, marks=pytest.mark.slow) for name in SERVERS],
+)
+def test_a_server_at_the_ends_of_its_inputs(name: str, wide: bool) -> None:
     wrong: dict[str, list[str]] = {}
-    for method in (name, *(f"{name}:{preset}" for preset in METHODS[name].presets)):
-        cases = [(losses, "usual", "usual") for losses in LOSSES] + [("usual", kind, "usual") for kind in UPDATES]
+    for method in (name, *(f"{name}:{preset}" for preset in METHODS[name].presets if wide)):
+        cases = [(losses, "usual", "usual") for losses in (LOSSES if wide else FEW)]
+        cases += [("usual", kind, "usual") for kind in (UPDATES if wide else ("tiny", "long", "opposite", "same"))]
         cases += [("spread", "mixed", "one in a million"), ("zero", "zero", "one in a million")]
         for losses, kind, sizes in cases:
             if found := faults(method, LOSSES[losses], vectors(kind), SIZES[sizes]):
@@ -154,11 +168,14 @@ def ends(name: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_a_server_at_the_ends_of_its_hyper_parameters(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "wide"),
+    [(name, False) for name in QUICK] + [pytest.param(name, True, marks=pytest.mark.slow) for name in SERVERS],
+)
+def test_a_server_at_the_ends_of_its_hyper_parameters(name: str, wide: bool) -> None:
     wrong = {}
     for method in ends(name):
-        for losses, kind in (("usual", "usual"), ("spread", "mixed"), ("zero", "zero")):
+        for losses, kind in (("spread", "mixed"), ("usual", "usual"), ("zero", "zero"))[: 3 if wide else 1]:
             if found := faults(method, LOSSES[losses], vectors(kind), SIZES["usual"]):
                 wrong[f"{method}: losses {losses}, updates {kind}"] = found
     assert not wrong
@@ -201,7 +218,7 @@ def one_round(
     return server.round(x, reports=[{key: tensor(losses)}])
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(losses=st.lists(numbers, **few), q=powered, eps=st.sampled_from([0.0, 1e-10, 1.0]), data=st.data())
 def test_q_ffl_weights(losses: list[float], q: float, eps: float, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from([1.0, 3.0, 1e6]), min_size=len(losses), max_size=len(losses)))
@@ -211,7 +228,7 @@ def test_q_ffl_weights(losses: list[float], q: float, eps: float, data: st.DataO
     close(one_round(f"qffl(q={q}, eps={eps})", losses, sizes, "loss").weights, expected, 1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     losses=st.lists(positive, **few),
     q=powered,
@@ -229,7 +246,7 @@ def test_q_fed_avg_step(losses: list[float], q: float, length: float, L: float) 
         assert abs(x - expected) <= 1e-9 * abs(expected) + mp.mpf(10) ** -290
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(values=st.lists(numbers, **few), q=powered, floor=st.sampled_from([1e-300, 1e-30, 1e-10, 1.0]))
 def test_saga_weights(values: list[float], q: float, floor: float) -> None:
     v = [max(mp.mpf(x), mp.mpf(floor)) for x in values]
@@ -237,7 +254,7 @@ def test_saga_weights(values: list[float], q: float, floor: float) -> None:
     close(one_round(f"saga(q={q}, floor={floor}, beta=1.0)", values, [1.0] * len(v), "value").weights, expected, 1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(losses=st.lists(numbers, **few), gamma=st.sampled_from([1e-6, 0.01, 1.0, 1e6]))
 def test_afl_climbs(losses: list[float], gamma: float) -> None:
     """The next multipliers, from equal ones: by bisection for the threshold of the projection."""
@@ -257,7 +274,7 @@ def test_multipliers_of_absent_clients_are_projected_with_the_others() -> None:
     assert server.state[0]["lam"].tolist() == pytest.approx([0.5, 0.0, 0.5])
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(lengths=st.lists(st.floats(-30, 12).map(lambda e: 10.0**e), **few), beta=st.sampled_from([0.0, 1e-9, 0.4, 1.0]))
 def test_fael_weights(lengths: list[float], beta: float) -> None:
     updates = tensor(lengths)[:, None] * torch.ones(1, 2, dtype=torch.float64)
@@ -266,7 +283,7 @@ def test_fael_weights(lengths: list[float], beta: float) -> None:
     close(found, scaled([mp.mpf(1) / len(d) + mp.mpf(beta) * x for x in d]))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     gaps=st.lists(st.floats(-30, 30).map(lambda e: 10.0**e), **few, unique=True),
     d=st.sampled_from([0.0, 1e-6, 0.2, 1000.0]),
@@ -282,7 +299,7 @@ def test_fedga_weights(gaps: list[float], d: float) -> None:
     close(a, expected, 1e-8)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(offset=st.sampled_from([0.0, 1.0, 1e6, 1e12]), apart=st.permutations([0.0, 1.0, 2.0, 100.0, 300.0]))
 def test_krum_among_updates_that_are_nearly_the_same(offset: float, apart: list[float]) -> None:
     """Differences of squared lengths would be rounding alone."""
@@ -322,7 +339,7 @@ def test_steps_follow_the_scale_of_the_updates(method: str, kind: str) -> None:
         assert bool(moved.isfinite().all())
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(w=st.lists(st.one_of(st.just(0.0), st.floats(-320, 300).map(lambda e: 10.0**e)), **few))
 def test_simplex_of_any_scale(w: list[float]) -> None:
     close(maths.simplex(tensor(w)), scaled([mp.mpf(x) for x in w]))
@@ -334,7 +351,7 @@ def test_unknown_weights_stay_unknown() -> None:
     assert maths.simplex(tensor([1.0, math.nan])).isnan().all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(scale=st.floats(-10, 18).map(lambda e: 10.0**e), shorter=st.sampled_from([1.0, 1e-3, 1e-6]))
 def test_the_orthogonal_part_has_no_scale(scale: float, shorter: float) -> None:
     g, g_p = torch.tensor([3.0, 4.0]) * scale, torch.tensor([1.0, 0.0]) * scale * shorter
@@ -378,7 +395,7 @@ def test_contrast_at_any_temperature(temperature: float) -> None:
     assert float(contrast(z, near, far, temperature)) == pytest.approx(float(expected), rel=1e-4)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(c=st.lists(st.floats(0, 1), **few), beta=st.one_of(st.just(0.0), st.floats(-300, 300).map(lambda e: 10.0**e)))
 def test_rewards_of_contributions(c: list[float], beta: float) -> None:
     """FedSAC's reputations; the shares of CGSV, FedAVE and CFFL."""
@@ -431,3 +448,137 @@ def test_a_refusal_names_the_numbers_of_the_user_not_the_author() -> None:
         guard.state({"v": torch.ones(2)}, {"v": tensor([1.0, math.inf])}, rule)
     same = {"v": tensor([1.0, math.inf])}
     guard.state(same, same, rule)  # not of this round
+
+
+# contributions, likeness, reputations and axes
+unequal = st.lists(st.floats(-8, 8).map(lambda e: 10.0**e), min_size=3, max_size=3)
+
+
+@settings(max_examples=15)
+@given(lengths=unequal, floor=st.sampled_from([0.0, 1e-6, 1.0, 1e300]), metric=st.sampled_from([0.0, 0.3, 1.0]))
+def test_fedce_weights(lengths: list[float], floor: float, metric: float) -> None:
+    u = vectors("usual", torch.float64)[:3] * tensor(lengths)[:, None]
+    server = Server(f"fedce(floor={floor})", torch.zeros(P, dtype=torch.float64), [1.0] * 3)
+    told = {"metric": tensor([metric, metric / 2, 1.0]), "measured": torch.ones(3, dtype=torch.float64)}
+    found = server.round(u, reports=[told]).weights
+    rows = [[mp.mpf(x) for x in row] for row in u.tolist()]
+    a, b = [], [1 - mp.mpf(x) for x in told["metric"].tolist()]
+    for m, own in enumerate(rows):
+        rest = [mp.fsum(column) for column in zip(*(row for k, row in enumerate(rows) if k != m), strict=True)]
+        long = mp.sqrt(mp.fsum(x * x for x in own) * mp.fsum(x * x for x in rest))
+        a.append(1 - mp.fsum(x * y for x, y in zip(own, rest, strict=True)) / long)
+    a, b = (scaled([max(x, mp.mpf(floor)) for x in v]) for v in (a, b))
+    close(found, scaled([x * y for x, y in zip(a, b, strict=True)]), 1e-8)
+
+
+@pytest.mark.parametrize("preset", ["ffl4mia", "nvflare2023", "nvflare2026"])
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e9])
+def test_fedce_weighs_updates_of_one_direction_equally(preset: str, scale: float) -> None:
+    """Their contributions are zero, and rounding is none."""
+    updates = torch.linspace(-1, 2, P).expand(M, P) * scale * torch.tensor([[1.0], [1.7], [0.3], [0.9]])
+    told = {"metric": torch.zeros(M), "measured": torch.ones(M)}
+    server = Server(f"fedce:{preset}", torch.zeros(P), SIZES["usual"], LAYOUT)
+    assert server.round(updates, reports=[told]).weights.tolist() == pytest.approx([0.25] * M)
+
+
+@settings(max_examples=15)
+@given(
+    accuracy=st.lists(
+        st.one_of(st.sampled_from([0.0, 1.0]), st.floats(-30, 0).map(lambda e: 10.0**e)), min_size=3, max_size=3
+    ),
+    beta=st.sampled_from([0.0, 1e-300, 1e-6, 0.5, 1000.0]),
+    clip=st.booleans(),
+    sizes=st.sampled_from([(1.0, 1e6, 1.0), (1.0, 2.0, 3.0)]),
+)
+def test_fairfed_weights(accuracy: list[float], beta: float, clip: bool, sizes: tuple[float, ...]) -> None:
+    server = Server(f"fairfed(beta={beta}, clip={clip})", torch.zeros(2, dtype=torch.float64), sizes)
+    p = bar = scaled([mp.mpf(n) for n in sizes])
+    acc = [mp.mpf(x) for x in accuracy]
+    for _ in range(2):
+        found = server.round(torch.ones(3, 2, dtype=torch.float64), reports=[{"accuracy": tensor(accuracy)}])
+        overall = mp.fsum(x * y for x, y in zip(p, acc, strict=True))
+        gap = [abs(x - overall) for x in acc]
+        bar = [w - beta * (g - mp.fsum(gap) / 3) for w, g in zip(bar, gap, strict=True)]
+        bar = [max(x, mp.mpf(0)) for x in bar] if clip else bar
+    used = found.weights if found.coefficients is None else found.coefficients
+    close(used, [x / mp.fsum(bar) for x in bar], 1e-9)
+
+
+@settings(max_examples=15)
+@given(kl=st.lists(numbers, **few), eps=st.sampled_from([1e-300, 1e-12, 0.01, 1e300]))
+def test_likeness_of_losses(kl: list[float], eps: float) -> None:
+    inverse = [1 / (mp.mpf(x) + mp.mpf(eps)) for x in kl]
+    close(likeness(tensor(kl), eps), [x / max(inverse) for x in inverse], 1e-9)
+
+
+@settings(max_examples=15)
+@given(
+    accuracy=st.lists(st.one_of(st.just(0.0), st.floats(-30, 0).map(lambda e: 10.0**e)), min_size=4, max_size=4),
+    alpha=st.sampled_from([1e-300, 1e-6, 5.0, 300.0, 600.0]),
+    port=st.booleans(),
+)
+def test_reputations_of_cffl(accuracy: list[float], alpha: float, port: bool) -> None:
+    before = {"reputation": tensor([0.1, 0.2, 0.3, 0.4]), "reputable": torch.ones(4, dtype=torch.bool)}
+    state = {**before, "seen": torch.ones(4, dtype=torch.bool)}
+    found = judged(state, torch.ones(4, dtype=torch.bool), tensor(accuracy), alpha, 0.8, 0.0, port=port)
+    x, old = scaled([mp.mpf(v) for v in accuracy]), [mp.mpf(v) for v in before["reputation"].tolist()]
+    if port:
+        curve = [(mp.sinh(alpha * v) + v) / 2 for v in x]
+    else:
+        new = 1 - mp.mpf(0.8)
+        curve = [mp.sinh(alpha * (mp.mpf(0.8) * r + new * v)) for r, v in zip(old, x, strict=True)]
+    close(found["reputation"], scaled(curve), 1e-9)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    lengths=st.lists(st.floats(-3, 3).map(lambda e: 10.0**e), min_size=3, max_size=3),
+    eigen=st.sampled_from(["l2_kept", "literal", "l1_all"]),
+)
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e12])
+def test_principal_axes(scale: float, lengths: list[float], eigen: str) -> None:
+    """The step with axes of the size of the model, by eigenvectors in high precision."""
+    u = scale * vectors("usual", torch.float64)[:3] * tensor(lengths)[:, None]
+    rule = Principal(eigen=eigen, scope="model", keep=1.0)
+    p = tensor([0.2, 0.3, 0.5])
+    coefficients, jumps = rule.coefficients(maths.gram(u), p)
+    if jumps:
+        return
+    rows = mp.matrix(u.tolist())
+    lam, e = mp.eigsy(rows * rows.T / 3)
+    total = {"l2_kept": mp.norm(mp.matrix(lam)), "l1_all": mp.fsum(lam), "literal": None}[eigen]
+    step = [mp.mpf(0)] * P
+    for k in range(3):
+        if lam[k] < mp.mpf(10) ** -12 * max(lam):
+            continue
+        axis = rows.T * e[:, k]
+        axis = axis / mp.norm(axis)
+        along = rows * axis
+        weight = mp.fsum(mp.mpf(w) * mp.norm(rows[m, :]) * mp.sign(along[m]) for m, w in enumerate(p.tolist()))
+        weight *= 1 if total is None else lam[k] / total
+        step = [x + weight * y for x, y in zip(step, axis, strict=True)]
+    size = max(map(abs, step))
+    close((coefficients @ u) / float(size), [x / size for x in step], 1e-3)
+
+
+@settings(max_examples=30)
+@given(
+    importance=st.lists(
+        st.one_of(st.just(0.0), st.floats(-7, 30).map(lambda e: 10.0**e), st.just(-1.0)), min_size=1, max_size=6
+    ),
+    c=st.lists(st.floats(0, 1), min_size=2, max_size=4),
+    beta=st.sampled_from([0.0, 1.0, 1e300]),
+)
+def test_submodels_of_fedsac(importance: list[float], c: list[float], beta: float) -> None:
+    """The largest prefix that each reputation buys; a case within the slack of a tie is left out."""
+    I, r = tensor(importance), reputations(tensor(c), beta)
+    order = I.argsort(stable=True)
+    found = prefixes(scores(I)[order].cumsum(0), r)
+    positive = [max(mp.mpf(importance[k]), mp.mpf(0)) for k in order.tolist()]
+    spent = [100 * mp.fsum(scaled(positive)[: k + 1]) for k in range(len(positive))]
+    top = max(map(mp.mpf, c))
+    for k, x in zip(found.tolist(), c, strict=True):
+        bought = 100 * mp.exp(mp.mpf(beta) * (mp.mpf(x) - top))
+        if min(abs(bought - s) for s in spent) > 1e-8 and bought < 100 - 1e-8:
+            assert k == sum(s < bought for s in spent)
+    assert max(found.tolist()) == len(importance)  # the best contributor has the whole network

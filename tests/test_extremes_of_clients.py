@@ -40,8 +40,8 @@ from helpers import federation, samples, tensor
 
 mp.mp.dps = 60
 SINGLE = torch.finfo(torch.float32).max
-SIZES = (0.0, 1e-30, 1e-12, 1e-8, 1e-3, 1.0, 1e9, 1e18, 1e30)
-STRENGTHS = (0.0, 1e-30, 1e-3, 1.0, 1e3, 1e10, 1e30)
+SIZES = (0.0, 1e-30, 1e-12, 1e-8, 1.0, 1e18, 1e30)
+STRENGTHS = (0.0, 1e-30, 1.0, 1e10, 1e30)
 exponents = st.floats(-30, 30).map(lambda e: 10.0**e)
 
 
@@ -209,7 +209,7 @@ def test_control_variates_are_divided_by_the_distance_travelled(rho: float, step
     close(after["c_i"], [x / exactly for x in (3, -4, 0)], 1e-6)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(now=exponents, last=exponents, seen=st.sampled_from([0.0, 1.0]))
 def test_gaps_of_losses(now: float, last: float, seen: float) -> None:
     state = {"last": torch.tensor(last), "seen": torch.tensor(seen)}
@@ -294,7 +294,7 @@ def test_the_orthogonal_part_at_any_scale(size: float, other: float) -> None:
 lists = st.lists(st.one_of(st.just(0.0), exponents), min_size=1, max_size=5)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(own=lists, server=lists, ordered=st.booleans())
 def test_divergence_of_losses(own: list[float], server: list[float], ordered: bool) -> None:
     padded = torch.nn.functional.pad(tensor(own), (0, 2), value=7.0)
@@ -367,7 +367,7 @@ def least_on_simplex(Q: list[list[Any]]) -> list[Any]:
     return best[1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     scale=st.floats(-28, 11).map(lambda e: 10.0**e),
     apart=st.sampled_from([0.0, 1e-3, 1.0, 1e3]),
