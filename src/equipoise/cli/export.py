@@ -42,15 +42,22 @@ def export(
     from equipoise.system.files import write_atomically
 
     fed = runs.trained(directory, data)
+    about = {**_about(fed), **_inputs(directory)}
+    if compact:  # each client's is another
+        del about["network"]
     names = fed.names
     folder = output or directory / "models"
     for number in _numbers(client, names):
         path = folder / f"{'global' if number is None else runs.slug(names[number])}.safetensors"
         state = fed.network(client=number, compact=compact).state_dict()
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, save({name: tensor.contiguous().clone() for name, tensor in state.items()}, _about(fed)))
+        write_atomically(path, save({name: tensor.contiguous().clone() for name, tensor in state.items()}, about))
         size = sum(t.numel() for t in state.values())
         out.print(f"{path}: {size:,} numbers", soft_wrap=True, highlight=False)
+    said = f"Each file says what it is by its metadata: {', '.join(about)}."
+    if "features" in about or "mean" in about:
+        said += " Give the network (x - mean) / std of these numbers, in this order; where std is 0, x - mean."
+    out.print(said, soft_wrap=True, highlight=False, markup=False)
 
 
 def _about(fed: Federation) -> dict[str, str]:
@@ -64,6 +71,20 @@ def _about(fed: Federation) -> dict[str, str]:
         shown = {"mean": fed.transform.mean, "std": fed.transform.std, "range": fed.transform.levels or (0, 255)}
         about["images"] = json.dumps(shown)
     return about
+
+
+def _inputs(directory: Path) -> dict[str, str]:
+    """The network, and how its numbers are made of the user's: names, means and standard deviations, in the order of the inputs."""
+    from equipoise.runs import directory as runs
+
+    config = runs.load(directory, checked=False)
+    options = ", ".join(f"{name}={value!r}" for name, value in config.network_options.items())
+    data = json.loads((directory / "manifest.json").read_bytes()).get("data") or {}
+    numbers = data.get("standardised") or {}
+    return {
+        "network": f"{short(config.network)}{f'({options})' * bool(options)}",
+        **{name: json.dumps(value, ensure_ascii=False) for name, value in numbers.items()},
+    }
 
 
 def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:

@@ -147,6 +147,9 @@ def _project(directory: Path) -> Path:
         return Path.cwd()
 
 
+NAMED = 10  # runs of a folder in an error
+
+
 def load(directory: Path, *, checked: bool = True) -> RunConfig:
     """Read the configuration of a run; where the user's files are not what they were, it is refused, if it is to be ``checked``.
 
@@ -158,9 +161,14 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
     try:
         table = tomllib.loads(open_text(path.read_bytes().decode()))
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(
-            f"{directory} is not a run: it has no config.toml. Runs are in runs/; see: equipoise run --help."
-        ) from None
+        inside = sorted(file.parent.as_posix() for file in directory.glob("*/config.toml"))
+        more = f" and {len(inside) - NAMED} more" if len(inside) > NAMED else ""
+        where = (
+            f"Give one of the runs in it: {', '.join(inside[:NAMED])}{more}."
+            if inside
+            else "Runs are in runs/; see: equipoise run --help."
+        )
+        raise ValueError(f"{directory} is not a run: it has no config.toml. {where}") from None
     except ValueError as error:
         raise RunError(
             f"{path} is damaged: {error}. Put it back as it was, or delete {directory}; the records of its rounds are intact."
