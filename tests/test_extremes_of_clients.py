@@ -393,11 +393,21 @@ def test_mixtures_of_classifiers(scale: float, apart: float, V: list[float]) -> 
 
 
 # whole visits
-ROUNDS = ("fedproc", "fedpac(threshold=1.0)", "logit-adjust(tau=1e300)", "ditto-personal(lam=1e300)", "finetune")
+ROUNDS = ("fedproc", "fedpac(threshold=1.0)", "logit-adjust(tau=1e300)", "fedsac(beta=1e300)", "finetune")
 WIDE = (
     *("fedproto(lam=1e300)", "fedprox(mu=1e300)", "feddyn(alpha=1e-300)", "ditto(lam=1e300)", "scaffold(eta=1e300)"),
     *("moon(temperature=1e-6)", "cffl(theta_u=1e-300)", "saga(rho=1e300)", "fedave(eps=1e-300)", "cgsv(gamma=1e300)"),
-    *("fedce", "fedga(d=1000.0)", "dp(clip=1e-300)", "dp(noise=1e300)", "gsam(rho=1e300)", "fedism+", "fedld"),
+    *(
+        "fedce",
+        "fedga(d=1000.0)",
+        "dp(clip=1e-300)",
+        "dp(noise=1e300)",
+        "gsam(rho=1e300)",
+        "fedism+",
+        "fedld",
+        "fedsac:literal",
+    ),
+    *("ditto-personal(lam=1e300)", "fedsac(beta=0.0)", "fedsac-no-allocation", "fedsac-no-aggregation"),
 )
 
 
