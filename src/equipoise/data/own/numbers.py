@@ -152,11 +152,11 @@ def standardised(
     DataError : a number of another row is so far off that it becomes infinite; ``where(indices)`` says where.
     """
     axes = (0, 2, 3) if x.ndim == 4 else 0
-    there = x[rows].astype(np.float64)
-    low, high = there.min(axes, keepdims=True), there.max(axes, keepdims=True)
-    mean = np.where(low == high, low, there.mean(axes, keepdims=True))
+    training = x[rows].astype(np.float64)
+    low, high = training.min(axes, keepdims=True), training.max(axes, keepdims=True)
+    mean = np.where(low == high, low, training.mean(axes, keepdims=True))
     scale = np.exp2(np.frexp(np.maximum(high - mean, mean - low))[1])  # without it, squares of tiny numbers are 0
-    std = np.sqrt(np.square((there - mean) / scale).mean(axes, keepdims=True)) * scale
+    std = np.sqrt(np.square((training - mean) / scale).mean(axes, keepdims=True)) * scale
     divisor = np.where(std > 0, std, 1)
     made = np.empty(x.shape, np.float32)
     step = max(1, BLOCK // max(1, x[0].size))

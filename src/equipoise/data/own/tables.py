@@ -85,27 +85,27 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     used["path"] = column(header, columns.image, "path", path.name)
     if used["path"] is None and isinstance(table, parquet.Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
-    there = {role: name for role, name in used.items() if name is not None}
+    named = {role: name for role, name in used.items() if name is not None}
     check_purposes(used, path)
     for name in sorted({*columns.leave_out, *columns.keep} - {*header}):
         column(header, name, "", path.name)  # which says that there is none
-    apart = {*there.values(), *columns.leave_out}
+    apart = {*named.values(), *columns.leave_out}
     rest = [name for name in header if name not in apart]
     problems: list[str] = []
     notes = list(table.notes)
-    cells: Mapping[str, Sequence[Any]] = table.words([*there.values()])
+    cells: Mapping[str, Sequence[Any]] = table.words([*named.values()])
     rows: Sequence[int] = range(len(table))
     if used["path"] is not None:
         rows = _needed(path, cells[used["path"]], notes)
-        cells = {name: [of[k] for k in rows] for name, of in cells.items()}
+        cells = {name: [every[k] for k in rows] for name, every in cells.items()}
 
     def at(k: int) -> str:
         return table.at(rows[k])
 
-    roles = _roles(path, columns, table.names, cells, at, there, problems, notes)
+    roles = _roles(path, columns, table.names, cells, at, named, problems, notes)
     inputs: Any = None
     if used["path"] is None:
-        inputs, rest = _numbers(path, columns, table, there, rest, problems, notes)
+        inputs, rest = _numbers(path, columns, table, named, rest, problems, notes)
     if problems:
         raise DataError(together(path, problems))
     if used["path"] is not None:
