@@ -18,7 +18,8 @@ import pytest
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts
 from equipoise.report import booktabs, markdown, render, rich_table
-from equipoise.report.layout import sheets
+from equipoise.report.formatting import UNDEFINED
+from equipoise.report.layout import every_client, over_clients, sheets
 from equipoise.report.sentences import limits
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
@@ -209,6 +210,48 @@ def test_a_site_that_was_never_tested_is_named() -> None:
     assert "fedavg, seed 0: b was never tested, so no number here is about it." in notes
 
 
+def at_sites(records: list[dict[str, Any]]) -> History:
+    meta = {"method": "fedavg", "client_names": ["a", "b", "c"], "client_tests": True}
+    return History(records, {**meta, "config": {"method": "fedavg", "engine": "flower"}})
+
+
+@pytest.mark.parametrize(
+    ("n", "accuracy", "ids", "said"),
+    [
+        (8, 0.5, [0, 1, 2], "b has too few test samples to show (n < 10), so no accuracy here is that of such a site alone."),
+        (0, None, [0, 1, 2], "b trained, but sent no score of a test: no accuracy here is that of such a site."),
+        (0, None, [0, 2], "b was never tested, so no number here is about it."),
+        (80, 0.5, [0, 1, 2], ""),
+    ],
+)
+def test_why_a_site_has_no_accuracy(n: int, accuracy: float | None, ids: list[int], said: str) -> None:
+    clients = {"accuracy": [0.5, accuracy, 0.6], "n": [40, n, 50]}
+    records = [
+        {"round": t, "ids": ids, "groups": {"all": {"accuracy": 0.5, "n": 90}}, "clients": clients} for t in range(3)
+    ]
+    history = at_sites(records)
+    comparison = Comparison.of([history])
+    about = [note for note in comparison["notes"] if " b " in note]
+    assert about == ([f"fedavg, seed 0: {said}"] if said else [])
+    why = "1 with fewer than 10 test samples" if n else "1 not tested in all of these rounds"
+    texts = [sheet.explanations[0] for sheet in over_clients([history])]
+    assert all((f"Over 2 of 3 clients: without {why}." in text) == bool(said) for text in texts)
+    assert texts
+    spread = next(sheet for sheet in sheets(comparison) if sheet.name == "spread")
+    assert f"Accuracy over {'2 of 3' if said else '3'} clients" in spread.caption
+    page = render([history])
+    assert page.count("Over 2 of 3 clients") == (3 if said else 0)
+    row = dict(every_client([history]).grid.rows)["b"]  # type: ignore[union-attr]
+    assert row[0].mean == ("80" if n == 80 else "< 10" if n else UNDEFINED)
+
+
+def test_clients_of_a_small_group_are_counted_as_small() -> None:
+    groups = {"x": {"accuracy": 0.5, "n": 50}, "y": {"accuracy": 0.6, "n": 40}, "z": {"accuracy": 1.0, "n": 4}}
+    record = {"round": 0, "groups": groups, "clients": {"accuracy": [0.5, 0.6, 1.0]}}
+    history = History([record], {"method": "fedavg", "client_groups": ["x", "y", "z"]})
+    assert (history.summary()["clients_counted"], history.summary()["small_clients"]) == (2, 1)
+
+
 def test_a_test_set_that_shrinks_is_said() -> None:
     """Sites may share the name of a test set; where one is away, its samples are missing."""
     records = [{"round": t, "groups": {"all": {"accuracy": 0.5, "n": 90 if t < 4 else 60}}} for t in range(6)]
@@ -217,6 +260,11 @@ def test_a_test_set_that_shrinks_is_said() -> None:
         "fedavg, seed 0: in 2 of 5 shown rounds all was tested on fewer samples (down to 60) than in others (90)."
         in notes
     )
+    for least in (88, 92, 98):  # the difference would tell how few the absent site has
+        few = [{"round": t, "groups": {"all": {"accuracy": 0.5, "n": 100 if t < 4 else least}}} for t in range(6)]
+        notes = Comparison.of([History(few, {"method": "fedavg"})])["notes"]
+        numbers = " (down to 88) than in others (100)" if least == 88 else " than in others"
+        assert f"fedavg, seed 0: in 2 of 5 shown rounds all was tested on fewer samples{numbers}." in notes
     whole = [History(records[:4], {"method": "fedavg"})]
     assert not any("fewer samples" in note for note in Comparison.of(whole)["notes"])
 

@@ -293,9 +293,11 @@ class History:
 
     @property
     def small_clients(self) -> int:
-        """How many clients have test samples of their own, but fewer than `least_group`: no number of them is shown."""
-        n = self.client_sizes
-        return 0 if n is None else int(((n > 0) & (n < self.least_group)).sum())
+        """How many honest clients have test samples, their own or their group's, but fewer than `least_group`: no number of them is shown."""
+        if (n := self.client_sizes) is not None:
+            return int(self.of_honest((n > 0) & (n < self.least_group)).sum())
+        small = [group in self.small_groups for group in self.client_groups] if self._of_clients[1].size else []
+        return int(self.of_honest(np.array(small, dtype=np.bool_)).sum())
 
     @property
     def classes(self) -> tuple[str, ...]:

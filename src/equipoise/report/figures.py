@@ -1020,7 +1020,7 @@ PLOTS: Final = {
         spread,
         _any(_clients_differ),
         "Clients from worst to best",
-        "Accuracy of the model each client predicts with, clients sorted from worst to best, each tested on {tested}.",
+        "Accuracy of the model each client predicts with, clients sorted from worst to best, each tested on {tested}.{clients}",
     ),
     "presence": Plot(
         presence,

@@ -33,7 +33,7 @@ from equipoise.report.layout import (
     who_was_there,
 )
 from equipoise.report.notes import listed
-from equipoise.report.sentences import evidence, limits, tested_on, verdict, when, worst_named
+from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
 from equipoise.system.files import write_atomically
@@ -225,6 +225,7 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
         "when": when(found),
         "first": found["methods"][0]["method"],
         "tested": tested_on(found.histories),
+        "clients": left_out(found),
         "positive": f"; the positive class is {positive}"
         if (positive := (found["group_fairness"] or {}).get("positive"))
         else "",

@@ -303,7 +303,7 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
     ]
     if not methods:
         return []
-    over_all = "".join(f" {text}" for text in sentences.plus_minus_of(found))
+    over_all = sentences.left_out(found) + "".join(f" {text}" for text in sentences.plus_minus_of(found))
     level, distance, evenness = (
         placed([column for column in INDICES if column.block == block]) for block in ("level", "distance", "evenness")
     )
@@ -347,8 +347,8 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
     rows = []
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
-        n = [] if tests is None else [Cell(few if tests[m] < first.least_group else f"{tests[m]:,}")]
-        small = tests is not None and tests[m] < first.least_group
+        small = tests is not None and 0 < tests[m] < first.least_group
+        n = [] if tests is None else [Cell(few if small else f"{tests[m]:,}" if tests[m] else UNDEFINED)]
         rows.append((called, (*n, *(Cell(f"n {few}") if small else _cell(column[m]) for column in columns))))
     tested = sentences.tested_on(found.histories)
     text = " ".join(

@@ -86,12 +86,24 @@ def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mappi
 
 
 def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
-    """Real sites that were away whenever models were tested."""
+    """Real sites that have no accuracy: with too few test samples, without a score that they send, or away whenever models were tested."""
     for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
         columns = run.client_table()[1].T if at_real_sites(run) else ()
-        if away := [name for name, of in zip(run.client_names, columns, strict=False) if not np.isfinite(of).any()]:
-            were = "was" if len(away) == 1 else "were"
-            yield f"{label}, seed {run.seed}: {some(away)} {were} never tested, so no number here is about it."
+        trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
+        without: dict[str, list[str]] = {}
+        for m, name in enumerate(run.client_names[: len(columns)]):
+            if not np.isfinite(columns[m]).any():
+                few = run.client_sizes is not None and 0 < run.client_sizes[m] < run.least_group
+                why = f"too few test samples to show (n < {run.least_group})" if few else ""
+                without.setdefault(why or ("trained" if m in trained else "away"), []).append(name)
+        for why, names in without.items():
+            several = len(names) > 1
+            end = f"{'were' if several else 'was'} never tested, so no number here is about {'them' if several else 'it'}"
+            if why == "trained":
+                end = "trained, but sent no score of a test: no accuracy here is that of such a site"
+            elif why != "away":
+                end = f"{'have' if several else 'has'} {why}, so no accuracy here is that of such a site alone"
+            yield f"{label}, seed {run.seed}: {some(names)} {end}."
 
 
 def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[str]:
@@ -109,9 +121,11 @@ def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[s
             most = max(sizes.values(), default=0)
             shown = [record["round"] for record in evaluated[-last:]]
             if fewer := [t for t in shown if sizes.get(t, most) < most]:
+                missing = {most - sizes[t] for t in fewer}  # of few it would tell how many an absent site has
+                tells = min(missing) >= run.least_group
+                down, of = (f" (down to {most - max(missing)})", f" ({most})") if tells else ("", "")
                 yield (
-                    f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples "
-                    f"(down to {min(sizes[t] for t in fewer)}) than in others ({most})."
+                    f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples{down} than in others{of}."
                 )
 
 

@@ -12,7 +12,7 @@ from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, plural
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
-from equipoise.report.statistics import Comparison, Run, columns_of, tables
+from equipoise.report.statistics import Comparison, Run, clients_left_out, columns_of, tables
 from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
@@ -102,7 +102,23 @@ def plus_minus_of(comparison: Numbers) -> list[str]:
 def spread_caption(comparison: Numbers) -> str:
     """What the numbers about the spread over clients are, in a sentence."""
     found = comparison["spread"]
-    return f"Accuracy over {plural(found['clients'], 'client')}{_on(found)} in percent, {when(comparison)}: each with the model that it predicts with."
+    return f"Accuracy over {_counted(found)}{_on(found)} in percent, {when(comparison)}: each with the model that it predicts with."
+
+
+def _counted(found: Numbers) -> str:
+    """Over how many clients the spread is: `2 of 3 clients` where some are left out."""
+    every = found["clients"] + found["small"] + found["untested"]
+    return f"{found['clients']} of {every} clients" if every > found["clients"] else plural(every, "client")
+
+
+def left_out(comparison: Comparison) -> str:
+    """A sentence, after a blank, about clients of which a table or figure over clients has no number; empty if there are none."""
+    runs = [run for seeds in comparison.runs.values() for run in seeds.values() if run.clients[1].size]
+    counted = [(int(run.summary["clients_counted"]), clients_left_out(run), run.history.least_group) for run in runs]
+    n, (small, untested), least = max(counted, key=lambda of: sum(of[1]), default=(0, (0, 0), 0))
+    why = [f"{small} with fewer than {least} test samples"] * (small > 0)
+    why += [f"{untested} not tested in all of these rounds"] * (untested > 0)
+    return f" Over {n} of {n + small + untested} clients: without {notes.listed(why)}." if why else ""
 
 
 def spread_legend(comparison: Numbers) -> list[str]:
@@ -280,7 +296,7 @@ def _over_clients(found: Numbers) -> str:
     said = [f"{label} {value:.2f}{PERCENT}" for label, value in known.items()]
     who = "the worst client" if found["tenth"] == 1 else f"the worst {found['tenth']}"
     return (
-        f"Over {who} of {plural(found['clients'], 'client')}, the mean accuracy is {notes.listed(said)}."
+        f"Over {who} of {_counted(found)}, the mean accuracy is {notes.listed(said)}."
         if said
         else ""
     )

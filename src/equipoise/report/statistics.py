@@ -743,7 +743,7 @@ def _spread(
         "tenth": tenth(max(run.summary["clients_counted"] for run in shown)),
         "samples": [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None,
         "small": max(run.summary["small_clients"] for run in shown),
-        "untested": max(_left_out(run) for run in shown),
+        "untested": max(clients_left_out(run)[1] for run in shown),
         "least": max(run.history.least_group for run in shown),
         "methods": [
             {
@@ -761,10 +761,11 @@ def _spread(
     }
 
 
-def _left_out(run: Run) -> int:
-    """How many honest clients were not tested in all of the rounds that are shown, or never."""
+def clients_left_out(run: Run) -> tuple[int, int]:
+    """How many honest clients are too small to show, and how many were not tested in all of the rounds that are shown, or never."""
     honest = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
-    return honest - int(run.summary["clients_counted"]) - int(run.summary["small_clients"])
+    small = int(run.summary["small_clients"])
+    return small, honest - int(run.summary["clients_counted"]) - small
 
 
 def _between(draws: Table, key: str) -> list[float] | None:
