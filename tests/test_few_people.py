@@ -11,6 +11,7 @@ import torch
 import equipoise as eq
 from equipoise.core.settings import Settings
 from equipoise.federation.history import History
+from equipoise.federation.standing import Standing
 from equipoise.flower.app import description, log_line
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server import scores
@@ -57,7 +58,7 @@ def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.Mo
     assert (history.groups, history.small_groups) == (("men",), ("women",))
     assert history.summary()["small_groups"] == ["women"]
     assert "women" not in log_line(record)
-    assert "women" not in prometheus([record], ["here"], 1, "x")
+    assert "women" not in prometheus([record], ["here"], 1, "x", 10)
 
 
 def test_sites_that_have_enough_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +105,32 @@ def test_no_bar_of_few_in_the_figure_of_the_data() -> None:
     assert not {"4", "3"} & set(texts)
     widths = [bar.get_width() for bar in figure.axes[-1].patches]
     assert sorted(widths)[:2] == [0, 0]
+
+
+@pytest.mark.parametrize(("n", "least", "shown"), [(2, 10, False), (9, 10, False), (2, 1, True), (10, 10, True)])
+def test_logs_and_gauges_have_no_number_about_few(n: int, least: int, shown: bool) -> None:
+    """Also where a site sent the number, as its own minimum is lower."""
+    groups = {"men": {"accuracy": 0.5, "loss": 1.0, "n": 40}, "other": {"accuracy": 1.0, "loss": 0.1, "n": n}}
+    lost = [{"client": 1, "name": "b", "reason": "is not connected"}, {"client": 2, "name": "c", "reason": "is late"}]
+    record = {"round": 0, "ids": [0], "seconds": 1.0, "groups": groups, "quarantined": lost}
+    line = log_line(record, least)
+    assert ("other" in line) == shown
+    assert "men 50.0%" in line
+    assert line.endswith("(left out: b: is not connected; c: is late)")
+    assert ('group="other"' in prometheus([record], ["a", "b", "c"], 1, "x", least)) == shown
+    sites = {"round": 0, "groups": {}, "clients": {"accuracy": [0.4, 0.6, 1.0], "n": [40, 50, n]}}
+    mean = Standing.of([sites], 1, least).accuracy
+    assert mean == pytest.approx(2 / 3 if shown else 0.5)
+
+
+@pytest.mark.parametrize(("men", "said"), [(64, True), (95, False)])
+def test_guessing_is_judged_by_the_groups_that_are_shown(men: int, said: bool) -> None:
+    def scored(right: int, n: int) -> dict[str, Any]:
+        half, hit = n // 2, right // 2
+        rates = {"right": [hit, right - hit], "true": [half, n - half], "chosen": [half, n - half]}
+        return {"accuracy": right / n, "n": n, "loss": 0.6, "rates": rates}
+
+    groups = {"men": scored(men // 2 + 4 if said else 90, men), "other": scored(8, 8)}
+    why = History([{"round": 0, "groups": groups}], {"method": "fedavg"}).failure()
+    text = "its accuracy is 56.25\u00a0%, and always answering with the most frequent class gives 50.00\u00a0%, which 64 test samples do not"
+    assert (text in why) == said == bool(why)

@@ -559,8 +559,24 @@ def test_a_site_takes_no_more_steps_than_it_allows(spare: int, asked: dict[str, 
     steps = asked.get("steps", 2 * -(-UNEQUAL[1] // 8))
     machines.nodes[1]["max-steps"] = steps + spare
     (record,) = machines.serve().records
-    why = f"refuses: one message asks for {steps} gradient steps; max-steps in its node-config is {steps - 1}"
+    why = f"refuses: one message asks for {steps} gradient steps, more than its max-steps"
     assert record.get("quarantined", []) == ([{"client": 2, "name": "south", "reason": why}] if spare else [])
+
+
+@pytest.mark.parametrize("spoilt", [1, 2, 5])
+def test_how_many_samples_are_bad_stays_in_the_log_of_the_site(
+    spoilt: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoils(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+        made = task(node, config)
+        if node.get("site") == "south":
+            made.train[0][:spoilt] = torch.nan
+        return made
+
+    machines = Machines(tmp_path, spoils, rounds=1)
+    (record,) = machines.serve().records
+    assert [lost["reason"] for lost in record["quarantined"]] == ["the data hold NaN or infinity"]
+    assert f"the data hold NaN or infinity: correct {spoilt} of " in caplog.text
 
 
 @pytest.mark.parametrize("most", ["many", 0, True])

@@ -1282,10 +1282,7 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
         assert lost["name"] == "b"
         return str(lost["reason"])
 
-    assert (
-        trained({"secure": True}, False)
-        == "refuses: it takes part in masked sums only (secure=true in its node-config)"
-    )
+    assert trained({"secure": True}, False) == "refuses: it takes part in masked sums only"
     assert trained({"least-sites": 4}, True).startswith("refuses: A sum over 3 sites was asked for, and b takes part")
     peers = tmp_path / "peers.json"
     peers.write_text("{}")

@@ -187,7 +187,7 @@ def test_prometheus_reads_the_state_of_a_run() -> None:
     groups = {strange: {"accuracy": 0.5, "loss": math.nan}, "x": {"accuracy": 1.0, "loss": math.inf}}
     times = {"site": [None, 1e-05], "answered": [2, 1]}
     records = [*made_up().records, {"round": 3, "ids": [0, 1], "seconds": 2.5, "groups": groups, "times": times}]
-    found = parsed(prometheus(records, [strange, "b"], 40, strange))
+    found = parsed(prometheus(records, [strange, "b"], 40, strange, 10))
     run, (a, b) = (("experiment", strange),), ((("experiment", strange), ("site", name)) for name in (strange, "b"))
     assert found["equipoise_rounds_complete"] == {run: 4}
     assert found["equipoise_rounds_planned"] == {run: 40}

@@ -218,7 +218,12 @@ def at_sites(records: list[dict[str, Any]]) -> History:
 @pytest.mark.parametrize(
     ("n", "accuracy", "ids", "said"),
     [
-        (8, 0.5, [0, 1, 2], "b has too few test samples to show (n < 10), so no accuracy here is that of such a site alone."),
+        (
+            8,
+            0.5,
+            [0, 1, 2],
+            "b has too few test samples to show (n < 10), so no accuracy here is that of such a site alone.",
+        ),
         (0, None, [0, 1, 2], "b trained, but sent no score of a test: no accuracy here is that of such a site."),
         (0, None, [0, 2], "b was never tested, so no number here is about it."),
         (80, 0.5, [0, 1, 2], ""),
@@ -233,7 +238,7 @@ def test_why_a_site_has_no_accuracy(n: int, accuracy: float | None, ids: list[in
     comparison = Comparison.of([history])
     about = [note for note in comparison["notes"] if " b " in note]
     assert about == ([f"fedavg, seed 0: {said}"] if said else [])
-    why = "1 with fewer than 10 test samples" if n else "1 not tested in all of these rounds"
+    why = "1 with fewer than 10 test samples" if n else "1 without a test in some or all of these rounds"
     texts = [sheet.explanations[0] for sheet in over_clients([history])]
     assert all((f"Over 2 of 3 clients: without {why}." in text) == bool(said) for text in texts)
     assert texts

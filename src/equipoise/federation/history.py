@@ -331,7 +331,8 @@ class History:
         for record in reversed(records[-last:]):
             if why := record.get("diverged") or diverged(record["groups"]):
                 return f"training diverged: {why}"
-        counted = [r["groups"] for r in records if any(RATES in of for of in r["groups"].values())][-last:]
+        shown = [{name: of for name, of in r["groups"].items() if name in self.groups} for r in records]
+        counted = [groups for groups in shown if any(RATES in of for of in groups.values())][-last:]
         why = guesses(counted)
         return f"the global model is no better than guessing: {why}" if why else ""
 

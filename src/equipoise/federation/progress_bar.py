@@ -11,6 +11,7 @@ from rich.table import Column
 from rich.text import Text
 
 from equipoise.federation.records import Record
+from equipoise.metrics.groups import large
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
 
@@ -36,7 +37,7 @@ def progress_bar(wanted: bool) -> Progress:
 
 def accuracies(record: Record, least: int = 1) -> list[str]:
     """The accuracy of a round on each test set with so many samples at least."""
-    shown = {name: of for name, of in record.get("groups", {}).items() if of.get("n", least) >= least}
+    shown = large(record, least)
     return [f"{name} {100 * score['accuracy']:.0f}%" for name, score in shown.items()]
 
 

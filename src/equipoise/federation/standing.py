@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from equipoise.core.rates import at, rate
+from equipoise.metrics.groups import large
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
 
@@ -68,13 +69,15 @@ class Standing:
 
 def _accuracies(record: Mapping[str, Any], least: int) -> Accuracies | None:
     """Mean accuracy, the worst one and whose it is, of a record; by group, or by client where there is one group."""
-    large = {name: of["accuracy"] for name, of in record.get("groups", {}).items() if of.get("n", least) >= least}
-    groups = {name: a for name, a in large.items() if a is not None and math.isfinite(a)}
+    every = {name: of["accuracy"] for name, of in large(record, least).items()}
+    groups = {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
     if len(groups) > 1:
         whose = min(groups, key=lambda name: groups[name])
         return fmean(groups.values()), groups[whose], whose
-    clients = (record.get("clients") or {}).get("accuracy") or ()
-    each = sorted(a for a in clients if a is not None and math.isfinite(a))
+    clients = record.get("clients") or {}
+    values = clients.get("accuracy") or ()
+    sizes = clients.get("n") or [least] * len(values)
+    each = sorted(a for a, n in zip(values, sizes, strict=True) if n >= least and a is not None and math.isfinite(a))
     if len(each) > 1:
         return fmean(each), *((fmean(each[: len(each) // 10]), TENTH) if len(each) >= 10 else (None, ""))
     return (fmean(groups.values()), None, "") if groups else None

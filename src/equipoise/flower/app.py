@@ -46,9 +46,10 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Known, SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
-from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site
+from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site, sendable
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
+from equipoise.metrics.groups import large
 from equipoise.metrics.own import divided
 from equipoise.privacy.accounting import BudgetError
 from equipoise.report.sites import prometheus
@@ -110,7 +111,7 @@ def make_client_app(
                 reply.fields["name"] = name
             except (SiteError, StoreError, CodecError, BudgetError) as error:
                 log.error("%s, %s: %s", name, kind, error)
-                reply = Parcel({"error": str(error), **named})
+                reply = Parcel({"error": sendable(error), **named})
             except Exception as error:  # its text stays in the site's log
                 log.exception("%s, %s", name, kind)
                 reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})
@@ -255,8 +256,9 @@ def _serve(
     write_atomically(directory / "manifest.json", sealed_json(meta))
 
     def tell(record: Mapping[str, Any]) -> None:
-        log.info("%s", log_line(record), extra={"about": {"round": record["round"]}})
-        write_atomically(directory / "metrics.prom", prometheus(fed.records, fed.names, settings.rounds, name))
+        log.info("%s", log_line(record, settings.least_group), extra={"about": {"round": record["round"]}})
+        text = prometheus(fed.records, fed.names, settings.rounds, name, settings.least_group)
+        write_atomically(directory / "metrics.prom", text)
 
     if rest > 0:
         fed.fit(
@@ -278,12 +280,12 @@ def _serve(
     return history
 
 
-def log_line(record: Mapping[str, Any]) -> str:
-    """One line of a round, for a log."""
-    known = {name: score["accuracy"] for name, score in record.get("groups", {}).items() if "accuracy" in score}
+def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
+    """One line of a round, for a log; without groups of fewer than ``least`` test samples."""
+    known = {name: score["accuracy"] for name, score in large(record, least).items() if "accuracy" in score}
     scores = " ".join(f"{name} {100 * accuracy:.1f}%" for name, accuracy in known.items())
-    lost = ", ".join(f"{q['name']} {q['reason']}" for q in record.get("quarantined", []))
-    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + (f" (without {lost})" if lost else "")
+    lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
+    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + f" (left out: {lost})" * bool(lost)
 
 
 def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known], int]:

@@ -8,7 +8,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,6 +48,11 @@ class Positive(NamedTuple):
             f"The positive class is {self.name}: an assumption, as neither {self.other} nor {self.name} says which it is, and it "
             f"comes second. Choose the other with --positive {shlex.quote(self.other)}, in Python positive={self.other!r}."
         )
+
+
+def large(record: Mapping[str, Any], least: int) -> dict[str, dict[str, Any]]:
+    """The scores in a record by test set, without test sets that are known to have fewer than ``least`` samples."""
+    return {name: of for name, of in record.get("groups", {}).items() if of.get("n", least) >= least}
 
 
 def positive_class(given: object, classes: Sequence[str]) -> Positive | None:

@@ -42,7 +42,11 @@ ACCOUNT = "account.json"  # in a site's state directory
 
 
 class BudgetError(ExpectedError):
-    """A site refuses what its own budget does not allow. The text contains no data of the site and may be sent."""
+    """A site refuses what its own budget does not allow. The text contains no data of the site and may be sent; or ``sent`` in its place."""
+
+    def __init__(self, text: str, sent: str = "") -> None:
+        super().__init__(text)
+        self.sent = sent
 
 
 def spent(noise: float, answers: int, delta: float, relation: Relation = "replace") -> float:
@@ -142,6 +146,12 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
         return False
     try:
         check_number("max-epsilon", most, 0, above=True, below=True)
+        check_number("delta", delta, 0, 1, above=True, below=True)
+    except ValueError as error:
+        raise BudgetError(
+            f"refuses: {error}", "refuses: its privacy budget cannot be used; its own log says more"
+        ) from None
+    try:
         if math.isinf(spent(noise, 1, delta)) or not place:
             raise ValueError("max-epsilon needs noise of its own (dp, with noise > 0) and state-dir in its node-config")
         path = Path(str(place)).expanduser() / ACCOUNT

@@ -433,7 +433,7 @@ def every_site(comparison: Comparison) -> Sheet | None:
     text = (
         "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it says, and from asking to answer, as "
         "the server measures; the difference is transfer and waiting. Bytes of all tensors in messages, also for tests. A site is left out of "
-        "a round if it fails, is late, or sends what cannot be used."
+        "a round if it is not connected, fails, is late, or sends what cannot be used."
     )
     titles = ("rounds", "training, s", "answered, s", "down", "up", "left out", "last reason")
     return _block("sites", "Sites", Grid(titles, tuple(rows)), text, head="Site") if 0 < len(rows) <= MANY else None

@@ -98,7 +98,9 @@ def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
                 without.setdefault(why or ("trained" if m in trained else "away"), []).append(name)
         for why, names in without.items():
             several = len(names) > 1
-            end = f"{'were' if several else 'was'} never tested, so no number here is about {'them' if several else 'it'}"
+            end = (
+                f"{'were' if several else 'was'} never tested, so no number here is about {'them' if several else 'it'}"
+            )
             if why == "trained":
                 end = "trained, but sent no score of a test: no accuracy here is that of such a site"
             elif why != "away":

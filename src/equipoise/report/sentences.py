@@ -117,7 +117,7 @@ def left_out(comparison: Comparison) -> str:
     counted = [(int(run.summary["clients_counted"]), clients_left_out(run), run.history.least_group) for run in runs]
     n, (small, untested), least = max(counted, key=lambda of: sum(of[1]), default=(0, (0, 0), 0))
     why = [f"{small} with fewer than {least} test samples"] * (small > 0)
-    why += [f"{untested} not tested in all of these rounds"] * (untested > 0)
+    why += [f"{untested} without a test in some or all of these rounds"] * (untested > 0)
     return f" Over {n} of {n + small + untested} clients: without {notes.listed(why)}." if why else ""
 
 
@@ -295,11 +295,7 @@ def _over_clients(found: Numbers) -> str:
         known = {label: known[label] for label in dict.fromkeys((next(iter(known)), best))}
     said = [f"{label} {value:.2f}{PERCENT}" for label, value in known.items()]
     who = "the worst client" if found["tenth"] == 1 else f"the worst {found['tenth']}"
-    return (
-        f"Over {who} of {_counted(found)}, the mean accuracy is {notes.listed(said)}."
-        if said
-        else ""
-    )
+    return f"Over {who} of {_counted(found)}, the mean accuracy is {notes.listed(said)}." if said else ""
 
 
 def _failed(failed: Sequence[Numbers]) -> str:

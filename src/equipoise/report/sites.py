@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from equipoise.metrics.groups import large
+
 Records = Sequence[Mapping[str, Any]]
 ESCAPED = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}  # in a label of Prometheus
 
@@ -34,14 +36,15 @@ def at_sites(records: Records, names: Sequence[str]) -> list[AtSite]:
     return found
 
 
-def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: str) -> str:
+def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: str, least: int) -> str:
     """The state of a run in Prometheus' text format: ``records`` of ``rounds`` planned, and the ``names`` of the sites.
 
-    What is not known has no line; all have the label ``experiment``, so that the files of several runs can be read together.
+    Groups of fewer than ``least`` test samples have no line, nor has what is not known. All have the label
+    ``experiment``, so that the files of several runs can be read together.
     """
     last, sites = records[-1], at_sites(records, names)
     there = {site.name: site.answers[-1] for site in sites if site.answers}
-    scores = [record["groups"] for record in records if record.get("groups")][-1:]
+    scores = [large(record, least) for record in records if record.get("groups")][-1:]
     gauges: list[tuple[str, str, str, Mapping[str, float | None]]] = [
         ("rounds_complete", "Rounds that are complete.", "", {"": last["round"] + 1}),
         ("rounds_planned", "Rounds that are planned.", "", {"": rounds}),
@@ -53,7 +56,7 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
         ("site_answered_seconds", "Seconds from asking to its last answer.", "site", {name: x for name, (_, _, x) in there.items()}),
         ("site_down_bytes", "Bytes of tensors sent to a site so far.", "site", {s.name: s.sent[0] for s in sites}),
         ("site_up_bytes", "Bytes of tensors received from a site so far.", "site", {s.name: s.sent[1] for s in sites}),
-        ("site_left_out", "Rounds in which a site was asked and left out.", "site", {s.name: len(s.left_out) for s in sites}),
+        ("site_left_out", "Rounds that a site was left out of, not connected ones too.", "site", {s.name: len(s.left_out) for s in sites}),
         ("accuracy", "Accuracy in the last evaluation, in [0, 1].", "group", {g: x.get("accuracy") for of in scores for g, x in of.items()}),
         ("loss", "Loss in the last evaluation, in nats.", "group", {g: x.get("loss") for of in scores for g, x in of.items()}),
     ]  # fmt: skip

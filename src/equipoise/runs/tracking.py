@@ -19,6 +19,7 @@ from equipoise.federation import checkpoint
 from equipoise.federation.history import ORDER, members
 from equipoise.federation.records import parse
 from equipoise.metrics import performance
+from equipoise.metrics.groups import large
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers
 from equipoise.system.errors import ExpectedError
@@ -57,7 +58,7 @@ def of_round(record: Mapping[str, Any], names: Sequence[str], least: int = 1) ->
     """
     apart = ("round", "bytes", "clients", "groups")
     found = numbers({key: value for key, value in record.items() if key not in apart})
-    groups = {name: of for name, of in record.get("groups", {}).items() if of.get("n", least) >= least}
+    groups = large(record, least)
     for name, group in groups.items():
         found |= {f"groups/{key}/{name}": value for key, value in numbers(group).items() if key != "n"}
     clients = record.get("clients", {})

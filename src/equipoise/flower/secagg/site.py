@@ -42,7 +42,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """
     if kind not in KINDS:
         if site.node_config.get("secure") and (kind.startswith("train") or kind == "evaluate.validation"):
-            raise SiteError("refuses: it takes part in masked sums only (secure=true in its node-config)")
+            raise SiteError("refuses: it takes part in masked sums only")
         return site.answer(kind, asked)
     try:
         return KINDS[kind](site, asked)

@@ -46,7 +46,11 @@ SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
 
 
 class SiteError(RuntimeError):
-    """An error at a site, whose text may be sent to the server."""
+    """An error at a site, whose text may be sent to the server; ``sent`` is what is sent in its place, where the text has private numbers."""
+
+    def __init__(self, text: str, sent: str = "") -> None:
+        super().__init__(text)
+        self.sent = sent
 
 
 @dataclass(frozen=True)
@@ -278,9 +282,8 @@ def _allow(site: Site, rounds: int = 1) -> None:
     check_number("max-steps in the node-config", most := site.node_config.get("max-steps", MOST_STEPS), 1)
     steps = float(rounds) * site.trial.settings.steps_of(int(site.trial.setup.sizes[0]))
     if steps > most:
-        raise SiteError(
-            f"refuses: one message asks for {steps:,.0f} gradient steps; max-steps in its node-config is {most:,}"
-        )
+        refused = f"refuses: one message asks for {steps:,.0f} gradient steps"
+        raise SiteError(f"{refused}; max-steps in its node-config is {most:,}", f"{refused}, more than its max-steps")
 
 
 # answers
@@ -343,7 +346,8 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
         try:
             vector = _visited(alone, job).trained[0]
         except SiteError as error:
-            failed = str(error)
+            log.error("round %d of training alone failed: %s", t, error)
+            failed = sendable(error)
         except Exception as error:  # of a user's data or network
             log.exception("round %d of training alone failed", t)
             failed = f"failed with {harmless(error)}"
@@ -396,7 +400,8 @@ def _visited(site: Site, job: Job) -> Answer:
     if reason := guard.misfit(answer, job.received[0], before):
         raise SiteError(reason)
     if problems := guard.inspect(answer, job.received[0], before):
-        raise SiteError(diagnosis.explained(job, problems)[0])
+        cause = diagnosis.explained(job, problems)[0]
+        raise SiteError(cause, guard.DATA if cause.startswith(guard.DATA) else "")
     return answer
 
 
@@ -408,6 +413,11 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
     "evaluate.validation": _validate,
     "query.finish": _finish,
 }
+
+
+def sendable(error: Exception) -> str:
+    """What may be sent of an error of which the site's own log has the whole text."""
+    return str(getattr(error, "sent", "") or error)
 
 
 def harmless(error: Exception) -> str:
