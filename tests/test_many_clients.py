@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.federation.history import History
+from equipoise.metrics import seeds_needed
 from equipoise.report import html, table
 from equipoise.report.layout import every_client, sheets
 from equipoise.report.sentences import verdict
@@ -89,8 +90,14 @@ def test_clients_with_few_samples_or_none() -> None:
     found = Comparison.of([few])
     assert (found["spread"]["clients"], found["spread"]["small"], found["spread"]["untested"]) == (29, 1, 1)
     (sheet,) = (sheet for sheet in sheets(found) if sheet.name == "spread")
-    assert "1 client with fewer than 10 test samples (--least-group) is left out." in sheet.explanations
-    assert "1 client was not tested in all of these rounds, and left out." in sheet.explanations
+    said = " ".join(sheet.explanations)
+    assert "1 client is left out, the small ones, with fewer than 10 test samples: the numbers say nothing" in said
+    assert "--least-group 5," in said
+    assert "1 client is left out, not tested in all of these rounds." in said
+    assert sheet.caption.startswith("Accuracy over 29 of 31 clients")
+    assert "Over the worst 2 of the 29 clients that are counted, of 31 clients in all, the mean accuracy" in verdict(
+        found
+    )
     every = every_client(found)
     assert every is not None
     assert [cell.text for cell in every.grid.rows[0][1]] == ["< 10", "n < 10"]
@@ -190,3 +197,64 @@ def test_early_stopping_looks_at_the_worst_clients_where_there_are_no_groups() -
     of = sorted(record["validation"]["clients"]["accuracy"])
     assert value(record, "worst") == pytest.approx(sum(of[:3]) / 3)
     assert value(record, "worst") < value(record, "accuracy")  # type: ignore[operator]
+
+
+def cut(label: str, seed: int, small: int, n: int = 40) -> History:
+    """A run in which the last clients have few test samples, as many as the seed says."""
+    history = run(accuracies(n, seed), label, seed)
+    sizes = [50] * (n - small) + [3] * small
+    return History([{**history.records[0], "clients": {**history.records[0]["clients"], "n": sizes}}], history.meta)
+
+
+@pytest.mark.parametrize("small", [(18, 14, 16), (0, 5, 0), (30, 30, 29)])
+def test_seeds_that_count_different_clients(small: tuple[int, ...]) -> None:
+    """The best clients stay in the figure, and numbers of clients are ranges over the seeds."""
+    histories = [cut(label, s, k) for label in ("fedavg", "afl") for s, k in enumerate(small)]
+    found = Comparison.of(histories)
+    axes = found.figure("spread").axes[0]
+    ends = [np.sort(run.shown.over_clients(5))[[0, -1]] for run in found.runs["fedavg"].values()]
+    x, y = (np.asarray(of, dtype=float) for of in axes.lines[0].get_data())
+    assert (x[0], x[-1]) == (0, 100)
+    assert y[[0, -1]] == pytest.approx(100 * np.mean(ends, axis=0))
+    assert np.all(np.diff(y) >= 0)
+    assert "share of the clients" in axes.get_xlabel()
+    low, high = 40 - max(small), 40 - min(small)
+    (sheet,) = (sheet for sheet in sheets(found) if sheet.name == "spread")
+    assert sheet.caption.startswith(f"Accuracy over {low} to {high} of 40 clients")
+    assert f"{min(small)} to {max(small)} clients are left out, the small ones" in " ".join(sheet.explanations)
+    assert found["spread"]["ranges"]["clients"] == [low, high]
+    page = " ".join(html.render(found).split())
+    assert f": {low} to {high} of 40 clients. Mean over seeds, rank by rank." in page
+    assert f"of the {low} to {high} clients that are counted, of 40 clients in all, the mean accuracy" in verdict(found)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.04])
+def test_a_method_without_spread_in_its_difference_is_not_missing(shift: float) -> None:
+    seeds = range(3)
+    moved = [run([a / 2 + shift for a in accuracies(30, s)], "fedprox", s) for s in seeds]
+    same = [run([a / 2 for a in accuracies(30, s)], "fedavg", s) for s in seeds]
+    other = [run([a / 2 + 0.01 * s for a in accuracies(30, s)], "afl", s) for s in seeds]
+    found = Comparison.of([*same, *moved, *other])
+    said = "the difference is +4.00 in every seed" if shift else "no difference in any seed"
+    for text in (str(found), table.latex(found.document), table.markdown(found.document), html.render(found)):
+        assert said in " ".join(text.split())
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=6), st.integers(1, 30))
+@settings(max_examples=30)
+def test_more_differences_need_more_seeds(values: list[float], tests: int) -> None:
+    alone, together = seeds_needed(values), seeds_needed(values, level=0.05 / tests)
+    assert alone is None or together is None or together >= alone
+
+
+def test_seeds_that_did_not_do_are_not_said_to_be_enough() -> None:
+    draw = np.random.default_rng(3)
+    histories = [
+        run([min(1, a * 0.8 + d) for a in accuracies(30, s)], f"m{k}", s)
+        for k, gain in enumerate([0.0, *[0.02] * 9])
+        for s, d in enumerate(gain + draw.normal(0, 0.006, 3))
+    ]
+    leaders = Comparison.of(histories)["spread"]["leaders"]
+    known = [of["seeds_needed"] for leader in leaders.values() for of in leader["versus"].values() if not of["apart"]]
+    assert len(known) > 9
+    assert all(n is None or n > 3 for n in known)

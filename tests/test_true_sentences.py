@@ -353,7 +353,9 @@ def check_sentence(sentence: str, truth: Truth) -> None:
                 assert near(value, truth.mean(label, f"group:{group}"))
     elif re.fullmatch(r"\S+ has no group that was tested in each of the last rounds\.", sentence):
         assert truth.untested()
-    elif found := match(r"Over the worst (client|\d+) of (\d+) clients, the mean accuracy is (.+)\."):
+    elif found := match(
+        r"Over the worst (client|\d+) of (?:the )?(\d+) clients(?: that are counted, of \d+ clients in all)?, the mean accuracy is (.+)\."
+    ):
         worst = 1 if found[1] == "client" else int(found[1])
         for label, value in re.findall(rf"(?:^|, | and )(\S+) ({NUMBER}){PERCENT}", found[3]):
             assert near(value, truth.of_worst_clients(label, worst, int(found[2])))

@@ -132,10 +132,10 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
     return corrected
 
 
-def seeds_needed(differences: ArrayLike, power: float = 0.8, most: int = 1000) -> int | None:
-    """Seeds with which a paired t-test at 5 % would find a difference like the one seen, with some probability.
+def seeds_needed(differences: ArrayLike, power: float = 0.8, most: int = 1000, level: float = 0.05) -> int | None:
+    """Seeds with which a paired t-test at a level would find a difference like the one seen, with some probability.
 
-    The smallest n for which `P(|T| > t_{0.975, n-1}) >= power`, with T of the noncentral t-distribution with n - 1 degrees of
+    The smallest n for which `P(|T| > t_{1 - level/2, n-1}) >= power`, with T of the noncentral t-distribution with n - 1 degrees of
     freedom and noncentrality `sqrt(n) |mean(d)| / std(d)`. What is computed from few seeds is itself uncertain.
 
     Parameters
@@ -143,6 +143,7 @@ def seeds_needed(differences: ArrayLike, power: float = 0.8, most: int = 1000) -
     differences : one per seed; shape [n], n >= 2.
     power : in (0, 1).
     most : the largest number that is tried.
+    level : in (0, 1), of the test; one that is corrected for m tests is 0.05 / m.
 
     Returns
     -------
@@ -155,7 +156,7 @@ def seeds_needed(differences: ArrayLike, power: float = 0.8, most: int = 1000) -
     if not math.isfinite(std) or std <= 1e-12 * np.abs(d).max():
         return None
     n = np.arange(2, most + 1)
-    critical, shift = stdtrit(n - 1, 0.975), np.sqrt(n) * abs(float(d.mean())) / std
+    critical, shift = stdtrit(n - 1, 1 - level / 2), np.sqrt(n) * abs(float(d.mean())) / std
     other_side = np.nan_to_num(nctdtr(n - 1, shift, -critical))  # NaN where it vanishes
     reached = np.flatnonzero(1 - nctdtr(n - 1, shift, critical) + other_side >= power)
     return int(n[reached[0]]) if reached.size else None

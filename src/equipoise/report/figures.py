@@ -542,6 +542,9 @@ def density_of(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
 def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """Accuracy of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
 
+    Where runs count different numbers of clients, the axis is the share of the clients, and curves are interpolated linearly
+    between the worst client, at 0, and the best, at 100 %.
+
     Raises
     ------
     ValueError : no run evaluated its clients.
@@ -549,13 +552,14 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     compared = Comparison.of(histories, last)
     runs = _with(compared, _has_clients, "the clients' accuracies", last)
     figure, (axes,) = drawing.panels(1, height=1.9)
-    for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
-        curves = [np.sort(100 * run.shown.over_clients(last)) for run in seeds]
-        n = min(map(len, curves))
-        mean = np.mean([curve[:n] for curve in curves], axis=0)
+    curves = {label: [np.sort(100 * run.shown.over_clients(last)) for run in seeds] for label, seeds in runs.items()}
+    numbers = {len(curve) for seeds in curves.values() for curve in seeds}
+    n = max(numbers)
+    shares = np.linspace(0, 1, n)
+    for i, (label, seeds) in zip(_places(compared, runs), curves.items(), strict=True):
         axes.plot(
-            range(1, n + 1),
-            mean,
+            range(1, n + 1) if len(numbers) == 1 else 100 * shares,
+            np.mean([np.quantile(curve, shares) for curve in seeds] if len(numbers) > 1 else seeds, axis=0),
             color=drawing.color(i),
             linestyle="",
             marker=MARKERS[i % len(MARKERS)],
@@ -564,7 +568,8 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
             fillstyle="none" if i // len(PALETTE) % 2 else "full",
             label=drawing.plain(label),
         )
-    axes.set_xlabel("client, from worst to best", size=8, color=INK)
+    share = "" if len(numbers) == 1 else "share of the clients (%)"
+    axes.set_xlabel(f"{share or 'client'}, from worst to best", size=8, color=INK)
     axes.set_ylabel("accuracy (%)", size=8, color=INK)
     drawing.whole_numbers(axes)
     drawing.legend(figure, axes, list(runs))
@@ -1020,7 +1025,8 @@ PLOTS: Final = {
         spread,
         _any(_clients_differ),
         "Clients from worst to best",
-        "Accuracy of the model each client predicts with, clients sorted from worst to best, each tested on {tested}.{clients}",
+        "Accuracy of the model each client predicts with, {when}, clients sorted from worst to best, each tested on {tested}."
+        "{clients}{ranks}",
     ),
     "presence": Plot(
         presence,

@@ -34,17 +34,28 @@ def p_value(p: float) -> str:
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1.000"
 
 
+def same_in_every_seed(mean: float) -> str:
+    """What is said of a difference without spread over seeds, of which there is no test."""
+    return (
+        f"the difference is {number(mean, sign=True)} in every seed"
+        if abs(mean) >= 0.005
+        else "no difference in any seed"
+    )
+
+
 def difference(found: Mapping[str, float | None]) -> str:
     """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
-    found : one entry of `versus`: `{"difference", "low", "high", "p", "holm", "family"}`; of a family of several the p-value by Holm
+    found : one entry of `versus`: `{"difference", "low", "high", "p", "holm", "family", "seeds"}`; of a family of several the p-value by Holm
         is quoted.
     """
     mean, low, high, p = (found.get(key) for key in ("difference", "low", "high", "p"))
-    if mean is None or low is None or high is None:
+    if mean is None:
         return ""
+    if low is None or high is None:
+        return same_in_every_seed(mean) if (found.get("seeds") or 0) > 1 else ""
     text = f"{number(mean, sign=True)} [{number(low, sign=True)}, {number(high, sign=True)}]"
     corrected = found["holm"] if p is not None and (found["family"] or 0) > 1 else None
     quoted = p if corrected is None else corrected

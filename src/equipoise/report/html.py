@@ -226,6 +226,7 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
         "first": found["methods"][0]["method"],
         "tested": tested_on(found.histories),
         "clients": left_out(found),
+        "ranks": " Mean over seeds, rank by rank." * several,
         "positive": f"; the positive class is {positive}"
         if (positive := (found["group_fairness"] or {}).get("positive"))
         else "",

@@ -15,7 +15,7 @@ from equipoise.metrics.columns import COLLABORATION, INDICES, SPREAD, Column, pa
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds
 from equipoise.report import rates, sentences
-from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, size
+from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, over_seeds, tables
@@ -630,6 +630,8 @@ def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: 
 
 def _paired_test(found: Numbers) -> PairedTest | None:
     mean, *ends, p = (found[key] for key in ("difference", "low", "high", "p"))
+    if mean is not None and None in ends and found["seeds"] > 1:
+        return PairedTest(number(mean, sign=True), f"({same_in_every_seed(mean)})", "", "")
     if mean is None or None in ends:
         return None
     low, high = (number(end, sign=True) for end in ends)

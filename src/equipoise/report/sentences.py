@@ -9,10 +9,10 @@ import numpy as np
 
 from equipoise.metrics.columns import COLLABORATION, PARITY, parity_columns
 from equipoise.report import notes
-from equipoise.report.formatting import PERCENT, number, p_value, plural
+from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
-from equipoise.report.statistics import Comparison, Run, clients_left_out, columns_of, tables
+from equipoise.report.statistics import Comparison, Run, columns_of, ranges, tables
 from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
@@ -102,31 +102,48 @@ def plus_minus_of(comparison: Numbers) -> list[str]:
 def spread_caption(comparison: Numbers) -> str:
     """What the numbers about the spread over clients are, in a sentence."""
     found = comparison["spread"]
-    return f"Accuracy over {_counted(found)}{_on(found)} in percent, {when(comparison)}: each with the model that it predicts with."
+    return f"Accuracy over {number_of_clients(found['ranges'])}{_on(found)} in percent, {when(comparison)}: each with the model that it predicts with."
 
 
-def _counted(found: Numbers) -> str:
-    """Over how many clients the spread is: `2 of 3 clients` where some are left out."""
-    every = found["clients"] + found["small"] + found["untested"]
-    return f"{found['clients']} of {every} clients" if every > found["clients"] else plural(every, "client")
+def number_of_clients(ranges: Mapping[str, Sequence[int]], worst: str = "") -> str:
+    """Over how many of how many clients numbers are: `22 to 26 of 100 clients`.
+
+    Parameters
+    ----------
+    ranges : of `equipoise.report.statistics`, the least and the most of the runs.
+    worst : which of those that are counted.
+    """
+    every, (low, high) = plural(ranges["every"][1], "client"), ranges["clients"]
+    if low == ranges["every"][1]:
+        return f"{worst}{' of ' * bool(worst)}{every}"
+    counted = _range(low, high)
+    return f"{worst} of the {counted} clients that are counted, of {every} in all" if worst else f"{counted} of {every}"
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def left_out(comparison: Comparison) -> str:
     """A sentence, after a blank, about clients of which a table or figure over clients has no number; empty if there are none."""
     runs = [run for seeds in comparison.runs.values() for run in seeds.values() if run.clients[1].size]
-    counted = [(int(run.summary["clients_counted"]), clients_left_out(run), run.history.least_group) for run in runs]
-    n, (small, untested), least = max(counted, key=lambda of: sum(of[1]), default=(0, (0, 0), 0))
-    why = [f"{small} with fewer than {least} test samples"] * (small > 0)
-    why += [f"{untested} without a test in some or all of these rounds"] * (untested > 0)
-    return f" Over {n} of {n + small + untested} clients: without {notes.listed(why)}." if why else ""
+    if not runs:
+        return ""
+    counts, least = ranges(runs), max(run.history.least_group for run in runs)
+    why = [f"{_range(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
+    why += [f"{_range(*counts['untested'])} without a test in some or all of these rounds"] * (
+        counts["untested"][1] > 0
+    )
+    return f" Over {number_of_clients(counts)}: without {notes.listed(why)}." if why else ""
 
 
 def spread_legend(comparison: Numbers) -> list[str]:
     """What the columns about the spread over clients are, a sentence each."""
     found = comparison["spread"]
+    few = f"{_range(*found['ranges']['tenth'])} lowest values" if found["tenth"] > 1 else "lowest value"
     text = [
         f"mean: over the clients, each counting the same; STD₀: their standard deviation (ddof 0); worst and best 10{PERCENT}: mean of the "
-        f"{plural(found['tenth'], 'lowest value')}, and of as many of the highest, as in q-FFL (0.1 K rounded down, at least 1); min: the lowest."
+        f"{few}, and of as many of the highest, as in q-FFL (0.1 K rounded down, at least 1); min: the lowest."
     ]
     if found["samples"]:
         low, middle, high = (f"{n:,}" for n in found["samples"])
@@ -138,13 +155,17 @@ def spread_legend(comparison: Numbers) -> list[str]:
         text.append(f"A client has {n}: of few, chance alone makes clients differ.")
     if found["small"]:
         text.append(
-            f"{plural(found['small'], 'client')} with fewer than {found['least']} test samples (--least-group) {'is' if found['small'] == 1 else 'are'} left out."
+            f"{_left_out(found['ranges']['small'])} left out, the small ones, with fewer than {found['least']} test samples: the numbers say "
+            f"nothing about them. --least-group {max(1, found['least'] // 2)}, or a larger part of each client's samples for testing, counts more of them."
         )
     if found["untested"]:
-        text.append(
-            f"{plural(found['untested'], 'client')} {'was' if found['untested'] == 1 else 'were'} not tested in all of these rounds, and left out."
-        )
+        text.append(f"{_left_out(found['ranges']['untested'])} left out, not tested in all of these rounds.")
     return [*text, *plus_minus(found["methods"])]
+
+
+def _left_out(ends: Sequence[int]) -> str:
+    low, high = ends
+    return f"{'' if low == high else f'{low} to '}{plural(high, 'client')} {'is' if high == 1 else 'are'}"
 
 
 def collaboration_caption(comparison: Numbers) -> str:
@@ -294,8 +315,8 @@ def _over_clients(found: Numbers) -> str:
         best = max(known, key=lambda label: known[label])
         known = {label: known[label] for label in dict.fromkeys((next(iter(known)), best))}
     said = [f"{label} {value:.2f}{PERCENT}" for label, value in known.items()]
-    who = "the worst client" if found["tenth"] == 1 else f"the worst {found['tenth']}"
-    return f"Over {who} of {_counted(found)}, the mean accuracy is {notes.listed(said)}." if said else ""
+    who = "the worst client" if found["tenth"] == 1 else f"the worst {_range(*found['ranges']['tenth'])}"
+    return f"Over {number_of_clients(found['ranges'], who)}, the mean accuracy is {notes.listed(said)}." if said else ""
 
 
 def _failed(failed: Sequence[Numbers]) -> str:
@@ -390,6 +411,8 @@ def _interval(low: float, high: float, *, sign: bool = False) -> str:
 def _against(leader: Numbers, label: str) -> str:
     """How the leading method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
     found = leader["versus"][label]
+    if found["difference"] is not None and found["low"] is None and found["seeds"] > 1:
+        return f"{label} ({same_in_every_seed(found['difference'])})"
     if found["difference"] is None or found["low"] is None:
         return label
     ends = _interval(found["low"], found["high"], sign=True)
@@ -489,7 +512,10 @@ def _brackets(comparison: Numbers, lines: Sequence[str]) -> Iterator[str]:
         )
         yield f"In brackets: {difference} 95{PERCENT} interval over the test samples.{how}"
     else:
-        corrected = f" by Holm, corrected for the {family} differences of a column" * (family > 1)
+        corrected = (
+            f" by Holm, corrected for the {family} differences of a column (each method to the first and to the leading one; not those that are the same in every seed)"
+            * (family > 1)
+        )
         seeds = ", and how many seeds would be needed to tell them apart" * any(" seeds)" in text for text in lines)
         p = f", p{corrected}" if difference != "the" else ""
         yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."

@@ -295,7 +295,8 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     `max` and `mean`.
 
     and `spread`: over clients that are tested on samples of their own, or are more than 20; null where they cannot differ; `{"scenario", "seeds", "clients",
-    "tenth" (how many are the worst and the best 10 %), "samples" (lowest, median and highest number of a client's test samples, null if
+    "tenth" (how many are the worst and the best 10 %), "every" (how many there are), "ranges" (the least and the most of these
+    numbers over the runs; each itself is the most), "samples" (lowest, median and highest number of a client's test samples, null if
     not its own), "small" (clients with fewer than "least") and "untested" (those not tested in all of
     these rounds), which are left out, "methods", "leaders"}`, for every method `method`, `seeds`,
     `failed`, `bound`, `intervals` (of one seed), over seeds `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, and `versus` of these.
@@ -616,7 +617,7 @@ def _tests(
     return versus, leaders
 
 
-TESTED: Final = ("difference", "ci95", "low", "high", "p", "holm", "family")
+TESTED: Final = ("difference", "ci95", "low", "high", "p", "holm", "family", "seeds")
 AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart")
 
 
@@ -632,7 +633,11 @@ def _correct(
     judged = len(sampled) or int(np.isfinite(corrected).sum())
     for (a, b), found in family.items():
         p = corrected[list(family).index((a, b))]
+        smaller = (
+            sum(q["p"] < found["p"] for q in family.values() if q["p"] is not None) if found["p"] is not None else 0
+        )
         found |= {"holm": _json(p), "family": judged, "apart": bool(p < 0.05), "seeds": len(found["each"])}
+        found["level"] = 0.05 / max(1, judged - smaller)  # at which Holm's procedure tests this difference
         if (a, b) in sampled:
             low, high = (100 * end for end in difference(draws[a], draws[b], key, over=over))
             ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged, over)
@@ -640,9 +645,10 @@ def _correct(
 
 
 def _more(found: Numbers) -> Numbers:
-    """How many seeds would tell two methods apart, where those that there are do not."""
+    """How many seeds would tell two methods apart at the level of this difference, where those that there are do not."""
     known = not found["apart"] and len(found["each"]) > 1
-    return {"seeds_needed": seeds_needed(found["each"]) if known else None}
+    needed = seeds_needed(found["each"], level=found["level"]) if known else None
+    return {"seeds_needed": None if needed is None else max(needed, len(found["each"]) + 1)}
 
 
 def _turned(found: Numbers) -> Numbers:
@@ -734,16 +740,15 @@ def _spread(
         draws=draws,
         over=OVER_CLIENTS,
     )
+    numbers = ranges(shown)
     sizes = [n[n >= run.history.least_group] for run in shown if (n := run.history.client_sizes) is not None]
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     return {
         "scenario": _scenario(grouped),
         "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
-        "clients": max(run.summary["clients_counted"] for run in shown),
-        "tenth": tenth(max(run.summary["clients_counted"] for run in shown)),
+        **{key: most for key, (_, most) in numbers.items()},
+        "ranges": numbers,
         "samples": [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None,
-        "small": max(run.summary["small_clients"] for run in shown),
-        "untested": max(clients_left_out(run)[1] for run in shown),
         "least": max(run.history.least_group for run in shown),
         "methods": [
             {
@@ -761,11 +766,17 @@ def _spread(
     }
 
 
-def clients_left_out(run: Run) -> tuple[int, int]:
-    """How many honest clients are too small to show, and how many were not tested in all of the rounds that are shown, or never."""
-    honest = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
-    small = int(run.summary["small_clients"])
-    return small, honest - int(run.summary["clients_counted"]) - small
+def ranges(runs: Iterable[Run]) -> dict[str, list[int]]:
+    """The least and the most of what `_counted` says of runs."""
+    counts = [_counted(run) for run in runs]
+    return {key: [min(of[key] for of in counts), max(of[key] for of in counts)] for key in (counts or [{}])[0]}
+
+
+def _counted(run: Run) -> dict[str, int]:
+    """Over how many honest clients the spread is, how many the worst tenth are, of how many, and how many are left out."""
+    every = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
+    n, small = run.summary["clients_counted"], run.summary["small_clients"]
+    return {"clients": n, "tenth": tenth(n), "every": every, "small": small, "untested": every - n - small}
 
 
 def _between(draws: Table, key: str) -> list[float] | None:
