@@ -19,16 +19,18 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.federation import standing as standings
+from equipoise.federation.history import History
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.runs import directory as runs
-from equipoise.runs.status import Watch, below, of_run
+from equipoise.runs.status import RunStatus, Watch, all_end, below, of_run
 from equipoise.system.errors import RunError
 from equipoise.system.files import holder, locked
 from run_helpers import cache, config, equipoise, executed, started
 
 LINE = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d (?P<name>.+): round (?P<t>\d+) of (?P<rounds>\d+), accuracy (?P<accuracy>[\d.]+), "
-    r"worst (?P<worst>[\d.]+) \((?P<whose>.+)\), lr (?P<lr>[\d.e-]+)(, ends about (\d{4}-\d\d-\d\d )?\d\d:\d\d)?$"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d (?P<name>.+): round (?P<t>\d+) of (?P<rounds>\d+), accuracy (?P<accuracy>[\d.]+) \((?P<over>.+?)\), "
+    r"worst (?P<worst>[\d.]+) \((?P<whose>.+)\), lr (?P<lr>[\d.e-]+)(, ends about (\d{4}-\d\d-\d\d )?\d\d:\d\d)?"
+    r"(?P<all>, all end about (\d{4}-\d\d-\d\d )?\d\d:\d\d)?$"
 )
 
 
@@ -74,7 +76,10 @@ def test_a_run_of_one_round_has_no_line_and_a_comparison_names_each(capsys: pyte
     sets = data()
     eq.compare(torch.nn.Linear(3, 2), sets.values(), ["fedavg", "fedprox"], 2, rounds=2, tests=sets)
     said = lines(capsys.readouterr().err)
-    assert [one["name"] for one in said] == [f"{name}, seed {k}" for k in (0, 1) for name in ("fedavg", "fedprox")]
+    assert [one["name"] for one in said] == [
+        f"run {1 + i + 2 * k} of 4, {name}, seed {k}" for k in (0, 1) for i, name in enumerate(("fedavg", "fedprox"))
+    ]
+    assert [bool(one["all"]) for one in said] == [True, True, True, False]  # the last one's own end is the end
 
 
 def test_what_clients_reach_alone_is_logged_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,15 +100,16 @@ def test_several_runs_of_the_command_line_are_named(
     watch.look()
     watch.look()
     (said,) = lines(capsys.readouterr().err)
-    assert (said["name"], said["t"], said["rounds"], said["lr"]) == ("fedavg, seed 0", "2", "4", "0.05")
+    assert (said["name"], said["t"], said["rounds"], said["lr"]) == ("run 1 of 2, fedavg, seed 0", "2", "4", "0.05")
+    assert said["all"]
     for path in paths:
         runs.execute(path, progress=False)
     watch.look()
     watch.look()
     ended = capsys.readouterr().err.splitlines()
-    assert [line.split(" ", 2)[2][:45].split(", acc")[0] for line in ended] == [
-        "fedavg, seed 0: complete, round 4 of 4",
-        "fedprox, seed 0: complete, round 4 of 4",
+    assert [line.split(" ", 2)[2].split(", acc")[0] for line in ended] == [
+        "run 1 of 2, fedavg, seed 0: complete, round 4 of 4",
+        "run 2 of 2, fedprox, seed 0: complete, round 4 of 4",
     ]
     Watch(paths, True).look()
     assert capsys.readouterr().err == ""  # those that were complete before
@@ -136,16 +142,81 @@ def test_few_people_are_not_shown_and_every_rate_is_text() -> None:
         "groups": {"all": {"accuracy": 0.5}},
         "clients": {"accuracy": [0.9, 0.1, None]},
     }
-    assert str(Standing.of([record], 3)) == "round 1 of 3, accuracy 50.0"  # no picture of a single client
+    assert str(Standing.of([record], 3)) == "round 1 of 3, accuracy 50.0 (all)"  # no picture of a single client
     record["clients"]["accuracy"] = [k / 40 for k in range(40)]
-    assert str(Standing.of([record], 3)) == "round 1 of 3, accuracy 48.8, worst 3.8 (worst tenth of the clients)"
+    assert str(Standing.of([record], 3)) == "round 1 of 3, accuracy 50.0 (all), worst 3.8 (worst tenth of the clients)"
     record["groups"] = {
         name: {"accuracy": a, "n": n} for name, a, n in (("a\x1b[2J", 0.5, 40), ("b", 0.7, 10), ("c", 0.1, 9))
     }
-    assert str(Standing.of([record], 3, 10)) == r"round 1 of 3, accuracy 60.0, worst 50.0 (a\x1b[2J)"
+    assert str(Standing.of([record], 3, 10)) == r"round 1 of 3, accuracy 60.0 (mean of 2 groups), worst 50.0 (a\x1b[2J)"
     assert str(Standing.of([{"round": 4}], 9)) == "round 5 of 9"
     assert shown_rate("cosine(0.1)", 5, 10) == "0.05"
     assert shown_rate("layers(0.01, head=0.1)", 0, 10) == "layers(0.01, head=0.1)"
+
+
+@given(st.lists(st.sampled_from(["groups", "both", "neither"]), min_size=1, max_size=8), st.integers(10, 60))
+def test_a_run_has_one_measure_and_the_clients_of_the_report(kinds: list[str], n: int) -> None:
+    """Rounds that do not test the clients change neither what the accuracy is of, nor whose the worst is."""
+    accuracies, sizes = [(k * 7 % n) / n for k in range(n)], [9 + k % 3 for k in range(n)]
+    clients = {"clients": {"accuracy": accuracies, "n": sizes}}
+    records = [
+        {
+            "round": t,
+            **({} if kind == "neither" else {"groups": {"all": {"accuracy": t / 10, "loss": 1.0}}}),
+            **(clients if kind == "both" else {}),
+        }
+        for t, kind in enumerate(kinds)
+    ]
+    now = Standing.of(records, 10, 10)
+    tested = [t for t, kind in enumerate(kinds) if kind != "neither"]
+    assert (now.accuracy, now.over) == ((tested[-1] / 10, "all") if tested else (None, ""))
+    counted = sorted(a for a, size in zip(accuracies, sizes, strict=True) if size >= 10)
+    if "both" in kinds and len(counted) >= 10:
+        assert now.worst == pytest.approx(sum(counted[: len(counted) // 10]) / (len(counted) // 10))
+        summary = History(
+            records,
+            {
+                "method": "fedavg",
+                "client_tests": True,
+                "least_group": 10,
+                "client_names": [*map(str, range(n))],
+            },
+        ).summary(1)
+        assert 100 * now.worst == pytest.approx(summary["clients"]["worst10"])
+        asked = max(t for t, kind in enumerate(kinds) if kind == "both")
+        assert now.whose == "worst tenth of the clients" + (f", round {asked + 1}" if asked != tested[-1] else "")
+    else:
+        assert now.worst is None
+    alone = Standing.of([{"round": 0, **clients}], 10, 10)
+    assert alone.over == ("" if len(counted) < 2 else f"mean of {len(counted)} clients")
+
+
+@pytest.mark.parametrize(("jobs", "hours"), [(1, 7), (2, 4), (5, 4)])
+def test_when_all_runs_end(jobs: int, hours: float) -> None:
+    def run(state: str, t: int, seconds: float | None) -> RunStatus:
+        return RunStatus(Path("r"), "fedavg", 0, state, Standing(t, 4, seconds=seconds))
+
+    found = [run("complete", 4, 3600), run("running", 1, 3600), run("not begun", 0, None), run("failed", 2, 3600)]
+    end = all_end(found, jobs)
+    assert end is not None
+    assert (end - datetime.now()).total_seconds() == pytest.approx(3600 * hours, abs=60)
+    assert all_end([run("not begun", 0, None)], jobs) is None
+
+
+def test_a_name_is_found_in_what_status_prints_to_a_file(tmp_path: Path, equipoise: Any) -> None:
+    name = "fedprox-with-a-long-name+" + "x" * 90
+    run = executed(tmp_path / "runs" / name)
+    record = {
+        "round": 4,
+        "groups": {"all": {"accuracy": 0.5}},
+        "clients": {"accuracy": [k / 40 for k in range(40)]},
+    }
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    shown = equipoise("status", tmp_path / "runs").out.splitlines()
+    assert sum(name in line for line in shown) == 1
+    assert "worst tenth of the clients" in shown[0]
+    assert sum("worst tenth" in line for line in shown) == 1
 
 
 # status

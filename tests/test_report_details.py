@@ -360,7 +360,7 @@ FILES = {
                       "tests-accuracy", "tests-collaboration"},
     "measures": {"accuracy", "balanced", "auc", "auc-ovr", "groups", "tests-accuracy", "tests-balanced", "tests-auc",
                  "tests-auc-ovr"},
-    "rates": {"accuracy", "group-rates", "group-fairness", "groups", "tests-group-fairness"},
+    "rates": {"accuracy", "group-rates", "group-fairness", "groups", "tests-accuracy", "tests-group-fairness"},
     "traffic": {"accuracy", "communication"},
 }  # fmt: skip
 

@@ -16,7 +16,6 @@ from equipoise.cli.options import Json
 if TYPE_CHECKING:
     from equipoise.runs.status import RunStatus
 
-
 WIDEST = 1000  # signs of a line, more than any name has
 
 
@@ -30,7 +29,8 @@ def status(
 
     It may be asked while they go on: nothing is changed, and nothing waits.
     """
-    from equipoise.runs.status import STATES, below
+    from equipoise.federation.standing import TENTH, clock
+    from equipoise.runs.status import STATES, all_end, below
 
     found = list(below(folder))
     if not found:
@@ -38,12 +38,23 @@ def status(
     if json_:
         print_json([_row(run) for run in found])
         return
+    worst_of = [run.standing.whose for run in found if run.standing.whose]
+    common = TENTH if worst_of and all(whose.startswith(TENTH) for whose in worst_of) else ""  # said once, in the title
     told = all(_tells(run) for run in found)
-    titles = ("run", *(() if told else ("method", "seed")), "round", "state", "accuracy", "worst", "ends", "last")
+    titles = (
+        "run",
+        *(() if told else ("method", "seed")),
+        "round",
+        "state",
+        "accuracy",
+        common or "worst",
+        "ends",
+        "last",
+    )
     rows = []
     for run in found:
         what = () if told else (run.method, "" if run.seed is None else str(run.seed))
-        rows.append([_name(run, folder), *what, *_cells(run)])
+        rows.append([_name(run, folder), *what, *_cells(run, common)])
     table = plain_table()
     shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
     for k in shown:
@@ -53,7 +64,10 @@ def status(
     table.width = max(out.width, out.measure(table, options=out.options.update(width=WIDEST)).maximum)
     out.print(table, soft_wrap=True)  # names stay whole, also in a pipe
     counts = {state: sum(run.state == state for run in found) for state in STATES}
-    out.print(", ".join(f"{n} {state}" for state, n in counts.items() if n), highlight=False)
+    active = [run for run in found if run.state in ("running", "not begun")]
+    end = all_end(found, counts["running"]) if counts["running"] and len(active) > 1 else None
+    said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+    out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
     for run in found:
         if run.why:
             out.print(escape(f"{_name(run, folder)} {run.state}: {run.why}"), soft_wrap=True, highlight=False)
@@ -71,7 +85,7 @@ def _tells(run: RunStatus) -> bool:
     return name.startswith(slug(run.method)) and name.endswith(f"seed{run.seed}")
 
 
-def _cells(run: RunStatus) -> list[str]:
+def _cells(run: RunStatus, common: str) -> list[str]:
     from equipoise.federation.standing import clock
 
     at = run.standing
@@ -79,7 +93,7 @@ def _cells(run: RunStatus) -> list[str]:
         f"{at.round}/{at.rounds}",
         run.state,
         "" if at.accuracy is None else f"{100 * at.accuracy:.1f}",
-        "" if at.worst is None else f"{100 * at.worst:.1f} {at.whose}",
+        "" if at.worst is None else f"{100 * at.worst:.1f} {at.whose.removeprefix(common).lstrip(', ')}".strip(),
         "" if run.ends is None else clock(datetime.fromtimestamp(run.ends)),
         "" if run.written is None else clock(datetime.fromtimestamp(run.written)),
     ]
@@ -96,6 +110,7 @@ def _row(run: RunStatus) -> dict[str, Any]:
         "round": at.round,
         "rounds": at.rounds,
         "accuracy": at.accuracy,
+        "accuracy_of": at.over or None,
         "worst": at.worst,
         "worst_of": at.whose or None,
         "learning_rate": run.lr or None,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import fmean
 from typing import Any
 
 from equipoise.core.rates import at, rate
 from equipoise.metrics.groups import large
+from equipoise.metrics.performance import tenth
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
 
@@ -21,9 +22,6 @@ EVERY = 60.0  # seconds between the lines of a log
 AGO = "%Y-%m-%d %H:%M"
 
 
-Accuracies = tuple[float | None, float | None, str]  # the mean, the worst, whose that is
-
-
 @dataclass(frozen=True)
 class Standing:
     """How far a run is.
@@ -31,28 +29,42 @@ class Standing:
     Parameters
     ----------
     round, rounds : complete, and planned.
-    accuracy : in [0, 1], mean over the groups in the last evaluation, or over the clients where there is one group; None before one.
-    worst, whose : the lowest accuracy of a group, and which it is, or that of the worst tenth of ten or more clients; None of fewer.
+    accuracy, over : in [0, 1], mean over the groups in their last evaluation, or over the clients where no group is tested, and which
+        of them it is; None before one.
+    worst, whose : the lowest accuracy of a group, and which it is, or that of the worst tenth of ten or more clients in their last
+        evaluation, with its round where that is not the one of ``accuracy``; None of fewer.
     seconds : that a round takes, the mean of the last ones; None before the first.
     """
 
     round: int
     rounds: int
     accuracy: float | None = None
+    over: str = ""
     worst: float | None = None
     whose: str = ""
     seconds: float | None = None
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], rounds: int, least: int = 1) -> Standing:
-        """That after some records, or the last of them; of groups with so many test samples at ``least``."""
+        """That after some records, or the last of them; of groups and clients with so many test samples at ``least``."""
         if not records:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
-        none: Accuracies = (None, None, "")
-        accuracy, worst, whose = next((of for r in reversed(records) if (of := _accuracies(r, least))), none)
-        round_time = fmean(seconds) if seconds else None
-        return cls(records[-1]["round"] + 1, rounds, accuracy, worst, whose, round_time)
+        now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
+        tested, groups = next(((r["round"], of) for r in reversed(records) if (of := _groups(r, least))), (-1, {}))
+        asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r, least))), (-1, []))
+        if groups:
+            over = next(iter(groups)) if len(groups) == 1 else f"mean of {len(groups)} groups"
+            now = replace(now, accuracy=fmean(groups.values()), over=over)
+        elif len(clients) > 1:
+            now = replace(now, accuracy=fmean(clients), over=f"mean of {len(clients)} clients")
+        if len(groups) > 1:
+            whose = min(groups, key=lambda name: groups[name])
+            return replace(now, worst=groups[whose], whose=whose)
+        if len(clients) >= 10:
+            whose = TENTH if asked == tested or not groups else f"{TENTH}, round {asked + 1}"
+            return replace(now, worst=fmean(clients[: tenth(len(clients))]), whose=whose)
+        return now
 
     def ends(self, since: float) -> datetime | None:
         """When the run ends, if the last round ended ``since`` (seconds since 1970) and the others take as long as the last ones."""
@@ -61,26 +73,26 @@ class Standing:
         )
 
     def __str__(self) -> str:
-        """``round 37 of 500, accuracy 81.2, worst 63.1 (north)``."""
-        accuracy = "" if self.accuracy is None else f", accuracy {100 * self.accuracy:.1f}"
+        """``round 37 of 500, accuracy 81.2 (mean of 3 groups), worst 63.1 (north)``."""
+        accuracy = "" if self.accuracy is None else f", accuracy {100 * self.accuracy:.1f} ({visible(self.over)})"
         worst = "" if self.worst is None else f", worst {100 * self.worst:.1f} ({visible(self.whose)})"
         return f"round {self.round} of {self.rounds}{accuracy}{worst}"
 
 
-def _accuracies(record: Mapping[str, Any], least: int) -> Accuracies | None:
-    """Mean accuracy, the worst one and whose it is, of a record; by group, or by client where there is one group."""
+def _groups(record: Mapping[str, Any], least: int) -> dict[str, float]:
+    """The accuracy of every group with so many test samples."""
     every = {name: of["accuracy"] for name, of in large(record, least).items()}
-    groups = {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
-    if len(groups) > 1:
-        whose = min(groups, key=lambda name: groups[name])
-        return fmean(groups.values()), groups[whose], whose
-    clients = record.get("clients") or {}
-    values = clients.get("accuracy") or ()
-    sizes = clients.get("n") or [least] * len(values)
-    each = sorted(a for a, n in zip(values, sizes, strict=True) if n >= least and a is not None and math.isfinite(a))
-    if len(each) > 1:
-        return fmean(each), *((fmean(each[: len(each) // 10]), TENTH) if len(each) >= 10 else (None, ""))
-    return (fmean(groups.values()), None, "") if groups else None
+    return {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
+
+
+def _clients(record: Mapping[str, Any], least: int) -> list[float]:
+    """The accuracies of the clients with so many test samples, the lowest first."""
+    of = record.get("clients") or {}
+    accuracies = of.get("accuracy") or ()
+    sizes = of.get("n") or [least] * len(accuracies)
+    return sorted(
+        a for a, n in zip(accuracies, sizes, strict=True) if a is not None and math.isfinite(a) and n >= least
+    )
 
 
 def shown_rate(lr: Any, t: int, rounds: int) -> str:
@@ -116,11 +128,19 @@ class ProgressLog:
         self.lines[name] = first, now
         return True
 
-    def say(self, name: str, standing: Standing | str, lr: str = "", since: float | None = None) -> None:
-        """Write a line about a run whose last round ended ``since``."""
+    def say(
+        self,
+        name: str,
+        standing: Standing | str,
+        lr: str = "",
+        since: float | None = None,
+        all_end: datetime | None = None,
+    ) -> None:
+        """Write a line about a run whose last round ended ``since``, one of several that will ``all_end`` then."""
         rest = f", lr {lr}" if lr else ""
         if isinstance(standing, Standing) and standing.round < standing.rounds:
             moment = standing.ends(time.time() if since is None else since)
             rest += f", ends about {clock(moment)}" if moment else ""
+        rest += f", all end about {clock(all_end)}" if all_end else ""
         text = f"{datetime.now():{AGO}} {name}: {standing}{rest}"
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)

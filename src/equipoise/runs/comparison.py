@@ -109,7 +109,7 @@ def complete(
     """
     resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
     left = [path for path in paths if not runs.finished(path)]
-    watch = Watch(left, lines)
+    watch = Watch(paths, lines, jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
 
     def so_far() -> int:

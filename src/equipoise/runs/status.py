@@ -8,7 +8,9 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from equipoise.federation.checkpoint import POINTER
@@ -121,17 +123,34 @@ def below(folder: Path) -> Iterator[RunStatus]:
             yield of_run(Path(path))
 
 
+def all_end(found: Sequence[RunStatus], jobs: int) -> datetime | None:
+    """When all runs that are not complete end, if ``jobs`` go on at a time; None while no round of any has been timed."""
+    timed = [seconds for run in found if (seconds := run.standing.seconds) is not None]
+    if not timed:
+        return None
+    each = [
+        (fmean(timed) if run.standing.seconds is None else run.standing.seconds)
+        * (run.standing.rounds - run.standing.round)
+        for run in found
+        if run.state not in ("complete", "failed", "damaged")
+    ]
+    return datetime.fromtimestamp(time.time() + max([sum(each) / max(1, jobs), *each]))
+
+
 class Watch:
     """Lines of a log about runs that other processes train, each named.
 
     Parameters
     ----------
-    paths : of the runs. wanted : whether there are lines at all, where there is no terminal.
+    paths : of the runs. wanted : whether there are lines at all, where there is no terminal. jobs : runs at a time.
     """
 
-    def __init__(self, paths: Sequence[Path], wanted: bool) -> None:
+    def __init__(self, paths: Sequence[Path], wanted: bool, jobs: int = 1) -> None:
         self.log = ProgressLog(wanted)
+        self.paths, self.jobs = paths, jobs
         self.left = {path: 0.0 for path in paths if not (path / "summary.json").exists()} if self.log.wanted else {}
+        self.numbers: dict[Path, int] = {}  # which run in turn each is, as they begin
+        self.before = len(paths) - len(self.left)
 
     def look(self) -> None:
         """Write the lines that are due."""
@@ -147,7 +166,12 @@ class Watch:
             name = run.method if run.seed is None else f"{run.method}, seed {run.seed}"
             if ended:
                 del self.left[path]
-            self.log.say(name, f"complete, {run.standing}" if ended else run.standing, run.lr, run.written)
+            end = None
+            if len(self.paths) > 1:
+                number = self.numbers.setdefault(path, self.before + len(self.numbers) + 1)
+                name = f"run {number} of {len(self.paths)}, {name}"
+                end = all_end([of_run(one) for one in self.paths], self.jobs) if self.left else None
+            self.log.say(name, f"complete, {run.standing}" if ended else run.standing, run.lr, run.written, end)
 
 
 def _changed(path: Path) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +102,17 @@ def compare(
                     log.warning(UNTESTED)
                 path = None if base is None else _place(base, label, seed)
                 left = rounds if path is None else _resumed(fed, path, label, rounds, stop)
+                planned, begun = len(labelled) * len(numbers), len(histories) + 1
+                named, later = f"run {begun} of {planned}, " * (planned > 1) + f"{label}, seed {seed}", planned - begun
                 bar.update(task, advance=rounds - left)
 
-                def shown(record: Record, fed: Federation = fed, called: str = f"{label}, seed {seed}") -> None:
+                def shown(record: Record, fed: Federation = fed, called: str = named, rest: int = later) -> None:
                     bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group))
                     if lines.due(called, ends=fed.progress.t == rounds or "stopped" in record):
                         standing = Standing.of(fed.records, rounds, fed.least_group)
-                        lines.say(called, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds))
+                        more = (rounds - standing.round + rest * rounds) * (standing.seconds or 0)
+                        end = datetime.fromtimestamp(time.time() + more) if rest else None
+                        lines.say(called, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)
 
                 if left:
                     try:
