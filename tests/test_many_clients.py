@@ -224,7 +224,10 @@ def test_seeds_that_count_different_clients(small: tuple[int, ...]) -> None:
     assert f"{min(small)} to {max(small)} clients are left out, the small ones" in " ".join(sheet.explanations)
     assert found["spread"]["ranges"]["clients"] == [low, high]
     page = " ".join(html.render(found).split())
-    assert f": {low} to {high} of 40 clients. Mean over seeds, rank by rank." in page
+    assert (
+        f"Over {low} to {high} of 40 clients: without {min(small)} to {max(small)} with fewer than 10 test samples. "
+        "Mean over seeds, rank by rank." in page
+    )
     assert f"of the {low} to {high} clients that are counted, of 40 clients in all, the mean accuracy" in verdict(found)
 
 
