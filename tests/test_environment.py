@@ -70,8 +70,7 @@ def test_a_run_goes_on_with_another_processor_and_says_so(
     assert [m["round"] for m in json.loads((tmp_path / "manifest.json").read_text())["machines"]] == [0, 2]
     history = History.from_run(tmp_path)
     assert [m["round"] for m in history.meta["machines"]] == [0, 2]
-    (note,) = comparison([history])["notes"]
-    assert "Computed with different processors or libraries" in note
+    (note,) = [x for x in comparison([history])["notes"] if "Computed with different processors or libraries" in x]
     assert "Sixty-Four" in note
     caplog.clear()
     third = make()

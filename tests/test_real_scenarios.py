@@ -728,7 +728,7 @@ def test_a_comparison_reads_its_files_once_per_seed(tmp_path: Path, monkeypatch:
     ]
     assert reads == []  # a configuration needs none
     histories = comparison.compare(configs, tmp_path / "runs", jobs=1)
-    assert reads == ["train", "test"] * 3
+    assert reads == ["train", "test"] * 4  # the first time before any run, to see that the network suits the data
     assert [(h.label, h.seed) for h in histories] == [(c.label, c.seed) for c in configs]
 
 
