@@ -202,6 +202,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     assert found.keys() == {
         "scenario",
         "exported",
+        "exports",
         "shown",
         "measure",
         "title",

@@ -18,6 +18,7 @@ from equipoise.flower.deploy.certificates import CertificateError, inspect, make
 from equipoise.flower.deploy.checks import CheckResult
 from equipoise.flower.secagg import sums
 from equipoise.flower.site.store import Store
+from equipoise.runs.status import of_run
 from equipoise.system.files import locked
 from run_helpers import equipoise
 
@@ -342,3 +343,20 @@ def test_what_cannot_be_renewed_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"no server\.pem"):
         make_certificates(tmp_path / "new", ["a.example.org"], renew=True)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_when_the_last_round_ended_is_no_time_of_a_file_that_is_written_again(rounds: int, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('method = "fedavg"\nrounds = 9\n')
+    lines = "".join(f'{{"round": {t}, "seconds": 1.0}}\n' for t in range(rounds))
+    (tmp_path / "metrics.jsonl").write_text(lines)
+    (tmp_path / "checkpoint").mkdir()
+    for t in range(1, rounds + 1):
+        state = tmp_path / "checkpoint" / f"state-{t:06d}.safetensors"
+        state.write_bytes(b"")
+        os.utime(state, (1e9 + t, 1e9 + t))
+    os.utime(tmp_path / "metrics.jsonl", (2e9, 2e9))
+    assert of_run(tmp_path).written == 1e9 + rounds
+    (tmp_path / "metrics.jsonl").write_text(lines + f'{{"round": {rounds}, "seconds": 1.0}}\n')
+    os.utime(tmp_path / "metrics.jsonl", (2e9, 2e9))
+    assert of_run(tmp_path).written == 2e9

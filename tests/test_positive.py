@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import equipoise as eq
 from equipoise.federation.history import History
 from equipoise.flower.settings import AppSettings
 from equipoise.metrics.groups import NEGATIVE, POSITIVE, positive_class
+from equipoise.report.provenance import commands, headers
 from equipoise.runs.configuration import configure
 from equipoise.runs.directory import federation
 from run_helpers import cache, equipoise, without_figures
@@ -54,6 +57,31 @@ def test_two_classes_whose_names_do_not_tell(classes: tuple[str, str]) -> None:
     other = positive_class(classes[0], classes)
     assert other is not None
     assert (other.number, other.why, other.sentence) == (0, "given", f"The positive class is {classes[0]}.")
+
+
+@pytest.mark.parametrize("classes", [("healthy", "disease"), ("<=50K", ">50K"), ("it's", "not so")])
+def test_the_advice_works_in_each_place(classes: tuple[str, str]) -> None:
+    """Typed as it is printed: in the command line, and among the settings of a run between sites."""
+    found = positive_class(None, classes)
+    assert found is not None
+    words = shlex.split(found.sentence.split("--positive ")[1].split(", in Python")[0])
+    assert words == [classes[0]]
+    (setting,) = shlex.split(found.sentence.split("between sites -c ")[1].removesuffix("."))
+    assert AppSettings.of(tomllib.loads(setting)).positive == classes[0]
+
+
+@pytest.mark.parametrize("engine", ["flower", "sequential"])
+@pytest.mark.parametrize("chosen", ["healthy", "disease"])
+def test_a_page_with_another_positive_class_says_it_everywhere(engine: str, chosen: str) -> None:
+    config = {"method": "fedavg", "scenario": "own", "rounds": 1, "engine": engine, "positive": ""}
+    assumed = positive_class(None, ("healthy", "disease"))
+    assert assumed is not None
+    meta = {"method": "fedavg", "classes": ["healthy", "disease"], "config": config, "header": ["x", assumed.sentence]}
+    run = History([{"round": 0}], {**meta, "positive": chosen})
+    assert headers([run]) == [("", ["x", f"The positive class is {chosen}."])]
+    (again,) = commands([run])
+    assert (f'positive="{chosen}"' if engine == "flower" else f"--positive {chosen}") in again
+    assert headers([History([{"round": 0}], meta)]) == [("", ["x", assumed.sentence])]
 
 
 def test_no_word_is_both() -> None:

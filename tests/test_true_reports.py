@@ -250,6 +250,13 @@ def test_why_a_site_has_no_accuracy(n: int, accuracy: float | None, ids: list[in
     assert row[0].mean == ("80" if n == 80 else "< 10" if n else UNDEFINED)
 
 
+@pytest.mark.parametrize(("engine", "exports"), [("flower", False), ("sequential", True), ("vmap", True)])
+def test_a_model_is_exported_where_it_can_be(engine: str, exports: bool) -> None:
+    records = [{"round": t, "groups": {"x": {"accuracy": 0.5 + t / 10, "n": 50}}} for t in range(3)]
+    history = History(records, {"method": "fedavg", "config": {"method": "fedavg", "engine": engine}})
+    assert ("xported" in render([history])) == exports
+
+
 def test_clients_of_a_small_group_are_counted_as_small() -> None:
     groups = {"x": {"accuracy": 0.5, "n": 50}, "y": {"accuracy": 0.6, "n": 40}, "z": {"accuracy": 1.0, "n": 4}}
     record = {"round": 0, "groups": groups, "clients": {"accuracy": [0.5, 0.6, 1.0]}}

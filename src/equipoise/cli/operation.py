@@ -110,7 +110,7 @@ def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
         "state": f"running as process {how.process}" if how.state == "running" else how.state,
         "round": len(records),
         "rounds": settings.get("rounds"),
-        "last_round_ended": _utc(datetime.fromtimestamp(metrics.stat().st_mtime, UTC)) if records else None,
+        "last_round_ended": None if how.written is None else _utc(datetime.fromtimestamp(how.written, UTC)),
         "bytes": _bytes(directory.rglob("*")),
         "free_bytes": shutil.disk_usage(directory).free,
     }

@@ -4,6 +4,7 @@ Ours rather than those of fairlearn or torchmetrics, because these take a rate o
 nothing is known, and need all predictions in one place, where sites send counts.
 """
 
+import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,9 @@ NEGATIVE: Final = frozenset(
 POSITIVE: Final = frozenset(["1", "yes", "y", "true", "t", "positive", "pos", "case", "cases", "present", "+1", "+"])
 
 
+BEGINS: Final = "The positive class is "
+
+
 class Positive(NamedTuple):
     """The class that true-positive rates are about.
 
@@ -43,10 +47,11 @@ class Positive(NamedTuple):
         """Which class is positive, and where that is assumed how to say it."""
         if self.why != "assumed":
             rest = "" if self.other else ", against all others"
-            return f"The positive class is {self.name}{rest}."
+            return f"{BEGINS}{self.name}{rest}."
         return (
-            f"The positive class is {self.name}: an assumption, as neither {self.other} nor {self.name} says which it is, and it "
-            f"comes second. Choose the other with --positive {shlex.quote(self.other)}, in Python positive={self.other!r}."
+            f"{BEGINS}{self.name}: an assumption, as neither {self.other} nor {self.name} says which it is, and it "
+            f"comes second. Choose the other with --positive {shlex.quote(self.other)}, in Python positive={self.other!r}, "
+            f"between sites -c {shlex.quote(f'positive={json.dumps(self.other, ensure_ascii=False)}')}."
         )
 
 

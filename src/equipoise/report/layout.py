@@ -198,7 +198,7 @@ def sheets(comparison: Numbers) -> list[Sheet]:
         several = len(_groups(comparison["methods"])) > 1
         columns = [column for column in VALIDATION if several or column.key != "test_worst"]
         text = (
-            f"The model of {comparison['exported']}, which is exported: accuracy in percent and loss in nats on the samples that "
+            f"The model of {comparison['exported']}{_exported(comparison)}: accuracy in percent and loss in nats on the samples that "
             "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
             f"worst: the clients of the worst group, or the worst 10{PERCENT} of the clients where they belong to no groups. "
             "Beside it the accuracy of the global model on the test sets."
@@ -217,6 +217,11 @@ def _marked(methods: Sequence[Numbers]) -> str:
     )
 
 
+def _exported(comparison: Numbers) -> str:
+    """That a model is the one that `equipoise export` writes, which runs between sites do not have."""
+    return ", which is exported" if comparison["exports"] else ""
+
+
 def other_rounds(comparison: Numbers) -> Sheet | None:
     """The exported model, or the mean over rounds, whichever the first table does not show; `None` if they are the same."""
     if not (found := comparison["other_rounds"]):
@@ -225,12 +230,14 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     gaps = () if between is None else placed(parity_columns(between["positive"] is None))
     parity = _had(found["methods"], gaps)
     exported = found["averaged"] == 1
-    heading = "The exported model" if exported else "Mean over the last rounds"
+    which = _exported(comparison)
+    model = "The exported model" if which else f"The model of {comparison['exported']}"
+    heading = model if exported else "Mean over the last rounds"
     text = (
-        f"The model of {comparison['exported']}, which is exported; the other tables show the mean over several rounds."
+        f"The model of {comparison['exported']}{which}; the other tables show the mean over several rounds."
         if exported
         else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
-        f"{comparison['exported']}, which is exported."
+        f"{comparison['exported']}{which}."
     )
     text = " ".join([text, *sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison)])
     text += _marked(found["methods"])

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.core.settings import RunSettings, Settings
+from equipoise.metrics.groups import BEGINS
 from equipoise.system.environment import kind
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def commands(histories: Sequence[History]) -> list[str]:
     ----------
     histories : runs of one scenario, made from the command line.
     """
-    configs = [run.meta.get("config") or {} for run in histories]
+    configs = [_asked(run) for run in histories]
     if not all({"method", "scenario", "rounds"} <= config.keys() for config in configs):
         return []
     if any(map(at_real_sites, histories)):
@@ -70,6 +71,13 @@ def commands(histories: Sequence[History]) -> list[str]:
         + renamed.get(config["method"], "")
         for config in configs
     ]
+
+
+def _asked(run: History) -> dict[str, Any]:
+    """The configuration of a run, with the positive class and the least group that its report has."""
+    config = dict(run.meta.get("config") or {})
+    shown = {key: run.meta[key] for key in ("positive", "least_group") if run.meta.get(key)}
+    return {**config, **shown} if config else {}
 
 
 def conditions(histories: Sequence[History]) -> str:
@@ -151,7 +159,9 @@ def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
     """The header lines of the runs, those of several runs once: which runs, and the lines."""
     runs: dict[tuple[str, ...], list[str]] = {}
     for run in histories:
-        if lines := tuple(str(line) for line in run.meta.get("header") or ()):
+        about = "" if run.positive is None else run.positive.sentence  # which the report may have chosen
+        written = (str(line) for line in run.meta.get("header") or ())
+        if lines := tuple(about if about and line.startswith(BEGINS) else line for line in written):
             runs.setdefault(lines, []).append(run.label)
     everyone = len(runs) == 1
     return [("" if everyone else ", ".join(dict.fromkeys(labels)), list(lines)) for lines, labels in runs.items()]

@@ -22,6 +22,7 @@ from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
 from equipoise.report.formatting import plural
+from equipoise.report.provenance import at_real_sites
 from equipoise.report.rates import mean_ends
 from equipoise.report.rates import over_seeds_by_group as rates_over_seeds
 from equipoise.system.suggestions import unknown
@@ -312,7 +313,7 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
     and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
     `method`, `failed`, `groups` and the statistics over them of so many last rounds, or of the exported model. Null where there was only one.
 
-    and `exported`: which round's model is exported, in words; `shown`: of one round that is not averaged, which it is;
+    and `exported`: which round's model is exported, in words; `exports`: whether one can be; `shown`: of one round that is not averaged, which it is;
     `validation`: of these models `methods` with `method`, `failed`, and
     over seeds `round`, `accuracy`, `worst` and `loss` on what clients hold out of their own samples, and `test` and `test_worst`, AVG
     and the worst group on the test sets. Null where nothing was held out.
@@ -478,6 +479,7 @@ def _of_measure(
         "title": MEASURES[measure],
         "rounds": max(len(history) for history in histories),
         "averaged": averaged,
+        "exports": not any(map(at_real_sites, histories)),
         "exported": (exported := _exported([history.selected_round is not None for history in histories])),
         "shown": exported if all(_evaluated(run, measure) for run in every) else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),

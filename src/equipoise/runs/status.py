@@ -96,7 +96,7 @@ def _of_run(directory: Path) -> RunStatus:
         state=state,
         standing=standing,
         process=process if state == "running" else None,
-        written=(directory / METRICS).stat().st_mtime if last else None,
+        written=_ended(directory, last[-1]["round"]) if last else None,
         why=why,
         lr="" if lr is None else shown_rate(lr, standing.round, standing.rounds),
     )
@@ -209,3 +209,9 @@ def _last(path: Path) -> list[dict[str, Any]]:
         return []
     lines = text.split(b"\n")[1 if at else 0 : -1]
     return [json.loads(line) for line in lines[-LAST:] if line.strip()]
+
+
+def _ended(directory: Path, t: int) -> float:
+    """When round ``t`` ended: its checkpoint is from then; going on writes the records again, which count where it is gone."""
+    kept = [file.stat().st_mtime for file in (directory / "checkpoint").glob(f"state-{t + 1:06d}*.safetensors")]
+    return max(kept, default=(directory / METRICS).stat().st_mtime)
