@@ -16,7 +16,7 @@ from equipoise.federation.history import History
 from equipoise.metrics import seeds_needed
 from equipoise.report import html, table
 from equipoise.report.layout import every_client, sheets
-from equipoise.report.sentences import verdict
+from equipoise.report.sentences import seeds_change, verdict
 from equipoise.report.statistics import Comparison
 
 
@@ -241,6 +241,55 @@ def test_a_method_without_spread_in_its_difference_is_not_missing(shift: float) 
     said = "the difference is +4.00 in every seed" if shift else "no difference in any seed"
     for text in (str(found), table.latex(found.document), table.markdown(found.document), html.render(found)):
         assert said in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n", "shown"),
+    [((12, 9), "< 10 to 12", False), ((9, 3), "< 10", False), ((12, 30), "12 to 30", True), ((30, 30), "30", True)],
+)
+def test_a_client_with_few_samples_with_some_seed_is_said_to_have_few(
+    sizes: tuple[int, int], n: str, shown: bool
+) -> None:
+    values = accuracies(25)
+    histories = []
+    for seed, size in enumerate(sizes):
+        history = run(values, seed=seed)
+        clients = {"accuracy": values, "n": [size, *[50] * 24]}
+        histories.append(History([{**history.records[0], "clients": clients}], history.meta))
+    sheet = every_client(Comparison.of(histories))
+    assert sheet is not None
+    cells = sheet.grid.rows[0][1]
+    assert cells[0].text == n
+    assert (cells[1].text == "n < 10") != shown
+    assert cells[1].text != "–"
+
+
+def of_a_function(seed: int, digest: str, rows: str, **config: Any) -> History:
+    about = {"scenario": "own", "data": "data.py:clients", **config}
+    return run(accuracies(25, seed), seed=seed, config=about, data={"sha256": digest, "rows": rows})
+
+
+@pytest.mark.parametrize(
+    ("digests", "rows", "config", "changed"),
+    [
+        (("a", "b"), ("r", "s"), {}, "the data"),
+        (("a", "b"), ("r", "r"), {"scenario_options": {"clients": 25}}, "the data"),
+        (("a", "a"), ("r", "s"), {"scenario_options": {"clients": 25}}, "the draw of the data"),
+        (("a", "a"), ("r", "s"), {}, "which samples are for testing"),
+        (("a", "a"), ("r", "r"), {}, ""),
+    ],
+)
+def test_what_seeds_change_of_the_data_of_a_function(
+    digests: tuple[str, ...], rows: tuple[str, ...], config: dict[str, Any], changed: str
+) -> None:
+    histories = [
+        of_a_function(k, digest, of, **config) for k, (digest, of) in enumerate(zip(digests, rows, strict=True))
+    ]
+    assert seeds_change(histories)[0] == (changed or "the first model")
+    sheet = every_client(Comparison.of(histories))
+    assert sheet is not None
+    text = " ".join(sheet.explanations)
+    assert ("has other samples with each" in text) == (changed in ("the data", "the draw of the data"))
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=6), st.integers(1, 30))

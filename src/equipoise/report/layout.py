@@ -350,17 +350,22 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         of_seeds = 100 * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
-    tests, few = first.client_sizes, f"< {first.least_group}"
+    few = f"< {first.least_group}"
+    tested = [each for seeds in runs.values() for run in seeds if (each := run.history.client_sizes) is not None]
+    tests = np.array(tested) if tested else None  # [runs, N]
     rows = []
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
-        small = tests is not None and 0 < tests[m] < first.least_group
-        n = [] if tests is None else [Cell(few if small else f"{tests[m]:,}" if tests[m] else UNDEFINED)]
+        low, high = (0, 0) if tests is None else (int(tests[:, m].min()), int(tests[:, m].max()))
+        small = tests is not None and bool(((tests[:, m] > 0) & (tests[:, m] < first.least_group)).any())
+        least = few if small else f"{low:,}"
+        size_of = least if low == high or high < first.least_group else f"{least} to {high:,}"
+        n = [] if tests is None else [Cell(size_of if high else UNDEFINED)]
         rows.append((called, (*n, *(Cell(f"n {few}") if small else _cell(column[m]) for column in columns))))
-    tested = sentences.tested_on(found.histories)
     text = " ".join(
         [
-            f"Accuracy in percent of the model that each client predicts with, on {tested}.",
+            f"Accuracy in percent of the model that each client predicts with, on {sentences.tested_on(found.histories)}.",
+            *sentences.other_clients(found.histories),
             *sentences.plus_minus_of(found),
         ]
     )

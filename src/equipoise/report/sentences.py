@@ -642,10 +642,10 @@ def _limits(comparison: Comparison) -> Iterator[str]:
 
 def seeds_change(histories: Sequence[History]) -> list[str]:
     """What another seed changes, as far as the runs say; the order of samples in any case."""
-    return [what for what in (_drawn(histories), _first(histories), "the order of samples") if what]
+    return [what for what in (drawn(histories), _first(histories), "the order of samples") if what]
 
 
-def _drawn(histories: Sequence[History]) -> str:
+def drawn(histories: Sequence[History]) -> str:
     """What a seed draws of the data; empty if it is nothing, or not known."""
     configs = [history.meta.get("config") or {} for history in histories]
     if not all(config for config in configs) or any(at_real_sites(history) for history in histories):
@@ -659,8 +659,19 @@ def _drawn(histories: Sequence[History]) -> str:
     if len(draws) == 1 and not any(embedded(history) for history in histories):
         return ""  # of one seed it is not known
     own = all(config.get("scenario") == "own" for config in configs)
+    contents = {(history.meta.get("data") or {}).get("sha256") for history in histories}
+    if own and len(contents) > 1:  # of all samples: a function of the user's that takes the seed
+        return "the data"
     divided = any((config.get("scenario_options") or {}).get("clients") for config in configs)
     return "which samples are for testing" if own and not divided else "the draw of the data"
+
+
+def other_clients(histories: Sequence[History]) -> list[str]:
+    """A sentence for tables with a row per client, where a client has other samples with each seed."""
+    changed = drawn(histories) if len({history.seed for history in histories}) > 1 else ""
+    if changed not in ("the data", "the draw of the data"):
+        return []
+    return [f"Seeds change {changed}: under one name a client has other samples with each."]
 
 
 def _first(histories: Sequence[History]) -> str:
