@@ -454,3 +454,41 @@ def test_bf16_rounds_and_keeps_the_dtype(engine: str, tmp_path: Path) -> None:
         federation("fedprox+fedheal", net=network().float(), engine=engine).resume(tmp_path)
     with pytest.raises(ValueError, match=r"precision must be one of full, bf16; found 'half'\."):
         make("half")
+
+
+def weight_normed(*more: nn.Module) -> nn.Sequential:
+    normed = torch.nn.utils.parametrizations.weight_norm(nn.Linear(N_INPUTS, N_CLASSES))
+    return nn.Sequential(*more, normed).double()
+
+
+def test_the_engine_that_is_advised_can_train_the_network(pool: Processes) -> None:
+    """A network that threads and processes cannot train is not sent from one to the other."""
+    with pytest.raises(ValueError, match=r"one generator\. Use engine='sequential'\.$"):
+        fitted("fedavg", 1, net=weight_normed(nn.Dropout(0.3)), engine="workers")
+    with pytest.raises(WorkerError, match=r"(?s)cannot be sent .* otherwise use engine='sequential'\.$"):
+        fitted("fedavg", 1, net=weight_normed(nn.Dropout(0.3)), engine=pool)
+    with pytest.raises(WorkerError, match=r"(?s)cannot be sent .* otherwise use engine='workers' or 'sequential'\.$"):
+        fitted("fedavg", 1, net=weight_normed(), engine=pool)
+    with pytest.raises(ValueError, match=r"Use engine='processes', where every worker has its own, or engine='seq"):
+        fitted("fedavg", 1, net=nn.Sequential(nn.Dropout(0.3), *network()), engine="workers")
+    for kind in (weight_normed(nn.Dropout(0.3)), weight_normed()):
+        fitted("fedavg", 1, net=kind, engine="sequential")
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.AlphaDropout(0.0), nn.FeatureAlphaDropout(0.0), nn.Dropout1d(0)])
+def test_dropout_of_nothing_draws_nothing(layer: nn.Module) -> None:
+    assert not Model(nn.Sequential(layer, nn.Linear(3, 2))).random
+    assert Model(nn.Sequential(layer, nn.Dropout(0.1), nn.Linear(3, 2))).random
+    if isinstance(layer, nn.Dropout):
+        fits = [fitted("fedavg", 2, net=nn.Sequential(layer, *network()), engine=e) for e in ("sequential", "workers")]
+        assert identical(*fits)
+
+
+def test_that_stacks_fail_is_said_once_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        caplog.clear()
+        net = nn.Sequential(nn.Linear(N_INPUTS, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, N_CLASSES)).double()
+        fitted("fedavg", 3, net=net, engine="stacked", participation=1.0)
+        (said,) = [message for message in caplog.messages if "one by one" in message]
+        assert "said once a run" in said
+        assert len(said) < 330

@@ -894,3 +894,23 @@ def test_rates_by_client_use_one_column_for_both(tmp_path: Path) -> None:
     for wrong in ({"client": "y"}, {"group": "x"}, {"split": "y"}):
         with pytest.raises(DataError, match="named for two purposes"):
             read_user_data(tmp_path / "t.npz", Columns(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("brackets", "call"),
+    [
+        ("(n=25)", "clients(n=25, seed=seed)"),
+        ("()", "clients(seed=seed)"),
+        ("(25, k=2)", "clients(25, k=2, seed=seed)"),
+    ],
+)
+def test_brackets_after_a_function_of_data_are_refused_with_what_to_write(
+    brackets: str, call: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.py"
+    path.write_text("def clients(n=3, k=1, seed=0):\n    return []\n")
+    with pytest.raises(DataError) as told:
+        read_user_data(f"{path}:clients{brackets}")
+    assert f"'def mine(seed): return {call}'" in str(told.value)
+    assert f"give {path}:mine" in str(told.value)
+    assert "does not exist" not in str(told.value)

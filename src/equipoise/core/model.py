@@ -109,7 +109,8 @@ class Model:
         norms = [(n, m) for n, m in self.net.named_modules() if isinstance(m, _BatchNorm)]
         own = {n: [*m.parameters()] for n, m in norms}
         self.frozen_norms = tuple(n for n, ps in own.items() if ps and not any(p.requires_grad for p in ps))
-        self.random = random or any(isinstance(m, (nn.modules.dropout._DropoutNd, nn.RReLU)) for m in modules)
+        dropped = [m.p for m in modules if isinstance(m, nn.modules.dropout._DropoutNd)]
+        self.random = random or any(dropped) or any(isinstance(m, nn.RReLU) for m in modules)
         self.batch_norm = len(norms) > len(self.frozen_norms)
         self.mixes = self.batch_norm or self.observed.mixes
         self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)

@@ -138,3 +138,8 @@ class Answer:
 
 
 Engine = Callable[[Job], Iterator[Answer]]
+
+
+def draws(job: Job) -> bool:
+    """Whether training may draw random numbers, for which each client needs a generator of its own."""
+    return job.model.random or not all(isinstance(d, Samples) for d in job.data)

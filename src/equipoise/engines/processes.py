@@ -32,7 +32,7 @@ from equipoise.core.alignment import ALIGNMENT
 from equipoise.core.rule import State
 from equipoise.core.tree import flatten
 from equipoise.data.samples import Samples
-from equipoise.engines.job import Answer, Job
+from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.sequential import OneByOne
 from equipoise.system import memory, own_code
 
@@ -130,6 +130,15 @@ def _packed(message: tuple[Any, ...]) -> bytes:
     return buffer.getvalue()
 
 
+def can_be_sent(thing: Any) -> bool:
+    """Whether worker processes can be sent an object."""
+    try:
+        _packed(("keep", 0, thing))
+    except Exception:  # pickling fails with many kinds of errors
+        return False
+    return True
+
+
 class Processes:
     """Visit clients in ``n`` worker processes of one core each, the longest first.
 
@@ -144,6 +153,7 @@ class Processes:
         self.constants: dict[int, Callable[[], Any]] = {}  # by number, references to objects that workers hold
         self.last_constant = 0
         self.workers: list[Worker] = []
+        self.others = ""  # the engines that can train the same, in words
         weakref.finalize(self, _end, self.workers)
 
     def __call__(self, job: Job) -> Iterator[Answer]:
@@ -156,6 +166,7 @@ class Processes:
         """
         if job.received.device.type != "cpu":
             raise ValueError("engine='processes' needs device='cpu'. On a GPU use engine='sequential' or 'stacked'.")
+        self.others = "engine='sequential'" if draws(job) else "engine='workers' or 'sequential'"
         self.number += 1
         number = self.number
         try:
@@ -247,13 +258,16 @@ class Processes:
                 if last:
                     raise WorkerError(
                         "Worker processes end as soon as they start. They import your script, so put what it does under "
-                        "if __name__ == '__main__': (a notebook or a console cannot). Or use engine='workers'."
+                        f"if __name__ == '__main__': (a notebook or a console cannot). Or use {self.others}."
                     ) from None
                 self.workers[k] = _start()
                 continue
             if answer[1] is not None:
-                raise WorkerError(f"{answer[1]} {CANNOT}")
+                raise WorkerError(f"{answer[1]} {self._instead()}")
             return
+
+    def _instead(self) -> str:
+        return f"If its class is inside a function, define it at the top of a module that can be imported; otherwise use {self.others}."
 
     def _send_constant(self, worker: Worker, number: int) -> None:
         thing = self.constants[number]()
@@ -261,7 +275,7 @@ class Processes:
             message = _packed(("keep", number, thing))
         except Exception as error:  # pickling fails with many kinds of errors
             name = type(thing).__name__
-            raise WorkerError(f"The {name} cannot be sent to worker processes ({error}). {CANNOT}") from None
+            raise WorkerError(f"The {name} cannot be sent to worker processes ({error}). {self._instead()}") from None
         worker.pipe.send_bytes(message)
         worker.holds.add(number)
 
@@ -278,7 +292,6 @@ def _reference(thing: Any) -> Callable[[], Any]:
     return lambda: GONE if (alive := weak()) is None else alive
 
 
-CANNOT = "Define its class at the top of a module that can be imported, or use engine='workers' or 'sequential'."
 FIELDS = ("settings", "t", "rounds", "chances", "ids", "secret")  # sent with every job
 
 

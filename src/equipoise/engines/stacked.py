@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
+from textwrap import shorten
+from weakref import WeakSet
 
 from equipoise.core.client import visit_client
 from equipoise.core.model import Model, Stacked
@@ -15,6 +17,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 
 log = logging.getLogger(__name__)
+WARNED: WeakSet[Model] = WeakSet()  # whose run has said that a stack failed
 MEMORY = 64 << 20  # bytes for the vectors of one stack; larger ones are no faster, and take their memory
 ON_DEVICE = 4 << 30  # the same on a GPU, where the cache does not count
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
@@ -44,9 +47,14 @@ class Together:
         try:
             yield _visit(job, self.network, tuple(rows))
         except Exception as error:  # perhaps of one client's data
-            log.warning(
-                "%d stacked clients failed (%s: %s); they train one by one", len(rows), type(error).__name__, error
-            )
+            if job.model not in WARNED:
+                WARNED.add(job.model)
+                reason = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …")
+                log.warning(
+                    "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
+                    "This is said once a run. If it is so in all rounds, engine='workers' is faster.",
+                    reason,
+                )
             yield from (answer.within(rows) for answer in sequential(job.part(rows)))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from equipoise.data.samples import Samples
-from equipoise.engines.job import Answer, Job
+from equipoise.engines.job import Answer, Job, draws
+from equipoise.engines.processes import can_be_sent
 from equipoise.engines.sequential import OneByOne
 from equipoise.engines.stacked import Together, check, stacks
 from equipoise.system.threads import run_unordered
@@ -31,13 +31,14 @@ class Workers:
         ------
         ValueError : training draws random numbers, for which all threads of a process have one generator.
         """
-        if job.model.random or not all(isinstance(d, Samples) for d in job.data):
+        if draws(job):
             what = (
                 "The network, or the transform of its inputs, draws" if job.model.random else "Streamed data may draw"
             )
+            instead = "engine='processes', where every worker has its own, or " * can_be_sent(job.model)
             raise ValueError(
                 f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
-                "Use engine='processes', where every worker has its own, or engine='sequential'."
+                f"Use {instead}engine='sequential'."
             )
         yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, self.n)
 

@@ -330,7 +330,9 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     if sets := fed.tests.sets:
         seconds, tested = _evaluation(fed, trial, after, rounds)
         record = {**record, **tested, "seconds": 0.1234}
-        time_of.append(Cost("evaluation", seconds, f"{len(sets)} test sets, on average over the rounds"))
+        time_of.append(
+            Cost("evaluation", seconds, f"{len(sets)} test set{'s' * (len(sets) > 1)}, on average over the rounds")
+        )
     tensors = list[Any](after.tensors().values())
     state, on_disk = _bytes(tensors), sum(_row(x) * len(x) for x in tensors if isinstance(x, rows.Rows))
     disk = [Cost("absent clients", float(on_disk), f"their states, in {tempfile.gettempdir()}")] if on_disk else []

@@ -77,6 +77,16 @@ def read_user_data(
         return _ranged(_checked(from_code(address, columns, seed), columns), between)
     path = Path(source).expanduser()
     if not path.exists():
+        function, options = own_code.split(address)
+        if function and options.startswith("("):
+            file, _, name = function.rpartition(":")
+            given = ", ".join(
+                [*filter(None, [options.strip("() ")]), *["seed=seed"] * ("seed" in own_code.takes(function))]
+            )
+            raise DataError(
+                f"{address}: data take no options in brackets. Add a function that has them to {file}, "
+                f"'def mine(seed): return {name}({given})', and give {file}:mine."
+            )
         raise DataError(
             f"{path} does not exist. Give a folder, a .csv, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
         )
