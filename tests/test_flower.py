@@ -29,10 +29,12 @@ from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.deploy.checks import _node
 from equipoise.flower.server.consortium import Consortium, description
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Roster, SitesError, natural
 from equipoise.flower.settings import AppSettings
+from equipoise.flower.site.keys import faults
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.flower.site.task import Blank
 from equipoise.runs import directory as runs
@@ -579,17 +581,36 @@ def test_how_many_samples_are_bad_stays_in_the_log_of_the_site(
     assert f"the data hold NaN or infinity: correct {spoilt} of " in caplog.text
 
 
-@pytest.mark.parametrize("most", ["many", 0, True])
-def test_a_limit_on_steps_that_is_none_lets_no_step_be_taken(
-    most: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+SLIPS = {
+    "threads": "two",
+    "max-steps": 0,
+    "max-epsilon": "x",
+    "log": "xml",
+    "secure": "yes",
+    "delta": 2.0,
+    "least-group": 1.5,
+}
+
+
+@pytest.mark.parametrize(
+    "slip", [*({key: value} for key, value in SLIPS.items()), {"max-step": 9}, {"max_epsilon": 1.0}, SLIPS]
+)
+def test_a_slip_in_a_node_config_is_told_beforehand_and_keeps_the_site_out(
+    slip: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The site's own log says why; a server learns nothing of its node config."""
+    """All keys at once; the site's own log says why, and a server learns nothing of its node config."""
     machines = Machines(tmp_path, rounds=1)
-    machines.nodes[1]["max-steps"] = most
-    (record,) = machines.serve().records
-    (left_out,) = record["quarantined"]
-    assert left_out == {"client": 2, "name": "south", "reason": "failed with ValueError; its own log says more"}
-    assert f"max-steps in the node-config must be >= 1; found {most!r}" in caplog.text
+    machines.nodes[1] |= slip
+    told_before = [each.what for each in _node("south", {"state-dir": str(tmp_path), **slip}) if not each.ok]
+    assert told_before == [f"south: {key}" for key in slip]
+    with pytest.raises(SitesError, match=r"\(south\) .*node-config cannot be used; its own log says more") as refused:
+        machines.serve()
+    assert not any(words in str(refused.value) for words in ("must be", "Did you mean", "xml", "two"))
+    assert all(str(value) in caplog.text for value in faults(slip).values())
+
+
+def test_keys_of_a_users_own_are_not_looked_at() -> None:
+    assert faults({"data-path": 3, "logs": "x", "sites": "a", "number": "two", "delta": 1e-6}) == {}
 
 
 def test_steps_of_all_rounds_alone_are_asked_for_at_once(tmp_path: Path) -> None:

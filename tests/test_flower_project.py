@@ -38,7 +38,7 @@ from equipoise.cli import flower as flower_cli
 from equipoise.cli import main as cli
 from equipoise.federation.method import Method
 from equipoise.flower import InProcessGrid, Task, make_client_app
-from equipoise.flower.app import check_site
+from equipoise.flower.app import check_positive, check_site
 from equipoise.flower.deploy import certificates as certs
 from equipoise.flower.deploy import checks, local, processes, project, superlink
 from equipoise.flower.deploy.certificates import CertificateError, make_certificates
@@ -439,6 +439,21 @@ def test_what_a_site_would_stumble_over_is_told_beforehand(task: Any, words: str
     assert (what, ok) == ("data", False)
     assert re.search(words, text)
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(("positive", "said"), [("sick", True), ("ill", False), ("2", True), ("", False)])
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_positive_class_that_is_none_is_told_beforehand(positive: str, said: bool, broken: bool) -> None:
+    """Also where no data can be read."""
+
+    def task(node: Any, config: Any) -> Task:
+        if node and broken:
+            raise FileNotFoundError("no patients")
+        return given(classes=["ill", "so so", "well"])
+
+    text = check_positive(make_client_app(task), {**CONFIG, "positive": positive})
+    assert bool(text) == said
+    assert ("ill, so so, well" in text) == said
 
 
 def test_a_site_that_accepts_one_method_is_checked_with_it() -> None:

@@ -46,17 +46,18 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Known, SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
+from equipoise.flower.site.keys import faults
 from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site, sendable
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
-from equipoise.metrics.groups import large
+from equipoise.metrics.groups import large, positive_class
 from equipoise.metrics.own import divided
 from equipoise.privacy.accounting import BudgetError
 from equipoise.report.sites import prometheus
 from equipoise.system import own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, sweep, write_atomically
-from equipoise.system.logs import logging_as
+from equipoise.system.logs import FORMS, logging_as
 from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,11 @@ def make_client_app(
         fields, name, node = asked.fields.pop("experiment"), _name(context), context.node_config
         key = json.dumps([name, fields, dict(node)], sort_keys=True)
         if key not in opened:
+            if wrong := faults(node):
+                raise SiteError(
+                    f"its node-config cannot be used: {' '.join(wrong.values())}",
+                    "its node-config cannot be used; its own log says more",
+                )
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
@@ -102,7 +108,8 @@ def make_client_app(
         kind, name = message.metadata.message_type, _name(context)
         named = {"name": name} if kind == "query.describe" else {}  # later the server knows the name
         about: dict[str, Any] = {"site": name, "kind": kind}
-        with logging_as(str({**context.run_config, **context.node_config}.get("log", "text")), about):
+        form = {**context.run_config, **context.node_config}.get("log")
+        with logging_as(form if form in FORMS else "text", about):
             try:
                 asked = Parcel.of(message.content)
                 about["experiment"] = asked.fields["experiment"]["name"]
@@ -151,6 +158,22 @@ def check_site(
     tests, codes = ", ".join(told["tests"]) or "none", told["agreement"]
     about = f"{told['size']} samples of shape {told['shape']}, {told['dtype']}; test sets: {tests}"
     return {"data": (True, about)} | {what: (True, x) for what, x in {**codes, "all of these": code(codes)}.items()}
+
+
+def check_positive(client: Any, config: Mapping[str, Any]) -> str:
+    """Why the positive class of a run is none of the classes that the task of the app ``client`` names; empty if it may be."""
+    task, run = getattr(client, "task", None), AppSettings.of(config)
+    if task is None or run.positive is None:
+        return ""
+    try:
+        classes = task({}, config).classes
+    except (Exception, SystemExit):  # of the user's function, which may need what only the server has
+        return ""
+    try:
+        positive_class(run.positive, classes or ())
+    except ValueError as error:
+        return str(error) if classes else ""
+    return ""
 
 
 def _name(context: Context) -> str:

@@ -22,20 +22,22 @@ from equipoise.flower.deploy.local import healthy
 from equipoise.flower.deploy.project import problems as misfits
 from equipoise.flower.deploy.project import settings
 from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
+from equipoise.flower.site.keys import faults
 
 SOON = 30  # days before its end at which a certificate is worth a word
 PACKAGES = ("equipoise", "torch", "cryptography", "flwr")
 APPS = """
 import contextlib, importlib, json, sys
 sys.path.insert(0, ".")
-sites, config = json.load(sys.stdin)
+sites, config, fits = json.load(sys.stdin)
 with contextlib.redirect_stdout(sys.stderr):  # what the project prints
     for name in sys.argv[1:]:
         module, _, attribute = name.partition(":")
         app = getattr(importlib.import_module(module), attribute)
-    from equipoise.flower.app import check_site
+    from equipoise.flower.app import check_positive, check_site
     found = {name: check_site(app, name, node, config) for name, node in sites.items()}
-print(json.dumps(found))
+    positive = check_positive(app, config) if fits else ""
+print(json.dumps([found, positive]))
 """
 
 
@@ -120,16 +122,20 @@ def _project(
     if not all(isinstance(name, str) for name in names):
         yield CheckResult("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
         return
-    yield from _apps(app, names, {} if wrong else sites, known)
+    yield from _apps(app, names, {} if wrong else sites, known, not wrong)
 
 
-def _apps(app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[CheckResult]:
+def _apps(
+    app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapping[str, Any], fits: bool
+) -> Iterator[CheckResult]:
     """Whether server app and client app can be imported here, and what ``sites`` find in a run of it, in another process."""
-    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, known], default=str)
+    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, known, fits], default=str)
     done = subprocess.run(command, cwd=app, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
-    found = json.loads(done.stdout.splitlines()[-1]) if ok else {}
+    found, positive = json.loads(done.stdout.splitlines()[-1]) if ok else ({}, "")
+    if positive:
+        yield CheckResult("positive", False, positive)
     yield from (CheckResult(f"{name}: {what}", *each) for name in found for what, each in found[name].items())
 
 
@@ -151,9 +157,12 @@ def _bundle(app: Path) -> CheckResult:
 def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
     if "state-dir" not in node_config:
         yield CheckResult(f"{name}: state-dir", False, 'is missing: add state-dir = "/a/directory/that/is/kept".')
+    wrong = faults(node_config)
     for key, value in node_config.items():
         what, path = f"{name}: {key}", Path(str(value))
-        if not isinstance(value, bool | int | float | str):
+        if key in wrong:
+            yield CheckResult(what, False, wrong[key])
+        elif not isinstance(value, bool | int | float | str):
             yield CheckResult(what, False, f"{value!r} cannot be in a node config: use text, a number, or true.")
         elif key == "state-dir":
             yield _writable(what, path)
