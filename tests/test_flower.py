@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import equipoise as eq
+from equipoise.cli.operation import overview
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
@@ -37,6 +38,7 @@ from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.keys import faults
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.flower.site.task import Blank
+from equipoise.report.notes import without_model
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, RunError, configure
 from equipoise.system import own_code
@@ -579,6 +581,27 @@ def test_how_many_samples_are_bad_stays_in_the_log_of_the_site(
     (record,) = machines.serve().records
     assert [lost["reason"] for lost in record["quarantined"]] == ["the data hold NaN or infinity"]
     assert f"the data hold NaN or infinity: correct {spoilt} of " in caplog.text
+
+
+@pytest.mark.parametrize("gone", [["south"], ["north", "south"]])
+def test_a_site_that_is_away_at_the_end_is_named_until_it_has_its_model(gone: list[str], tmp_path: Path) -> None:
+    machines = Machines(tmp_path, rounds=1)
+
+    def loses(kind: str, site: str, reply: Message) -> Message | None:
+        away = kind == "query.finish" and site in gone
+        return instead(reply, Error(2, "away")) if away else reply
+
+    def told(history: History) -> tuple[bool, str]:
+        page = (machines.run / "report.html").read_text()
+        note = any("did not get the model" in text for text in without_model({"scaffold": {3: history}}))
+        assert note == ("did not get the model at the end of the run" in page)
+        return note, overview(machines.run, None, None)["run"]["sites_without_model"]
+
+    assert told(machines.serve(Changed(machines, loses))) == (True, ", ".join(gone))
+    assert told(machines.serve()) == (False, None)
+    assert len(list((tmp_path / "states").rglob("model.safetensors"))) == 3
+    with pytest.raises(RunError, match="that was there at the end; the same command sends it to one that was away"):
+        runs.load(machines.run)
 
 
 SLIPS = {

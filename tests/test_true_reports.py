@@ -20,6 +20,7 @@ from equipoise.metrics import class_counts
 from equipoise.report import booktabs, markdown, render, rich_table
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.layout import every_client, over_clients, sheets
+from equipoise.report.provenance import conditions, headers
 from equipoise.report.sentences import limits
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
@@ -255,6 +256,17 @@ def test_a_model_is_exported_where_it_can_be(engine: str, exports: bool) -> None
     records = [{"round": t, "groups": {"x": {"accuracy": 0.5 + t / 10, "n": 50}}} for t in range(3)]
     history = History(records, {"method": "fedavg", "config": {"method": "fedavg", "engine": engine}})
     assert ("xported" in render([history])) == exports
+
+
+@pytest.mark.parametrize(
+    ("away", "said"), [([], None), ([1], "In 1 of 3 rounds fewer than all 3 sites"), ([0, 2], "In 2 of 3")]
+)
+def test_how_a_run_ran_says_who_was_away(away: list[int], said: str | None) -> None:
+    history = at_sites([{"round": t, "ids": [0, 1] if t in away else [0, 1, 2]} for t in range(3)])
+    history = History(history.records, {**history.meta, "header": ["3 clients, 3 a round"]})
+    ((_, lines),) = headers([history])
+    assert lines[-1].startswith(said) if said else lines == ["3 clients, 3 a round"]
+    assert "also decides the result" in conditions([history])
 
 
 def test_clients_of_a_small_group_are_counted_as_small() -> None:

@@ -96,10 +96,13 @@ def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
     from equipoise.federation.records import parse_lines
     from equipoise.runs.status import of_run
 
-    config, metrics, known = (directory / n for n in ("config.toml", "metrics.jsonl", "sites.json"))
+    config, metrics, known, about = (
+        directory / n for n in ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")
+    )
     try:
         settings = tomllib.loads(open_text(config.read_text(encoding="utf-8")))
         records = parse_lines(metrics.read_text(encoding="utf-8")) if metrics.exists() else ()
+        lost = open_json(about.read_text()).get("without_model", []) if about.exists() else []
         names = [site["name"] for site in open_json(known.read_text())["sites"]] if known.exists() else []
     except ValueError as error:
         raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
@@ -111,6 +114,7 @@ def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
         "round": len(records),
         "rounds": settings.get("rounds"),
         "last_round_ended": None if how.written is None else _utc(datetime.fromtimestamp(how.written, UTC)),
+        "sites_without_model": ", ".join(lost) or None,
         "bytes": _bytes(directory.rglob("*")),
         "free_bytes": shutil.disk_usage(directory).free,
     }
@@ -252,7 +256,7 @@ def _show(rows: Sequence[Row], nothing: str = "") -> None:
 
     table = plain_table()
     for key in rows[0] if rows else ():
-        table.add_column(key.removesuffix("_bytes").replace("_", " "), overflow="fold")
+        table.add_column(key.removesuffix("_bytes").replace("_", " "), overflow="fold", no_wrap=key == "site")
     for row in rows:
         shown = [size(x) if "bytes" in key and x is not None else x for key, x in row.items()]
         table.add_row(*("" if x is None else escape(str(x)) for x in shown))

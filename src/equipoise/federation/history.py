@@ -86,6 +86,7 @@ _META = (
     "versions",
     "machines",
     "unfinished",
+    "without_model",
     "git",
     "data",
 )
@@ -145,6 +146,7 @@ class History:
         method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
         (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
         (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on), `"unfinished"` (stops of a server),
+        `"without_model"` (names of sites that were away at the end of their run),
         `"hostile"` (`{"attack", "scale", "clients": [ids]}`, who attacks), `"holdings"` (who has what, see
         `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's files) and `"data"` (about the
         samples, with their `"sha256"`, and `"rows"`, a hash of which went where) as in a manifest, `"config"`.

@@ -294,11 +294,13 @@ def _serve(
         )
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
+    lost = cast(Consortium, fed.population).finish(fed.trial, fed.progress)
+    write_atomically(directory / "manifest.json", sealed_json({**meta, "without_model": lost}))
     try:
+        history = History.from_run(directory)
         history.report(directory / "report.html")
     except Exception:  # the sites get their models nevertheless
         log.exception("the report failed; the run is complete: equipoise report %s makes it again", directory)
-    cast(Consortium, fed.population).finish(fed.trial, fed.progress)
     log.info("done: %s", directory / "report.html")
     return history
 

@@ -35,6 +35,7 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
     yield from attacks(runs)
     yield from never_tested(runs)
+    yield from without_model(runs)
     together = [run for run in histories if not run.bound and len(run.groups) == 1 and not run.spreads]
     if together and (n := max(len(run.client_names) for run in together)) > 1:
         yield (
@@ -106,6 +107,17 @@ def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
             elif why != "away":
                 end = f"{'have' if several else 'has'} {why}, so no accuracy here is that of such a site alone"
             yield f"{label}, seed {run.seed}: {some(names)} {end}."
+
+
+def without_model(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+    """Real sites that were away at the end of their run."""
+    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+        if names := list(run.meta.get("without_model") or ()):
+            are, them = ("they are", "them") if len(names) > 1 else ("it is", "it")
+            yield (
+                f"{label}, seed {run.seed}: {some(names)} did not get the model at the end of the run. When {are} back, "
+                f"the command that began the run, given again, sends it to {them}."
+            )
 
 
 def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[str]:

@@ -85,7 +85,7 @@ def conditions(histories: Sequence[History]) -> str:
     if any(map(at_real_sites, histories)):
         return (
             "In the folder of the app's project, where federation is the name of the SuperLink in Flower's configuration, and the sites have the "
-            "same data; the results go to another folder on the server."
+            "same data; the results go to another folder on the server. Which sites are away, and when, also decides the result."
         )
     return "With the versions above. On the same kind of machine the numbers are the same, bit for bit."
 
@@ -155,13 +155,22 @@ def _spans(rounds: Sequence[int]) -> str:
     return ", ".join(str(span[0]) if len(span) == 1 else f"{span[0]}–{span[-1]}" for span in spans)
 
 
+def _away(run: History) -> list[str]:
+    """A line about the rounds in which not all real sites took part."""
+    n = len(run.client_names)
+    short = [len(record.get("ids", ())) for record in run.records if len(record.get("ids", ())) < n]
+    fewest = f"In {len(short)} of {len(run)} rounds fewer than all {n} sites took part, {min(short, default=0)} at the fewest."
+    return [fewest] if short and at_real_sites(run) and run.meta.get("header") else []
+
+
 def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
     """The header lines of the runs, those of several runs once: which runs, and the lines."""
     runs: dict[tuple[str, ...], list[str]] = {}
     for run in histories:
         about = "" if run.positive is None else run.positive.sentence  # which the report may have chosen
         written = (str(line) for line in run.meta.get("header") or ())
-        if lines := tuple(about if about and line.startswith(BEGINS) else line for line in written):
+        lines = (*(about if about and line.startswith(BEGINS) else line for line in written), *_away(run))
+        if lines:
             runs.setdefault(lines, []).append(run.label)
     everyone = len(runs) == 1
     return [("" if everyone else ", ".join(dict.fromkeys(labels)), list(lines)) for lines, labels in runs.items()]

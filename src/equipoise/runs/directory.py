@@ -176,7 +176,8 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
     if table.get("engine") == "flower":
         raise RunError(
             f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
-            "flower run. Its models are at the sites, as model.safetensors in the state-dir of each."
+            "flower run. Its models are at the sites, as model.safetensors in the state-dir of each that was there at the end; the same "
+            "command sends it to one that was away."
         )
     try:
         config = made(RunConfig, places.read(table, directory))
