@@ -383,9 +383,9 @@ def test_a_site_without_test_data_may_keep_a_part_of_its_model(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ({"max-epsilon": -1}, "south.* refuses: its privacy budget cannot be used"),
-        ({"max-epsilon": "four"}, "south.* refuses: its privacy budget cannot be used"),
-        ({"max-epsilon": 3, "delta": 1.5}, "south.* refuses: its privacy budget cannot be used"),
+        ({"max-epsilon": -1}, "south.* refuses: its node-config cannot be used"),
+        ({"max-epsilon": "four"}, "south.* refuses: its node-config cannot be used"),
+        ({"max-epsilon": 3, "delta": 1.5}, "south.* refuses: its node-config cannot be used"),
         ({"max-epsilon": 3, "state-dir": ""}, "south.* refuses: max-epsilon needs .*state-dir"),
     ],
 )

@@ -92,8 +92,8 @@ def make_client_app(
         if key not in opened:
             if wrong := faults(node):
                 raise SiteError(
-                    f"its node-config cannot be used: {' '.join(wrong.values())}",
-                    "its node-config cannot be used; its own log says more",
+                    f"refuses: its node-config cannot be used: {' '.join(wrong.values())}",
+                    "refuses: its node-config cannot be used; its own log says more",
                 )
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
