@@ -86,6 +86,10 @@ def blobs(directory: Path) -> dict[str, Any]:
 def lines(directory: Path) -> list[dict[str, Any]]:
     """The records of a run without what depends on how it was made: its times, and what sites and server exchanged."""
     rows = [json.loads(row) for row in (directory / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row.get("clients", {}).pop(
+            "n", None
+        )  # a site's test samples are its own, where clients of a simulation share them
     return [{k: v for k, v in row.items() if k not in ("seconds", "times", "sent", "hash")} for row in rows]
 
 

