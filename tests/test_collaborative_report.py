@@ -134,7 +134,10 @@ def test_differences_are_paired_by_seed() -> None:
     versus = of(found, "fedsac")["versus"]
     assert versus["max"]["difference"] == pytest.approx(np.mean(tops[0]) - np.mean(tops[1]))
     assert versus["max"]["p"] == pytest.approx(stats.ttest_rel(*tops).pvalue)
-    assert versus["fairness"] == dict.fromkeys(("difference", "ci95", "low", "high", "p", "holm")) | {"family": 1}
+    assert versus["fairness"] == dict.fromkeys(("difference", "ci95", "low", "high", "p", "holm")) | {
+        "family": 1,
+        "seeds": 3,
+    }
     assert of(found, "fedavg")["versus"] is None
     assert f"max {versus['max']['difference']:+.2f}" in markdown(found)
 
