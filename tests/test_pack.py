@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import tomli_w
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
@@ -250,6 +250,7 @@ def test_records_that_do_not_give_the_summary_are_found(packed: Path, project: P
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@example(at=0.9996270497507466, bit=0)  # of the offset at which the list of files begins
 def test_every_flipped_bit_is_found_or_means_nothing(packed: Path, project: Path, at: float, bit: int) -> None:
     whole = bytearray(packed.read_bytes())
     whole[int(at * len(whole))] ^= 1 << bit

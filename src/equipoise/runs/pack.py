@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -318,7 +319,10 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise PackError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
+        if isinstance(error, OSError) and error.errno not in (
+            None,
+            errno.EINVAL,
+        ):  # that is of a place before the file's begin
             raise
         raise PackError(f"{path} is no zip file, or is damaged ({error}). Get it again.") from None
     except ValueError as error:
