@@ -319,10 +319,8 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise PackError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (
-            None,
-            errno.EINVAL,
-        ):  # that is of a place before the file's begin
+        # EINVAL: the damaged list of files names a place before the file's beginning
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise PackError(f"{path} is no zip file, or is damaged ({error}). Get it again.") from None
     except ValueError as error:
