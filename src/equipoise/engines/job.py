@@ -21,6 +21,8 @@ from equipoise.data.samples import Samples, Stream
 if TYPE_CHECKING:
     from equipoise.submodels.hidden_units import Neurons
 
+OUT_OF_MEMORY = "memory ran out"  # how the reason of such an answer begins; what to do follows a colon
+
 
 @dataclass(frozen=True)
 class Job:
@@ -133,7 +135,7 @@ class Answer:
         """The answer of a client that raised."""
         said = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said:
-            said = f"memory ran out: take a smaller batch size, or fewer workers ({said.strip().splitlines()[0]})"
+            said = f"{OUT_OF_MEMORY}: take a smaller batch size, or fewer workers ({said.strip().splitlines()[0]})"
         return Answer((row,), torch.empty(0), [], [], said, error)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.core.maths import in_memory
 from equipoise.core.rule import Rule, State
 from equipoise.core.tree import flatten
-from equipoise.engines.job import Answer
+from equipoise.engines.job import OUT_OF_MEMORY, Answer
 from equipoise.federation.method import text_of
 from equipoise.system.errors import ExpectedError
 
@@ -21,7 +21,7 @@ PAST = 25  # updates of a client whose lengths are remembered
 SHOWN = 3  # names or reasons in an error; all are in the file beside it
 # How the reasons of :mod:`equipoise.federation.diagnosis` begin; what to do follows a colon.
 DIVERGED, NETWORK = "training diverged", "the network gives a loss that is not finite before any training"
-DATA, MEMORY = "the data hold NaN or infinity", "memory ran out"
+DATA = "the data hold NaN or infinity"
 LARGEST = 2.0**40  # of the numbers that a client may send: larger ones, whose squares overflow, come from no training
 
 
@@ -211,7 +211,7 @@ def quorum(
 def split(reason: str) -> tuple[str, str]:
     """What happened, and what to do, which only a diagnosed reason says."""
     head, colon, advice = reason.partition(": ")
-    known = colon and head.startswith((DIVERGED, NETWORK, DATA, MEMORY))
+    known = colon and head.startswith((DIVERGED, NETWORK, DATA, OUT_OF_MEMORY))
     return (head, advice) if known else (reason, "")
 
 
