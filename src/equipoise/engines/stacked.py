@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from textwrap import shorten
-from weakref import WeakSet
 
 from equipoise.core.client import visit_client
 from equipoise.core.model import Model, Stacked
@@ -17,7 +16,6 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 
 log = logging.getLogger(__name__)
-WARNED: WeakSet[Model] = WeakSet()  # whose run has said that a stack failed
 MEMORY = 64 << 20  # bytes for the vectors of one stack; larger ones are no faster, and take their memory
 ON_DEVICE = 4 << 30  # the same on a GPU, where the cache does not count
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
@@ -31,31 +29,37 @@ def stacked(job: Job) -> Iterator[Answer]:
     ValueError : a network with dropout, whose random numbers cannot be those of the sequential engine, or streamed data.
     """
     check(job)
-    together = Together(job.model)
+    together = Together(job.model, warn)
     for rows in stacks(job):
         yield from together(job, rows)
 
 
 class Together:
-    """Visits clients as one stack; if that fails, one by one, so that only the client with the error fails."""
+    """Visits clients as one stack; if that fails, one by one, so that only the client with the error fails.
 
-    def __init__(self, model: Model) -> None:
-        self.network = Stacked(model)
+    ``failed`` is called with the error of each stack that fails.
+    """
+
+    def __init__(self, model: Model, failed: Callable[[Exception], None]) -> None:
+        self.network, self.failed = Stacked(model), failed
 
     def __call__(self, job: Job, rows: Sequence[int]) -> Iterator[Answer]:
         """Visit the clients at ``rows``."""
         try:
             yield _visit(job, self.network, tuple(rows))
         except Exception as error:  # perhaps of one client's data
-            if job.model not in WARNED:
-                WARNED.add(job.model)
-                reason = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …")
-                log.warning(
-                    "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
-                    "This is said once a run. If it is so in all rounds, engine='workers' is faster.",
-                    reason,
-                )
+            self.failed(error)
             yield from (answer.within(rows) for answer in sequential(job.part(rows)))
+
+
+def warn(error: Exception) -> None:
+    """Say that clients cannot be trained as one stack."""
+    reason = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …")
+    log.warning(
+        "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
+        "This is said once a run. If it is so in all rounds, engine='workers' is faster.",
+        reason,
+    )
 
 
 def check(job: Job) -> None:

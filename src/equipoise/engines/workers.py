@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
+from equipoise.core.model import Model
 from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.processes import can_be_sent
 from equipoise.engines.sequential import OneByOne
-from equipoise.engines.stacked import Together, check, stacks
+from equipoise.engines.stacked import Together, check, stacks, warn
 from equipoise.system.threads import run_unordered
 
 # clients of a stack, by default: smaller stacks waste time, larger ones leave cores idle
@@ -43,15 +45,17 @@ class Workers:
         yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, self.n)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stacks:
     """Visit stacks of at most ``chunk`` clients in ``n`` threads of one core each.
 
-    The result depends on ``chunk`` by rounding, and not on ``n``. None: a quarter of the clients, from 20 to 256.
+    The result depends on ``chunk`` by rounding, and not on ``n``. None: a quarter of the clients, from 20 to 256. Every run has
+    an engine of its own, which says at its first stack that fails that there is one.
     """
 
     n: int
     chunk: int | None = None
+    warned: bool = field(default=False, init=False)
 
     def __call__(self, job: Job) -> Iterator[Answer]:
         """The answers in the order in which they are ready.
@@ -65,10 +69,17 @@ class Stacks:
             chunk = self.chunk
         else:
             chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
-        yield from _spread(job, stacks(job, chunk)[::-1], Together, self.n)
+        yield from _spread(job, stacks(job, chunk)[::-1], partial(Together, failed=self._failed), self.n)
+
+    def _failed(self, error: Exception) -> None:
+        if not self.warned:
+            self.warned = True
+            warn(error)
 
 
-def _spread(job: Job, parts: Sequence[Sequence[int]], kind: type[OneByOne | Together], n: int) -> Iterator[Answer]:
+def _spread(
+    job: Job, parts: Sequence[Sequence[int]], kind: Callable[[Model], OneByOne | Together], n: int
+) -> Iterator[Answer]:
     """Visit the clients of each part in one of ``n`` threads; on a GPU, in one thread."""
     n = n if job.received.device.type == "cpu" else 1
 
