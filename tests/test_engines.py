@@ -224,7 +224,7 @@ def test_numbers_out_of_range(name: str, value: object) -> None:
 def test_choice_of_the_engine(net: nn.Module, n: int, threads: int, engine: str) -> None:
     if isinstance(net[0] if isinstance(net, nn.Sequential) else net, nn.Conv2d):
         net(torch.zeros(2, 3, 8, 8))
-    assert choose(Model(net), [], n, threads).engine == engine
+    assert choose(Model(net), [], n, threads, lambda: True).engine == engine
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from equipoise.core.model import Model
@@ -19,12 +19,12 @@ class EngineChoice(NamedTuple):
 
 
 def choose(
-    model: Model, data: Sequence[object], n_participants: int, threads: int, *, stacks: bool = True
+    model: Model, data: Sequence[object], n_participants: int, threads: int, stacks: Callable[[], bool]
 ) -> EngineChoice:
     """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``.
 
-    ``stacks``: whether the network can be run for several clients at a time. ``threads`` are those that torch uses inside
-    operations. The number of workers must not matter here: ``workers`` and
+    ``stacks`` tries whether the network can be run for several clients at a time; it is called where ``stacked`` would be taken.
+    ``threads`` are those that torch uses inside operations. The number of workers must not matter here: ``workers`` and
     ``sequential`` give the same bits only with one thread.
     """
     if model.random:
@@ -34,7 +34,7 @@ def choose(
     if not all(isinstance(d, Samples) for d in data):
         return EngineChoice("sequential", "some data is streamed")
     small = model.n_params <= SMALL and not model.convolutional
-    if n_participants >= 4 and small and stacks:
+    if n_participants >= 4 and small and stacks():
         return EngineChoice(
             "stacked", f"{n_participants} clients of a dense network with {model.n_params:,} parameters"
         )

@@ -99,10 +99,7 @@ def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
     if engine == "auto":
         here = [d for d in (known.first, *known.data) if not isinstance(d, Absent)]
         asked = cohort_size(len(known.data), settings.participation)
-        choice = choose(known.model, here, asked, torch.get_num_threads())
-        if choice.engine != "stacked" or known.stacks():
-            return choice
-        return choose(known.model, here, asked, torch.get_num_threads(), stacks=False)
+        return choose(known.model, here, asked, torch.get_num_threads(), known.stacks)
     if engine not in ENGINES:
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
     return EngineChoice(engine, "asked for")
