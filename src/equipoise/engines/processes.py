@@ -153,7 +153,6 @@ class Processes:
         self.constants: dict[int, Callable[[], Any]] = {}  # by number, references to objects that workers hold
         self.last_constant = 0
         self.workers: list[Worker] = []
-        self.others = ""  # the engines that can train the same, in words
         weakref.finalize(self, _end, self.workers)
 
     def __call__(self, job: Job) -> Iterator[Answer]:
@@ -166,7 +165,6 @@ class Processes:
         """
         if job.received.device.type != "cpu":
             raise ValueError("engine='processes' needs device='cpu'. On a GPU use engine='sequential' or 'stacked'.")
-        self.others = "engine='sequential'" if draws(job) else "engine='workers' or 'sequential'"
         self.number += 1
         number = self.number
         try:
@@ -184,7 +182,7 @@ class Processes:
         while len(self.workers) < min(self.n, len(waiting)):
             self.workers.append(_start())
         for k in range(len(self.workers)):
-            self._send_job(k, message)
+            self._send_job(k, message, job)
         while waiting or any(worker.row is not None for worker in self.workers):
             for worker in self.workers:
                 if worker.row is None and waiting:
@@ -203,7 +201,7 @@ class Processes:
                 except (EOFError, OSError):
                     worker.close()
                     self.workers[k] = _start()
-                    self._send_job(k, message)
+                    self._send_job(k, message, job)
                     if tries[row] < TRIES:
                         waiting.appendleft(row)
                     else:
@@ -241,14 +239,14 @@ class Processes:
         self.constants[self.last_constant] = _reference(thing)
         return self.last_constant
 
-    def _send_job(self, k: int, message: dict[str, Any]) -> None:
-        """Send a job to worker ``k``, which is replaced if it has died."""
+    def _send_job(self, k: int, message: dict[str, Any], job: Job) -> None:
+        """Send the message about a job to worker ``k``, which is replaced if it has died."""
         for last in (False, True):
             worker = self.workers[k]
             worker.row = None
             try:
                 for number in {*message["constants"].values(), *(s[1] for s in message["samples"])} - worker.holds:
-                    self._send_constant(worker, number)
+                    self._send_constant(worker, number, job)
                 worker.holds &= message["alive"]
                 worker.send("job", self.number, message)
                 while (answer := worker.receive())[0] != "ready":  # answers of an abandoned round
@@ -258,26 +256,33 @@ class Processes:
                 if last:
                     raise WorkerError(
                         "Worker processes end as soon as they start. They import your script, so put what it does under "
-                        f"if __name__ == '__main__': (a notebook or a console cannot). Or use {self.others}."
+                        f"if __name__ == '__main__': (a notebook or a console cannot). Or use {_others(job)}."
                     ) from None
                 self.workers[k] = _start()
                 continue
             if answer[1] is not None:
-                raise WorkerError(f"{answer[1]} {self._instead()}")
+                raise WorkerError(f"{answer[1]} {_instead(job)}")
             return
 
-    def _instead(self) -> str:
-        return f"If its class is inside a function, define it at the top of a module that can be imported; otherwise use {self.others}."
-
-    def _send_constant(self, worker: Worker, number: int) -> None:
+    def _send_constant(self, worker: Worker, number: int, job: Job) -> None:
         thing = self.constants[number]()
         try:
             message = _packed(("keep", number, thing))
         except Exception as error:  # pickling fails with many kinds of errors
             name = type(thing).__name__
-            raise WorkerError(f"The {name} cannot be sent to worker processes ({error}). {self._instead()}") from None
+            raise WorkerError(f"The {name} cannot be sent to worker processes ({error}). {_instead(job)}") from None
         worker.pipe.send_bytes(message)
         worker.holds.add(number)
+
+
+def _others(job: Job) -> str:
+    """The engines that can train the same, in words."""
+    return "engine='sequential'" if draws(job) else "engine='workers' or 'sequential'"
+
+
+def _instead(job: Job) -> str:
+    """What to do where something cannot be sent."""
+    return f"If its class is inside a function, define it at the top of a module that can be imported; otherwise use {_others(job)}."
 
 
 GONE = object()
