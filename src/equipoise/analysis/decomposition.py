@@ -75,18 +75,18 @@ def trace(
         )
     fed.prepare(rounds, progress=False)
     trial, had = fed.trial, known or {}
-    tried = {text: _with(trial, parse(text)) for text in others}
+    tried = [(short(text), _with(trial, parse(text))) for text in others]
+    own = short(str(trial.method))
     rows = []
     for t in range(rounds):
         measured = (t + 1) % every == 0 or t == rounds - 1
-        own = short(str(trial.method))
-        for text, other in tried.items() if measured else ():
-            if (t, short(text)) not in had:
+        for name, other in tried if measured else ():
+            if (t, name) not in had:
                 fresh = _from(other, evaluation.published(trial, fed.progress))
                 now = replace(begin(fresh), t=t)
-                rows.append({"method": short(text), **_measured(fresh, fed.tests, now, rounds)[2]})
+                rows.append({"method": name, **_measured(fresh, fed.tests, now, rounds)[2]})
             else:
-                rows.append(dict(had[t, short(text)]))
+                rows.append(dict(had[t, name]))
         if measured and (t, own) not in had:
             fed.progress, record, row = _measured(trial, fed.tests, fed.progress, rounds)
             rows.append({"method": own, **row})
