@@ -178,7 +178,7 @@ def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str
     """Add the user's code, where it lies in the project or else in a folder of its own; whole paths, and what they are in the pack."""
     known: dict[str, str] = {}
     for where in config.own_code or {}:
-        if (first := own_code.source(where)) is None or {"site-packages", "dist-packages"} & {*first.parts}:
+        if (first := own_code.source(where)) is None or own_code.installed(first):
             continue
         if own_code.is_file(where) and where in known:
             continue

@@ -152,7 +152,7 @@ def beside(where: str) -> list[str]:
     if first is None:
         return []
     folder = top(where, first)
-    if {"site-packages", "dist-packages"} & {*first.parts}:
+    if installed(first):
         return []
     packages = first.relative_to(folder).parents if not is_file(where) else ()
     found = {
@@ -211,7 +211,12 @@ def defining(*things: object) -> list[str]:
     """The SHA-256 of every file in which the classes of some objects are written, but for those of installed packages."""
     modules = {sys.modules.get(type(thing).__module__) for thing in things}
     own = {getattr(x, "__file__", None) or "" for x in modules if x and not x.__name__.startswith("equipoise.")}
-    return sorted(digest(file) for file in own - {""} if not {"site-packages", "dist-packages"} & {*Path(file).parts})
+    return sorted(digest(file) for file in own - {""} if not installed(Path(file)))
+
+
+def installed(file: Path) -> bool:
+    """Whether a file is of an installed package, whose version says what is in it."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
 def digest(where: str) -> str:
