@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -502,12 +501,10 @@ def _summarise(directory: Path) -> None:
 
 def _private(manifest: dict[str, Any], config: RunConfig, directory: Path) -> dict[str, Any]:
     """A manifest without whole paths, which say whose machine it was."""
-    project = _project(directory)
-    paths = {f"{project}{os.sep}": ""} if len(str(project)) > 1 else {}
-    if config.data and Path(config.data).is_absolute():
-        paths = {config.data: places.portable(config.data, project)} | paths
-    found: dict[str, Any] = places.private(manifest, paths)
-    return found
+    project, data = _project(directory), config.data or ""
+    names = {data: places.portable(data, project)} if Path(data).is_absolute() else {}
+    without: dict[str, Any] = places.private(manifest, names, project)
+    return without
 
 
 def _holdings(config: RunConfig, fed: Federation, data: Scenario) -> dict[str, Any]:

@@ -150,12 +150,11 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
         inside.pop("track", None)  # where the records were sent is nobody's business
         up = "/".join([".."] * len(PurePosixPath(where).parts))
         contents.add(f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
-    folders = known | {f"{folder}/": "" for folder in (project,) if len(str(folder)) > 1}
     manifest = {}
     if (path / MANIFEST).exists():
-        manifest = places.private(open_json((path / MANIFEST).read_text(encoding="utf-8")), folders)
+        manifest = places.private(open_json((path / MANIFEST).read_text(encoding="utf-8")), known, project)
         contents.add(f"{where}/{MANIFEST}", sealed_json(manifest), "run")
-    records = places.private(list(history.records), folders)
+    records = places.private(list(history.records), known, project)
     contents.add(f"{where}/{METRICS}", "".join(lines(records)), "run")
     for name in KEPT:
         if (path / name).exists():

@@ -71,11 +71,15 @@ def shown(table: Mapping[str, Any]) -> dict[str, Any]:
     return rest if PROJECT in table else mapped(rest, lambda path: portable(path, Path.cwd()) if _whole(path) else path)
 
 
-def private(document: Any, known: Mapping[str, str] | None = None) -> Any:
-    """Text, or all text in a tree of lists and dictionaries, without the folder we are in, the user's home, and paths ``known`` by others."""
+def private(document: Any, names: Mapping[str, str] | None = None, project: Path | None = None) -> Any:
+    """Text, or all text in a tree of lists and dictionaries, without the folders of the project, where we are, and the user's home.
+
+    Paths that have ``names`` are replaced by these first.
+    """
     home = _home()
-    folders = {str(Path.cwd()): "", **({} if home is None else {str(home): "~/"})}
-    instead = {**(known or {}), **{f"{folder}{os.sep}": short for folder, short in folders.items() if len(folder) > 1}}
+    folders = dict.fromkeys(map(str, (project or Path.cwd(), Path.cwd())), "")
+    folders |= {} if home is None else {str(home): "~/"}
+    instead = {**(names or {}), **{f"{folder}{os.sep}": short for folder, short in folders.items() if len(folder) > 1}}
 
     def replaced(part: Any) -> Any:
         if isinstance(part, str):
