@@ -12,6 +12,7 @@ import stat
 import tempfile
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -322,11 +323,7 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise PackError(f"{path} is no zip file, or is damaged ({error}). Get it again.") from None
-    except ValueError as error:
-        raise PackError(f"{path} is damaged ({error}). Get it again.") from None
-    except Exception as error:
-        if type(error).__module__ != "zlib":
-            raise
+    except (ValueError, zlib.error) as error:
         raise PackError(f"{path} is damaged ({error}). Get it again.") from None
     if faults:
         more = f", and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
