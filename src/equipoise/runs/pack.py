@@ -27,6 +27,7 @@ from equipoise.federation.history import ORDER, History, members
 from equipoise.federation.records import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs
+from equipoise.runs import unchanged
 from equipoise.runs.comparison import side_by_side
 from equipoise.runs.configuration import RunConfig, RunError, whole
 from equipoise.system import own_code, places
@@ -122,12 +123,13 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
     made = BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as file:
         for name in (ABOUT, *listed):
-            entry_of = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            entry_of.external_attr = (0o755 if name == RERUN else 0o644) << 16
-            entry_of.compress_type, entry_of.create_system = zipfile.ZIP_DEFLATED, 3
-            file.writestr(entry_of, sealed_json(about) if name == ABOUT else _bytes(contents.files[name]))
-    write_atomically(output, made.getvalue())
-    return {**about, "sha256": _sha(made.getvalue()), "bytes": len(made.getvalue())}
+            member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            member.external_attr = (0o755 if name == RERUN else 0o644) << 16
+            member.compress_type, member.create_system = zipfile.ZIP_DEFLATED, 3
+            file.writestr(member, sealed_json(about) if name == ABOUT else _bytes(contents.files[name]))
+    packed = made.getvalue()
+    write_atomically(output, packed)
+    return {**about, "sha256": _sha(packed), "bytes": len(packed)}
 
 
 def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tuple[dict[str, Any], Path]:
@@ -136,26 +138,26 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
     if not of_python and not runs.finished(path):
         raise RunError(f"{path} is not complete. Finish it first: equipoise resume {path}.")
     history = History.from_run(path)
-    known: dict[str, str] = {}  # whole paths, and what they are in the pack
+    names: dict[str, str] = {}  # whole paths, and what they are in the pack
     project, data = Path.cwd(), None
     if not of_python:
         table = tomllib.loads(open_text((path / "config.toml").read_text(encoding="utf-8")))
         if table.get("engine") == "flower":
             raise RunError(f"{path} is a run between sites, which have their data. It cannot be made again elsewhere.")
         config, project = runs.load(path), places.project_of(table, path)
-        known = _code(contents, config, project)
-        data = _data(contents, config, project, known, with_data)
+        names = _code(contents, config, project)
+        data = _data(contents, config, project, names, with_data)
         inside = places.mapped(
-            {k: v for k, v in config.table().items() if v is not None}, lambda p: _named(p, known, project)
+            {k: v for k, v in config.table().items() if v is not None}, lambda p: _named(p, names, project)
         )
         inside.pop("track", None)  # where the records were sent is nobody's business
         up = "/".join([".."] * len(PurePosixPath(where).parts))
         contents.add(f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
     manifest = {}
     if (path / MANIFEST).exists():
-        manifest = places.private(open_json((path / MANIFEST).read_text(encoding="utf-8")), known, project)
+        manifest = places.private(open_json((path / MANIFEST).read_text(encoding="utf-8")), names, project)
         contents.add(f"{where}/{MANIFEST}", sealed_json(manifest), "run")
-    records = places.private(list(history.records), known, project)
+    records = places.private(list(history.records), names, project)
     contents.add(f"{where}/{METRICS}", "".join(lines(records)), "run")
     for name in KEPT:
         if (path / name).exists():
@@ -169,18 +171,18 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
         "data": data,
         "state": _state(path),
         "versions": history.meta.get("versions") or manifest.get("versions") or {},
-        "machines": [kind(one) for one in history.meta.get("machines") or ()],
+        "machines": [kind(computer) for computer in history.meta.get("machines") or ()],
     }
     return entry, project
 
 
 def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str]:
     """Add the user's code, where it lies in the project or else in a folder of its own; whole paths, and what they are in the pack."""
-    known: dict[str, str] = {}
+    names: dict[str, str] = {}
     for where in config.own_code or {}:
         if (first := own_code.source(where)) is None or own_code.installed(first):
             continue
-        if own_code.is_file(where) and where in known:
+        if own_code.is_file(where) and where in names:
             continue
         top = own_code.top(where, first)
         for file in (first, *map(Path, own_code.beside(where))):
@@ -189,13 +191,13 @@ def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str
                 name = f"{OUTSIDE}/{_sha(first.read_bytes())[:12]}/{name}"
             elif own_code.is_file(where):
                 name = file.relative_to(project).as_posix()
-            known.setdefault(str(file), name)
-            contents.add(known[str(file)], file.read_bytes(), "code")
-    return known
+            names.setdefault(str(file), name)
+            contents.add(names[str(file)], file.read_bytes(), "code")
+    return names
 
 
 def _data(
-    contents: Contents, config: RunConfig, project: Path, known: dict[str, str], with_data: bool
+    contents: Contents, config: RunConfig, project: Path, names: dict[str, str], with_data: bool
 ) -> dict[str, Any] | None:
     """Add the user's data and other files of the settings, if they are to be in; what is said of the data."""
     options = [config.network_options.get("weights"), config.scenario_options.get("lists")]
@@ -203,15 +205,15 @@ def _data(
         if not isinstance(text, str) or text.startswith(places.HUB) or own_code.is_reference(text):
             continue
         path = Path(text)
-        known[text] = _inside(path, project)
+        names[text] = _inside(path, project)
         if with_data:
             if not path.exists():
                 raise RunError(f"{path} is gone, and --with-data needs it. Put it back, or leave --with-data out.")
-            _add_tree(contents, path, known[text], "data")
+            _add_tree(contents, path, names[text], "data")
     if config.data is None:
         return None
     apart = config.data.startswith(places.HUB) or own_code.is_reference(config.data)
-    return {"name": _named(own_code.short(config.data), known, project), "inside": with_data or apart}
+    return {"name": _named(own_code.short(config.data), names, project), "inside": with_data or apart}
 
 
 def _add_tree(contents: Contents, path: Path, name: str, what: str) -> None:
@@ -229,8 +231,8 @@ def _inside(path: Path, project: Path) -> str:
     return full.relative_to(project).as_posix() if full.is_relative_to(project) else f"{OUTSIDE}/{full.name}"
 
 
-def _named(path: str, known: Mapping[str, str], project: Path) -> str:
-    return known.get(path) or (_inside(Path(path), project) if Path(path).is_absolute() else path)
+def _named(path: str, names: Mapping[str, str], project: Path) -> str:
+    return names.get(path) or (_inside(Path(path), project) if Path(path).is_absolute() else path)
 
 
 def _report(contents: Contents, entries: Sequence[Mapping[str, Any]]) -> bytes:
@@ -253,11 +255,11 @@ def _state(path: Path) -> dict[str, Any] | None:
 
 def _constraints(versions: Sequence[Mapping[str, str]]) -> str:
     """For pip, the versions that the runs recorded; where they differ, those of the first."""
-    found = {name: version for of in reversed(versions) for name, version in of.items()}
+    first = {name: version for recorded in reversed(versions) for name, version in recorded.items()}
     text = "".join(
-        f"{name}=={version.partition('+')[0]}\n" for name, version in sorted(found.items()) if name != "python"
+        f"{name}=={version.partition('+')[0]}\n" for name, version in sorted(first.items()) if name != "python"
     )
-    return f"# Python {found.get('python', 'of a version that was not recorded')}\n{text}"
+    return f"# Python {first.get('python', 'of a version that was not recorded')}\n{text}"
 
 
 def _bytes(content: bytes | Path) -> bytes:
@@ -306,13 +308,13 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
             about = _listed(path, file)
             faults = [fault for entry in entries if (fault := _fault(entry, about["files"]))]
             faults += [f"{name} is missing" for name in about["files"] if name not in {e.filename for e in entries}]
-            total = sum(int(of["bytes"]) for of in about["files"].values())
+            total = sum(int(listed["bytes"]) for listed in about["files"].values())
             if not faults and total > shutil.disk_usage(folder).free:
                 raise PackError(f"{path} holds {total:,} bytes, more than are free on the disk of {folder}.")
-            for name, of in about["files"].items() if not faults else ():
-                with file.open(name) as source:
-                    content = source.read(int(of["bytes"]) + 1)
-                if len(content) != of["bytes"] or _sha(content) != of["sha256"]:
+            for name, listed in about["files"].items() if not faults else ():
+                with file.open(name) as packed:
+                    content = packed.read(int(listed["bytes"]) + 1)
+                if len(content) != listed["bytes"] or _sha(content) != listed["sha256"]:
                     faults.append(f"{name} was changed")
                 else:
                     write_atomically(folder / name, content)
@@ -336,26 +338,25 @@ def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
     """The list of contents."""
     if ABOUT not in file.namelist():
         raise PackError(f"{path} has no {ABOUT}, so it was not made by equipoise pack.")
-    with file.open(ABOUT) as source:
-        text = source.read(LARGEST + 1)
+    with file.open(ABOUT) as packed:
+        text = packed.read(LARGEST + 1)
     if len(text) > LARGEST:
         raise PackError(f"{path}: {ABOUT} is too large. It was not made by equipoise pack.")
-    about = open_json(text.decode())
+    about: dict[str, Any] = open_json(text.decode())
     try:
         if about["format"] != FORMAT:
             raise PackError(
                 f"{path} has the format {about['format']!r}, and this version of Equipoise reads {FORMAT}. Use the version that its {CONSTRAINTS} names."
             )
-        valid = all(isinstance(of["sha256"], str) and isinstance(of["bytes"], int) for of in about["files"].values())
+        valid = all(isinstance(x["sha256"], str) and isinstance(x["bytes"], int) for x in about["files"].values())
         valid = valid and all(
-            f"{one['path']}/{METRICS}" in about["files"] and isinstance(one["again"], bool) for one in about["runs"]
+            f"{run['path']}/{METRICS}" in about["files"] and isinstance(run["again"], bool) for run in about["runs"]
         )
     except (KeyError, TypeError, AttributeError):
         valid = False
     if not valid:
         raise PackError(f"{path}: {ABOUT} is not what equipoise pack writes. Get it again.")
-    found: dict[str, Any] = about
-    return found
+    return about
 
 
 def _fault(entry: zipfile.ZipInfo, listed: Mapping[str, Any]) -> str:
@@ -379,38 +380,33 @@ def _fault(entry: zipfile.ZipInfo, listed: Mapping[str, Any]) -> str:
 
 def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
     """Require that the records are whole, and that the numbers of a run are those of its records."""
-    for one in about["runs"]:
+    for run in about["runs"]:
+        where = folder / run["path"]
         try:
-            _, hashes = parse((folder / one["path"] / METRICS).read_text(encoding="utf-8"))
-            history = History.from_run(folder / one["path"])
-            summary = folder / one["path"] / "summary.json"
-            kept = open_json(summary.read_text(encoding="utf-8")) if summary.exists() else None
+            _, hashes = parse((where / METRICS).read_text(encoding="utf-8"))
+            history = History.from_run(where)
+            summary = where / "summary.json"
+            kept = open_json(summary.read_text(encoding="utf-8")) if summary.exists() else {}
         except ValueError as error:
             raise PackError(f"{path}: a run in it is damaged: {str(error).replace(f'{folder}/', '')}") from None
-        if not all(hashes) or len(history) != one["rounds"]:
-            raise PackError(f"{path}: the records of {one['path']} are not those that were packed.")
+        if not all(hashes) or len(history) != run["rounds"]:
+            raise PackError(f"{path}: the records of {run['path']} are not those that were packed.")
+        if unchanged.source(history.meta) != source():  # it may summarise otherwise
+            continue
         now = json.loads(json.dumps(history.summary()))
-        alike = [of.get("source") for of in history.meta.get("machines") or ()][-1:] == [
-            source()
-        ]  # else it may say other things
-        if (
-            kept is not None
-            and alike
-            and (other := [k for k in kept.keys() & now.keys() if not _equal(kept[k], now[k])])
-        ):
-            raise PackError(
-                f"{path}: {one['path']}/summary.json does not follow from its records: {', '.join(sorted(other))}."
-            )
+        if other := sorted(key for key in kept.keys() & now.keys() if _text(kept[key]) != _text(now[key])):
+            raise PackError(f"{path}: {run['path']}/summary.json does not follow from its records: {', '.join(other)}.")
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def code(about: Mapping[str, Any]) -> dict[str, str]:
     """The files of a pack that would be run if its runs are made again, and may be imported, with their SHA-256."""
     ends = (".py", ".pyc", ".pyd", ".so", ".pth")
-    return {name: of["sha256"] for name, of in about["files"].items() if of["kind"] == "code" or name.endswith(ends)}
+    files = about["files"].items()
+    return {name: file["sha256"] for name, file in files if file["kind"] == "code" or name.endswith(ends)}
 
 
 def rerun(
@@ -428,39 +424,38 @@ def rerun(
     ------
     PackError : the data are neither there nor given; or none of the runs can be made again.
     """
-    them = [one for one in about["runs"] if one["again"]]
-    if not them:
+    repeatable = [run for run in about["runs"] if run["again"]]
+    if not repeatable:
         raise PackError(
             "These runs were made by a program in Python, which is not known here: nothing can be run again."
         )
-    lacking = [one["data"]["name"] for one in them if one["data"] and not one["data"]["inside"]]
+    lacking = [run["data"]["name"] for run in repeatable if run["data"] and not run["data"]["inside"]]
     if lacking and data is None:
         raise PackError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
-    kept = {f"{one['path']}/{name}" for one in them for name in ("config.toml", MANIFEST)}
-    for name, of in about["files"].items():
-        if of["kind"] != "run" or name in kept:
+    kept = {f"{run['path']}/{name}" for run in repeatable for name in ("config.toml", MANIFEST)}
+    for name, file in about["files"].items():
+        if file["kind"] != "run" or name in kept:
             target = again / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, target)
-    for one in them:  # only the hashes of the data, by which others are refused
-        manifest = open_json((again / one["path"] / MANIFEST).read_text(encoding="utf-8"))
-        write_atomically(
-            again / one["path"] / MANIFEST, sealed_json({"contents": manifest.get("contents"), "versions": {}})
-        )
+    for run in repeatable:  # only the hashes of the data, by which others are refused
+        path = again / run["path"] / MANIFEST
+        contents = open_json(path.read_text(encoding="utf-8")).get("contents")
+        write_atomically(path, sealed_json({"contents": contents, "versions": {}}))
     more = ["--data", whole(data)] if data is not None and lacking else []
-    commands = {again / one["path"]: ["resume", "--quiet", *more, "--", str(again / one["path"])] for one in them}
-    failed = side_by_side(commands, jobs)
-    return [_compared(one, folder / one["path"], again / one["path"], failed) for one in them]
+    paths = [again / run["path"] for run in repeatable]
+    failed = side_by_side({path: ["resume", "--quiet", *more, "--", str(path)] for path in paths}, jobs)
+    reasons = {path: why.replace(f"{again}/", "") for path, why in failed.items()}
+    return [
+        Again(run["path"], False, failed=reasons[path])
+        if path in reasons
+        else _compared(run, folder / run["path"], path)
+        for run, path in zip(repeatable, paths, strict=True)
+    ]
 
 
-def _compared(one: Mapping[str, Any], then: Path, now: Path, failed: Mapping[Path, str]) -> Again:
-    if now in failed:
-        return Again(
-            one["path"],
-            False,
-            failed=failed[now].replace(f"{now.parents[len(PurePosixPath(one['path']).parts) - 1]}/", ""),
-        )
-    before, after = (_numbers(path) for path in (then, now))
+def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
+    before, after = _numbers(then), _numbers(now)
     largest, where = 0.0, ""
     other = next((name for name in [*before, *after] if name not in before or name not in after), "")
     for name in before.keys() & after.keys():
@@ -472,42 +467,42 @@ def _compared(one: Mapping[str, Any], then: Path, now: Path, failed: Mapping[Pat
         elif (size := abs(a - b)) > largest or not math.isfinite(size) or not where:
             largest, where = size, name
     state = _state(now)
-    if not where and not other and one["state"] is not None and state != one["state"]:
+    if not where and not other and run["state"] is not None and state != run["state"]:
         other = "the tensors of the last state"
     same = not where and not other
-    return Again(one["path"], same, None if same else Difference(largest, where, other))
+    return Again(run["path"], same, None if same else Difference(largest, where, other))
 
 
 def _numbers(path: Path) -> dict[str, Any]:
     """Everything in the records of a run but times, by where it is."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     def walk(value: Any, where: str) -> None:
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 walk(inner, f"{where} {key}")
         elif isinstance(value, list):
-            found[f"{where} length"] = len(value)
+            values[f"{where} length"] = len(value)
             for k, inner in enumerate(value):
                 walk(inner, f"{where} {k}")
         else:
-            found[where] = value
+            values[where] = value
 
     for record in History.from_run(path).records:
         walk({k: v for k, v in record.items() if k not in TIMES}, f"round {record['round']}:")
-    return found
+    return values
 
 
 def unlike(about: Mapping[str, Any]) -> Iterator[str]:
     """In words, in what this machine is not the one that made the runs: versions and processor."""
     here = environment()["versions"]
-    there: dict[str, list[str]] = {}
-    for one in about["runs"]:
-        for name, version in one["versions"].items():
-            there.setdefault(name, []).append(version)
-    for name, versions in there.items():
+    recorded: dict[str, list[str]] = {}
+    for run in about["runs"]:
+        for name, version in run["versions"].items():
+            recorded.setdefault(name, []).append(version)
+    for name, versions in recorded.items():
         if {*versions} != {here.get(name)}:
             yield f"{name} {', '.join(dict.fromkeys(versions))} there, {here.get(name, 'none')} here"
-    processors = dict.fromkeys(text for one in about["runs"] for text in one["machines"] if text)
+    processors = dict.fromkeys(text for run in about["runs"] for text in run["machines"] if text)
     if processors and [*processors] != [ours := kind(machine())]:
         yield f"computed with {'; '.join(processors)} there, {ours} here"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
     weights = ["the weights of the first model"] * (then.get("weights") != now.get("weights"))
     if what := [text for text in (changed(then, now), *weights) if text]:
         otherwise = (
-            "" if _source(known) == environment.source() else ", or this version of Equipoise reads them otherwise"
+            "" if source(known) == environment.source() else ", or this version of Equipoise reads them otherwise"
         )
         raise RunError(
             f"{directory} holds a run on other data: {' and '.join(what)} are not those it was begun with. "
@@ -126,6 +127,7 @@ def comparable(directory: Path) -> bool:
         return False
 
 
-def _source(manifest: dict[str, Any]) -> str:
+def source(manifest: Mapping[str, Any]) -> str:
+    """The hash of the code that computed a run last, see :func:`equipoise.system.environment.source`; empty if it is not recorded."""
     machines = manifest.get("machines") or [{}]
     return str(machines[-1].get("source", ""))
