@@ -320,6 +320,8 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
                     write_atomically(folder / name, content)
     except FileNotFoundError:
         raise PackError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
+    except PackError:
+        raise
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         # EINVAL: the damaged list of files names a place before the file's beginning
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
