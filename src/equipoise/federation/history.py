@@ -296,10 +296,14 @@ class History:
     @property
     def small_clients(self) -> int:
         """How many honest clients have test samples, their own or their group's, but fewer than `least_group`: no number of them is shown."""
+        return int(self.of_honest(self._tested_on_few).sum()) if self._of_clients[1].size else 0
+
+    @cached_property
+    def _tested_on_few(self) -> NDArray[np.bool_]:
+        """Which clients have test samples, their own or their group's, but fewer than `least_group`; [N]."""
         if (n := self.client_sizes) is not None:
-            return int(self.of_honest((n > 0) & (n < self.least_group)).sum())
-        small = [group in self.small_groups for group in self.client_groups] if self._of_clients[1].size else []
-        return int(self.of_honest(np.array(small, dtype=np.bool_)).sum())
+            return (n > 0) & (n < self.least_group)
+        return np.array([group in self.small_groups for group in self.client_groups], dtype=np.bool_)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -410,11 +414,7 @@ class History:
         records = [record for record in self.records if "clients" in record]
         cells = [[number(a) for a in record["clients"]["accuracy"]] for record in records]
         table = np.array(cells).reshape(len(cells), -1 if cells else 0)
-        if (n := self.client_sizes) is not None:
-            table[:, n < self.least_group] = math.nan
-        elif table.size and self.small_groups:
-            small = [group in self.small_groups for group in self.client_groups]
-            table[:, np.array(small[: table.shape[1]], dtype=np.bool_)] = math.nan
+        table[:, self._tested_on_few[: table.shape[1]]] = math.nan
         return [record["round"] for record in records], table
 
     def over_clients(self, last: int = 5) -> Table:
