@@ -320,11 +320,13 @@ class History:
         ------
         ValueError : the class that was given is none of this run's.
         """
-        tested = [
-            of[RATES] for r in self.records for of in r.get("groups", {}).values() if isinstance(of.get(RATES), dict)
-        ]
-        names = self.classes or tuple(map(str, range(len(tested[0]["true"])))) if tested else self.classes
-        return positive_class(self.meta.get("positive") or None, names)
+        return self._class_named(self.meta.get("positive"))
+
+    def _class_named(self, name: object) -> Positive | None:
+        """The positive class where a name of it is given, and where not; names are numbers where the run has none."""
+        results = (result.get(RATES) for record in self.records for result in record.get("groups", {}).values())
+        counts = next((counts for counts in results if isinstance(counts, dict)), {"true": ()})
+        return positive_class(name or None, self.classes or tuple(map(str, range(len(counts["true"])))))
 
     def failure(self, last: int = 5) -> str:
         """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
@@ -513,13 +515,10 @@ class History:
         ------
         ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
         """
-        about = (
-            replace(self, meta={**self.meta, "positive": positive}).positive
-            if isinstance(positive, str)
-            else self.positive
-        )
-        number = positive if isinstance(positive, int) else None if about is None else about.number
-        return summary.group_fairness(self.records, last, number, self.least_group)
+        if not isinstance(positive, int):
+            about = self.positive if positive is None else self._class_named(positive)
+            positive = None if about is None else about.number
+        return summary.group_fairness(self.records, last, positive, self.least_group)
 
     def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
         """Write the report of this run, one self-contained HTML file; return its path.
