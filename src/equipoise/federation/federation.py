@@ -326,13 +326,7 @@ class Federation:
             if pause:
                 log.warning("No round is trained: %s.", pause if isinstance(pause, str) else "stop returned True")
             while self.progress.t < total and not pause:
-                try:
-                    record = self._round(total, stop)
-                except QuorumError as error:
-                    if path is not None:
-                        files.note_failure(path, error)
-                        error.args = (f"{error}{files.way_back(path, self.records)}",)
-                    raise
+                record = self._round(total, stop)
                 if record.get("diverged") and not any(before.get("diverged") for before in self.records[:-1]):
                     log.warning(
                         "%s has diverged in round %d: %s. Lower the learning rate, for instance.",
@@ -439,8 +433,12 @@ class Federation:
             files.claim(path, self.fingerprint, self.progress.t, self.records)
             self.save(path, rounds, keep)
             files.write_manifest(path, {**self.history.meta, "rounds": rounds}, self.machines)
-            with files.noting_failure(path):
-                yield
+            try:
+                with files.noting_failure(path):
+                    yield
+            except QuorumError as error:
+                error.args = (f"{error}{files.way_back(path, self.records)}",)
+                raise
 
     @property
     def history(self) -> History:
