@@ -237,9 +237,8 @@ class Federation:
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        tested = [", ".join(accuracies(record, self.least_group)) for record in self.records if record.get("groups")][
-            -1:
-        ]
+        records = [record for record in self.records if record.get("groups")][-1:]
+        tested = [", ".join(accuracies(record, self.least_group)) for record in records]
         net = f"{type(self.model.net).__name__} with {self.model.n_params:,} parameters"
         what = [str(self.method), net, f"{len(self.names)} clients", f"{self.progress.t} rounds", *tested]
         return f"Federation({', '.join(what)})"
@@ -253,8 +252,7 @@ class Federation:
     def header(self) -> list[str]:
         """What a reader of the results must know about how they were made."""
         held = [] if self.held is None else self.held.header(self.names, self.trial.settings.validation)
-        rated = self.positive is not None and RATES in self.tests.measures
-        about = [self.positive.sentence] if self.positive is not None and rated else []
+        about = [self.positive.sentence] if self.positive is not None and RATES in self.tests.measures else []
         return [*provenance.header(self.trial, self.engine_choice), *held, *about]
 
     @property
@@ -319,9 +317,10 @@ class Federation:
         path = Path(directory) if directory is not None else None
         self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
         self.prepare(total, progress=progress)
-        lines, called = ProgressLog(progress), f"{own_code.short(str(self.method))}, seed {self.trial.settings.seed}"
+        lines, method = ProgressLog(progress), own_code.short(str(self.method))
+        called = f"{method}, seed {self.trial.settings.seed}"
         with self._settled(path, total, keep_checkpoints), progress_bar(progress) as bar:
-            task = bar.add_task(own_code.short(str(self.method)), total=total, completed=self.progress.t, accuracy="")
+            task = bar.add_task(method, total=total, completed=self.progress.t, accuracy="")
             pause = stop(self.records) if stop is not None and self.records else False
             if pause:
                 log.warning("No round is trained: %s.", pause if isinstance(pause, str) else "stop returned True")
