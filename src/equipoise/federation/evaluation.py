@@ -197,11 +197,11 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
         for rows in torch.arange(d.size, device=vector.device).split(w)
     ]
     n = 1 if random or vector.device.type != "cpu" else min(trial.workers, len(blocks))
-    used = [trial.bound]
+    used = {trial.bound}
 
     def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
         bound = trial.bound if n == 1 else Bound(trial.model)
-        used.append(bound)
+        used.add(bound)
 
         def logits(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
             x, y = block[0].batch(block[1], None)
