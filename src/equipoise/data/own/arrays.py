@@ -28,7 +28,7 @@ from equipoise.data.own.columns import (
     splits,
 )
 from equipoise.data.own.numbers import counting, finite, single
-from equipoise.data.own.words import Origin, read_classes, read_names, settled
+from equipoise.data.own.words import Origin, read_role, settled
 from equipoise.data.precision import lost
 
 PAIRS = (
@@ -180,14 +180,12 @@ def of_arrays(
         if name is None:
             continue
         origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
-        if role == "label":
-            roles[role] = settled(read_classes(arrays[name], origin, columns.not_missing), notes)
-        elif role == "split":
+        if role == "split":
             roles[role] = splits(
                 [str(cell) for cell in _decoded(arrays[name])], lambda k: f"{path}, {used['split']}[{k}]"
             )
         else:
-            roles[role] = settled(read_names(arrays[name], role, origin, columns.not_missing), notes)
+            roles[role] = settled(read_role(arrays[name], role, origin, columns.not_missing), notes)
     if inputs.ndim == 2 and inputs.dtype.kind in "iuf" and not function:
         which = [f"{x_name}[:, {k}]" for k in counting(inputs)]
         if which:

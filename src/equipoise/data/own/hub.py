@@ -20,7 +20,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.own.advice import refusal
 from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, check_purposes, column, listed
 from equipoise.data.own.numbers import counting, left_out, nameless, of_cells, wrong_cells
-from equipoise.data.own.words import Origin, read_classes, read_names, settled
+from equipoise.data.own.words import Origin, read_role, settled
 from equipoise.data.pictures import Pictures, Source
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
@@ -69,14 +69,13 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
             return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
         return [None if cell is None or cell < 0 else str(names[cell]) for cell in cells]  # -1: without a class
 
-    def origin(role: str) -> Origin:
-        return Origin(f"{what}, column {used[role]}", lambda k: f"sample {k}")
-
-    label = settled(read_classes(words("label"), origin("label"), columns.not_missing), notes)
     roles = {
-        role: settled(read_names(words(role), role, origin(role), columns.not_missing), notes)
-        for role in ("client", "group")
-        if used[role] is not None
+        role: settled(
+            read_role(words(role), role, Origin(f"{what}, column {name}", "sample {}".format), columns.not_missing),
+            notes,
+        )
+        for role, name in used.items()
+        if name is not None
     }
     taken = {image, *used.values(), *columns.leave_out}
     rest = [key for key in known if key not in taken]
@@ -84,7 +83,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables.values()]
     inputs: Any
     if image is not None:
-        inputs = _images(list(tables.values()), image, facts, label)
+        inputs = _images(list(tables.values()), image, facts, roles["label"])
     else:
         given = {role: name for role, name in used.items() if name is not None}
         inputs, rest = _numbers(what, list(tables.values()), rest, columns, given, notes)
@@ -92,7 +91,6 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     return UserData(
         source=what,
         layout="a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row"),
-        label=label,
         inputs=inputs,
         split=split if len(tables) > 1 else None,
         features=() if image is not None else tuple(rest),

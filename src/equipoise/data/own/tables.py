@@ -29,7 +29,7 @@ from equipoise.data.own.columns import (
     together,
 )
 from equipoise.data.own.numbers import counting, left_out, nameless
-from equipoise.data.own.words import Origin, read_classes, read_names
+from equipoise.data.own.words import Origin, read_role
 from equipoise.data.pictures import Pictures, of_files
 
 
@@ -176,10 +176,7 @@ def _roles(
     for role in ("label", "client", "group"):
         if role in used:
             origin = Origin(f"{path}, column {used[role]}", at)
-            if role == "label":
-                names = read_classes(cells[used[role]], origin, columns.not_missing)
-            else:
-                names = read_names(cells[used[role]], role, origin, columns.not_missing)
+            names = read_role(cells[used[role]], role, origin, columns.not_missing)
             roles[role] = names.words
             problems += names.problems
             notes += names.notes

@@ -98,6 +98,13 @@ def read_classes(values: Iterable[Any], origin: Origin, not_missing: Sequence[st
     return _named(texts, codes, large, words, "label", origin, not_missing)
 
 
+def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Sequence[str] = ()) -> Names:
+    """Classes for the role ``"label"``, and names for ``"client"`` and ``"group"``."""
+    if role == "label":
+        return read_classes(values, origin, not_missing)
+    return read_names(values, role, origin, not_missing)
+
+
 def _named(
     texts: Sequence[str],
     codes: NDArray[np.int64],
