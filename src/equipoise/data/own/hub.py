@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.own.advice import refusal
 from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, check_purposes, column, listed
-from equipoise.data.own.numbers import counting, left_out, nameless, of_cells, wrong_cells
+from equipoise.data.own.numbers import nameless, of_cells, without_indices, wrong_cells
 from equipoise.data.own.words import Origin, read_role, settled
 from equipoise.data.pictures import Pictures, Source
 
@@ -183,23 +183,19 @@ def _numbers(
     what: str, tables: Sequence[Any], names: Sequence[str], columns: Columns, used: Mapping[str, str], notes: list[str]
 ) -> tuple[NDArray[np.float64], list[str]]:
     """The columns of numbers [n, D] and their names, without those that have no name or count the rows."""
-    keep = columns.keep
-    if unnamed := [name for name in names if nameless(name) and name not in keep]:
-        notes.append(left_out(unnamed, keep, what, "a column without a name is an index of the rows as a rule"))
-    names = [name for name in names if name not in unnamed]
+    unnamed, names = nameless(names, columns.keep)
     made, wrong = [], dict[str, str]()
     for name in names:
         cells = [cell for table in tables for cell in table[name]]
         made.append(of_cells(cells))
-        if said := wrong_cells(made[-1], lambda rows, cells=cells: [cells[k] for k in rows], "sample {}".format):  # type: ignore[misc]
-            wrong[name] = said
+        if fault := wrong_cells(made[-1], lambda rows, cells=cells: [cells[k] for k in rows], "sample {}".format):  # type: ignore[misc]
+            wrong[name] = fault
     if wrong:
         first = {name: [cell for table in tables for cell in table[name]] for name in [*wrong][:MANY]}
         raise DataError(f"{what}: {refusal(wrong, first, columns, names, used, None)}")
     x = np.stack(made, axis=1) if made else np.empty((0, 0))
-    if counts := [names[k] for k in counting(x) if names[k] not in keep]:
-        notes.append(left_out(counts, [*keep, *unnamed], what, "it holds nothing but the numbers of the rows"))
-        x, names = x[:, [name not in counts for name in names]], [name for name in names if name not in counts]
+    x, names, said = without_indices(x, names, unnamed, columns.keep, what)
+    notes += said
     if not names:
         raise DataError(
             f"{what} has neither a column of images nor columns of numbers, so there is nothing to learn from."

@@ -24,9 +24,10 @@ BLOCK = 1 << 20  # numbers that are standardised at once
 Where = Callable[[list[int]], str]
 
 
-def nameless(name: str) -> bool:
-    """Whether a column has no name, or the one that programs give to an index without a name."""
-    return NAMELESS.fullmatch(name) is not None
+def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Columns without a name, or with the one that programs give to an index without a name; and all others, with those of ``keep``."""
+    unnamed = {name: None for name in names if NAMELESS.fullmatch(name) and name not in keep}
+    return [*unnamed], [name for name in names if name not in unnamed]
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,23 @@ def standardised(
     return made, mean, std
 
 
-def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
+def without_indices(
+    x: NDArray[np.float64], names: Sequence[str], unnamed: Sequence[str], keep: Sequence[str], source: str
+) -> tuple[NDArray[np.float64], list[str], list[str]]:
+    """Columns of numbers ``x`` [n, D] that do not count the rows, and their names; notes on the others and on those without a name.
+
+    Columns that are named in ``keep`` stay.
+    """
+    notes = []
+    if unnamed:
+        notes.append(_left_out(unnamed, keep, source, "a column without a name is an index of the rows as a rule"))
+    if counts := dict.fromkeys(names[k] for k in counting(x) if names[k] not in keep):
+        notes.append(_left_out([*counts], [*keep, *unnamed], source, "it holds nothing but the numbers of the rows"))
+        x = x[:, [name not in counts for name in names]]
+    return x, [name for name in names if name not in counts], notes
+
+
+def _left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
     """A note on columns that are left out, as ``why`` says of each, with the option that puts them back beside those of ``before``."""
     s = "s" * (len(columns) > 1)
     return (

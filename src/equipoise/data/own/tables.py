@@ -28,7 +28,7 @@ from equipoise.data.own.columns import (
     splits,
     together,
 )
-from equipoise.data.own.numbers import counting, left_out, nameless
+from equipoise.data.own.numbers import nameless, without_indices
 from equipoise.data.own.words import Origin, read_role
 from equipoise.data.pictures import Pictures, of_files
 
@@ -201,10 +201,7 @@ def _numbers(
     notes: list[str],
 ) -> tuple[NDArray[np.float64], list[str]]:
     """The features [n, D] and their names: what has a name and does not only count the rows."""
-    kept = set(columns.keep)
-    unnamed = [name for name in rest if nameless(name) and name not in kept]
-    rest = [name for name in rest if name not in set(unnamed)]
-    empty = {name for name, cells in table.words(unnamed).items() if not any(str(cell).strip() for cell in cells)}
+    unnamed, rest = nameless(rest, columns.keep)
     x, wrong = table.numbers(rest)
     if wrong:
         cells = table.words([*wrong][:MANY])
@@ -215,19 +212,11 @@ def _numbers(
             f"{path.name}: {listed(merged)}: whole numbers of so many digits that different ones are the same in double precision. "
             "Divide them into several columns if the last digits matter."
         )
-    counts = [rest[k] for k in counting(x) if rest[k] not in columns.keep]
-    if unnamed := [name for name in unnamed if name not in empty]:
-        notes.append(
-            left_out(unnamed, columns.keep, path.name, "a column without a name is an index of the rows as a rule")
-        )
-    if counts:
-        notes.append(
-            left_out(counts, [*columns.keep, *unnamed], path.name, "it holds nothing but the numbers of the rows")
-        )
-        keep = [name not in set(counts) for name in rest]
-        x, rest = x[:, keep], [name for name in rest if name not in set(counts)]
+    unnamed = [name for name, cells in table.words(unnamed).items() if any(str(cell).strip() for cell in cells)]
+    x, rest, said = without_indices(x, rest, unnamed, columns.keep, path.name)
+    notes += said
     if not rest and not problems:
-        why = f" ({notes[-1]})" if counts or unnamed else ""
+        why = f" ({said[-1]})" if said else ""
         problems.append(
             f"{path} has neither a column path nor columns of numbers, so there is nothing to learn from.{why}"
         )
