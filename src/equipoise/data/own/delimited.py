@@ -11,9 +11,10 @@ import re
 import warnings
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -78,9 +79,9 @@ class Delimited:
 
     def words(self, names: Sequence[str]) -> dict[str, list[str]]:
         """The cells of some columns as text."""
-        where = [self.names.index(name) for name in names]
         if not len(self) or not names:
             return {name: [] for name in names}
+        where = self._places(names)
         frame = self._read(where, str)
         return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
 
@@ -88,8 +89,7 @@ class Delimited:
         """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
         if not len(self) or not names:
             return np.empty((len(self), len(names))), {}
-        place = {name: k for k, name in enumerate(self.names)}
-        where = [place[name] for name in names]
+        where = self._places(names)
         check_bytes(self.path, 8 * len(self) * len(names))
         try:
             x = np.ascontiguousarray(self._read(where, np.float64).to_numpy(np.float64))
@@ -126,7 +126,7 @@ class Delimited:
         import pandas as pd
 
         x = np.empty((len(self), len(names)))
-        found: dict[int, list[Fault]] = {}
+        wrong: dict[int, list[Fault]] = {}
         true: dict[int, list[Fault]] = {}
         pattern = NUMBER.pattern.replace(r"\.", re.escape(self.decimal))
         first = 0
@@ -139,7 +139,7 @@ class Delimited:
             values[is_number] = flat[is_number].str.replace(self.decimal, ".", regex=False).astype(np.float64)
             is_number &= np.abs(values, where=is_number, out=np.zeros(len(values))) <= LARGEST
             x[first : first + len(cells)] = values.reshape(cells.shape)
-            for kind, into in ((~is_number & ~is_truth, found), (is_truth, true)):
+            for kind, into in ((~is_number & ~is_truth, wrong), (is_truth, true)):
                 at = kind.reshape(cells.shape)
                 for j in np.flatnonzero(at.any(0)).tolist():
                     rows = np.flatnonzero(at[:, j])
@@ -148,8 +148,12 @@ class Delimited:
             first += len(cells)
         for j, some in true.items():
             if sum(fault.count for fault in some) < len(self):  # true and false are numbers where there is nothing else
-                found.setdefault(j, []).extend(some)
-        return x, {names[j]: described(found[j], len(self)) for j in sorted(found)}
+                wrong.setdefault(j, []).extend(some)
+        return x, {names[j]: described(wrong[j], len(self)) for j in sorted(wrong)}
+
+    def _places(self, names: Sequence[str]) -> list[int]:
+        place = {name: k for k, name in enumerate(self.names)}
+        return [place[name] for name in names]
 
     def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
         with self._parsed(where, dtype, None) as frame:
@@ -307,7 +311,7 @@ def _structure(path: Path, encoding: str, given: str | None, decimal: str) -> De
     spaced = sep != " " and any(f'{sep} "' in line for line in sample)
     with opened(path, encoding) as file:
         records = enumerate(_records(file, path, sep, spaced))
-        return _rows(path, Delimited(path, encoding, sep, decimal, (), (), (), 0, spaced), records, hint is not None)
+        return _rows(Delimited(path, encoding, sep, decimal, (), (), (), 0, spaced), records, hint is not None)
 
 
 def _separator(sample: Sequence[str]) -> str:
@@ -321,31 +325,27 @@ def _separator(sample: Sequence[str]) -> str:
     return max(SEPARATORS, key=agreement)
 
 
-def _rows(
-    path: Path, table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool
-) -> Delimited:
-    """Which records are rows, and whether these are as long as the header."""
-    before: list[tuple[int, list[str]]] = []  # records above the first row, of which the last is the header
-    skipped = list[int]()
-    header: list[str] | None = None
+def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool) -> Delimited:
+    """The table with its names and with what of its records is rows, which are as long as the header."""
+    path, header = table.path, list[str]()
+    skipped, before = list[int](), list[list[str]]()  # before: what is above the header
     for k, (_, row) in records:
-        blank = not any(cell.strip() for cell in row)
-        if blank or (hinted and not before) or (row[0].startswith("#") and header is None):
-            before += [] if blank else [(k, row)]
-            skipped.append(k)
-            continue
-        header = row
         skipped.append(k)
-        break
-    above = [row for _, row in before if row[0].startswith("#")]
-    comments, empty, ragged, trailing = [f"{len(above)} above the header"] * bool(above), [], [], 0
+        if not any(cell.strip() for cell in row):
+            continue
+        if not (hinted and not before) and not row[0].startswith("#"):
+            header = row
+            break
+        before.append(row)
+    above = [row for row in before if row[0].startswith("#")]
+    comments, empty, ragged, trailing = [f"{len(above)} above the header"] * bool(above), [], [], False
     kept = array("q")
-    if header is not None and above and len(before[-1][1]) == len(header) > 1 and before[-1][1][0].startswith("#"):
+    if header and above and len(before[-1]) == len(header) > 1 and before[-1][0].startswith("#"):
         raise DataError(
             f"{path}: a line that begins with # has as many cells as the line below it ({listed(above[-1])}). If it is the header, "
             "remove the #; if it is a comment, remove the line."
         )
-    names, at = _names(path, header or []), skipped[-1] if header else 0
+    names, at = _names(path, header), skipped[-1] if header else 0
     n = len(names)
     for k, (line, row) in records:
         if len(row) == n and (row[0].strip() or any(cell.strip() for cell in row)):
@@ -356,7 +356,7 @@ def _rows(
                 empty.append(line)
         elif len(row) == n + 1 and not row[-1].strip():
             kept.append(line)
-            trailing += 1
+            trailing = True
         elif row[0].startswith("#"):
             skipped.append(k)
             comments.append(f"line {line}")
@@ -370,31 +370,24 @@ def _rows(
         notes.append(f"{path.name}: lines that begin with # are comments and left out: {listed(comments)}.")
     if empty:
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
-    width = n + (trailing > 0)
-    return Delimited(
-        path,
-        table.encoding,
-        table.sep,
-        table.decimal,
-        names,
-        kept,
-        tuple(skipped),
-        width,
-        table.spaced,
-        tuple(notes),
-        at,
+    return replace(
+        table,
+        names=names,
+        lines=kept,
+        skipped=tuple(skipped),
+        width=n + trailing,
+        notes=tuple(notes),
+        header=at,
     )
 
 
 def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     stripped = [name.strip() for name in header]
-    numbered = (f"Unnamed: {k}" for k in range(len(stripped)))
-    names = tuple(name or f"{of}{'.1' * (of in stripped)}" for name, of in zip(stripped, numbered, strict=True))
-    if len(set(names)) < len(names):
-        seen: dict[str, int] = {}
-        for name in names:
-            seen[name] = seen.get(name, 0) + 1
-        doubled = [name for name, count in seen.items() if count > 1]
+    numbered = [f"Unnamed: {k}" for k in range(len(stripped))]
+    names = tuple(
+        name or f"{usual}{'.1' * (usual in stripped)}" for name, usual in zip(stripped, numbered, strict=True)
+    )
+    if doubled := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
             f"{path}: two columns are called {listed(map(repr, doubled))}. Rename one{' of each' * (len(doubled) > 1)}."
         )
