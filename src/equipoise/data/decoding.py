@@ -234,10 +234,10 @@ def dated(files: Sequence[Path], about: str = "") -> str:
     total = hashlib.sha256(about.encode())
     for path in files:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}). Is the data set complete?") from None
-        total.update(json.dumps([os.path.relpath(path.absolute(), top), found.st_size, found.st_mtime_ns]).encode())
+        total.update(json.dumps([os.path.relpath(path.absolute(), top), status.st_size, status.st_mtime_ns]).encode())
     return total.hexdigest()[:32]
 
 

@@ -366,10 +366,10 @@ class Pictures:
         alike: dict[str, list[str]] = {}
         for k, reason in [*broken.items()][:SHOWN]:
             alike.setdefault(reason, []).append(self.names[k])
-        told = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
+        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
         more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
         raise DataError(
-            f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {told}{more}. Replace them by good copies, "
+            f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {reasons}{more}. Replace them by good copies, "
             "or remove them."
         )
 

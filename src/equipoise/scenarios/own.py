@@ -246,18 +246,18 @@ def check_positive(own: UserData, positive: str | int) -> str:
     DataError : there is no such class.
     """
     try:
-        found = positive_class(positive, own.classes)
+        chosen_class = positive_class(positive, own.classes)
     except ValueError as error:
         raise DataError(f"{own.source}: {error}") from None
-    assert found is not None
-    return found.name
+    assert chosen_class is not None
+    return chosen_class.name
 
 
 def columns_of(**options: Any) -> Columns:
     """How a table is to be read, of the options of :func:`scenario`; others are ignored."""
     lists = ("leave_out", "keep", "not_missing")
-    known: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
-    return Columns(**known | {name: several(known[name]) for name in lists if name in known})
+    given: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
+    return Columns(**given | {name: several(given[name]) for name in lists if name in given})
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,8 @@ def _signs(words: Sequence[str], decimal: str) -> tuple[str, str] | None:
         return None if all(re.fullmatch(r"[+-]?\d{1,3}(,\d{3})?", word, re.ASCII) for word in words) else ("", ",")
     for between in THOUSANDS:
         for before in ".,".replace(between, ""):
-            of = rf"[+-]?(\d+|\d{{1,3}}({re.escape(between)}\d{{3}})+)({re.escape(before)}\d+)?"
-            if all(re.fullmatch(of, word, re.ASCII) for word in words):
+            grouped = rf"[+-]?(\d+|\d{{1,3}}({re.escape(between)}\d{{3}})+)({re.escape(before)}\d+)?"
+            if all(re.fullmatch(grouped, word, re.ASCII) for word in words):
                 return between, before
     return None
 

@@ -159,11 +159,9 @@ def together(path: Path, problems: Sequence[str]) -> str:
     said = [problem.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for problem in problems]
     if len(problems) == 1:
         return problems[0] if said[0] != problems[0] or problems[0].startswith(str(path)) else f"{path}: {said[0]}"
-    said = [f"it {one.removeprefix(f'{path} ')}" if one.startswith(f"{path} ") else one for one in said]
+    said = [f"it {problem[len(f'{path} ') :]}" if problem.startswith(f"{path} ") else problem for problem in said]
     more = f" And {len(said) - PROBLEMS} more." if len(said) > PROBLEMS else ""
-    return (
-        f"{path} has {len(said)} problems: {' '.join(f'({k}) {one}' for k, one in enumerate(said[:PROBLEMS], 1))}{more}"
-    )
+    return f"{path} has {len(said)} problems: {' '.join(f'({k}) {problem}' for k, problem in enumerate(said[:PROBLEMS], 1))}{more}"
 
 
 def option(name: str, value: str | Sequence[str]) -> str:

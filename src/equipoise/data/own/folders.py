@@ -50,11 +50,11 @@ def read(top: Path, not_missing: Sequence[str] = ()) -> UserData:
     files = tuple(path for _, path in tree.images)
     names = tuple(path.relative_to(top).as_posix() for path in files)
     called = {"label": labels, "client": [client or "common" for client in clients]}
-    told = [
-        read_names(words, role, Origin(str(top), names.__getitem__), not_missing).problems
+    if problems := [
+        problem
         for role, words in called.items()
-    ]
-    if problems := [problem for of_role in told for problem in of_role]:
+        for problem in read_names(words, role, Origin(str(top), names.__getitem__), not_missing).problems
+    ]:
         raise DataError(together(top, problems))
     notes = []
     if tree.others:

@@ -59,19 +59,19 @@ def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> U
     DataError : a file is damaged, its samples are no numbers, or users, samples and labels do not fit together; names the first.
     """
     users: list[tuple[str, str, NDArray[Any], list[str]]] = []
-    seen: dict[tuple[str, str], Path] = {}
+    file_of: dict[tuple[str, str], Path] = {}
     problems: list[str] = []
     for part, of_part in files.items():
         for file in of_part:
             for user, x, y in _users(file, problems):
-                if (first := seen.setdefault((part, user), file)) != file:
+                if (first := file_of.setdefault((part, user), file)) != file:
                     problems.append(f"{file.name}, user {user}: also in {first.name}.")
                 users.append((part, user, x, y))
             check_bytes(path, sum(x.nbytes for _, _, x, _ in users))  # there again when all are put together
     shapes = {x.shape[1:]: user for _, user, x, _ in users if len(x)}
     if len(shapes) > 1:
-        told = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
-        problems.append(f"samples must have one shape, found {told}.")
+        each = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
+        problems.append(f"samples must have one shape, found {each}.")
     if problems:
         raise DataError(together(path, problems) + TEXT * any("x holds text" in problem for problem in problems))
     sizes = [len(y) for *_, y in users]
@@ -111,8 +111,8 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
         if not isinstance(x, list) or not isinstance(y, list):
             problems.append(f"{file.name}, user {user}: x and y must be lists.")
         elif len(x) != len(y) or count not in (None, len(y)):
-            told = "" if count is None else f", num_samples says {count}"
-            problems.append(f"{file.name}, user {user}: {len(x)} samples and {len(y)} labels{told}.")
+            declared = "" if count is None else f", num_samples says {count}"
+            problems.append(f"{file.name}, user {user}: {len(x)} samples and {len(y)} labels{declared}.")
         elif strange := [label for label in y if not isinstance(label, str | int | float)][:1]:
             problems.append(
                 f"{file.name}, user {user}: a label is {str(strange[0])[:40]}, expected a word or a number."

@@ -45,7 +45,7 @@ def faults(cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str]) 
     meaning = {cell: _kind(cell) for cell in set(cells)}
     for k, cell in enumerate(cells):
         kinds.setdefault(meaning[cell], []).append(k)
-    found = []
+    faulty = []
     for kind, which in kinds.items():
         if kind == MISSING_CELLS:
             first = [(cells[k].strip(), rows[k]) for k in which[:FIRST]]
@@ -56,20 +56,20 @@ def faults(cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str]) 
                     different.setdefault(cells[k].strip(), rows[k])
             first = list(different.items())
         examples = tuple(f"{cell[:40]!r} in {at(row)}" if cell else f"empty in {at(row)}" for cell, row in first)
-        found.append(Fault(kind, len(which), examples))
-    return found
+        faulty.append(Fault(kind, len(which), examples))
+    return faulty
 
 
 def _kind(cell: str) -> str:
     return MISSING_CELLS if missing(cell) else "too large" if NUMBER.fullmatch(cell.strip()) else "no number"
 
 
-def described(found: Sequence[Fault], n: int) -> str:
+def described(faulty: Sequence[Fault], n: int) -> str:
     """What is wrong with a column of ``n`` cells."""
     said = []
-    for kind in dict.fromkeys(fault.kind for fault in found):
-        count = sum(fault.count for fault in found if fault.kind == kind)
-        examples = list(dict.fromkeys(e for fault in found if fault.kind == kind for e in fault.examples))[:FIRST]
+    for kind in dict.fromkeys(fault.kind for fault in faulty):
+        count = sum(fault.count for fault in faulty if fault.kind == kind)
+        examples = list(dict.fromkeys(e for fault in faulty if fault.kind == kind for e in fault.examples))[:FIRST]
         share = f"all {n:,} are" if count == n > 1 else f"{count:,} of {n:,} {'are' if count > 1 else 'is'}"
         said.append(f"{share} {kind} ({', '.join(examples)}{', ...' * (count > len(examples))})")
     return " and ".join(said)

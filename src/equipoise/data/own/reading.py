@@ -111,7 +111,7 @@ def _read(path: Path, columns: Columns) -> UserData:
     if path.is_file():
         if path.suffix.lower() == ".json":
             return leaf.read(path, columns, {"": [path]})
-        if (known := reader(path)) is None:
+        if (read := reader(path)) is None:
             suffixes = (
                 *readers,
                 *(f"{text}{packed}" for text in tables.TEXT for packed in COMPRESSED),
@@ -119,7 +119,7 @@ def _read(path: Path, columns: Columns) -> UserData:
             )
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
             raise DataError(f"{path}: expected a folder, or a file that ends in {', '.join(suffixes)}.{advice}")
-        return known(path, columns)
+        return read(path, columns)
     if parts := leaf.parts(path):
         return leaf.read(path, columns, parts)
     if of_clients := pfllib.files(path):

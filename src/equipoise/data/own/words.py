@@ -91,9 +91,9 @@ def read_classes(values: Iterable[Any], origin: Origin, not_missing: Sequence[st
     """
     texts, codes, large = _texts(values)
     words = [text.strip() for text in texts]
-    there = [k for k, word in enumerate(words) if not missing(word) or word in not_missing]
-    if there and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in there):
-        for k in there:
+    present = [k for k, word in enumerate(words) if not missing(word) or word in not_missing]
+    if present and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in present):
+        for k in present:
             words[k] = str(int(Decimal(words[k])))
     return _named(texts, codes, large, words, "label", origin, not_missing)
 
@@ -165,10 +165,10 @@ def _alike(words: Sequence[str]) -> Iterable[str]:
 
 def _spellings(words: Sequence[str], role: str, origin: Origin) -> Iterable[str]:
     """Of names that are whole numbers, once as such and once with a zero after the point."""
-    there = set(words)
-    for word in there:
+    different = set(words)
+    for word in different:
         short = re.sub(r"\.0*$", "", word)
-        if short != word and short in there and NUMBER.fullmatch(word):
+        if short != word and short in different and NUMBER.fullmatch(word):
             yield (
                 f"{origin.what}: the {role} is {short} in some samples and {word} in others, which is one number. "
                 "Write it the same way everywhere."
