@@ -63,11 +63,8 @@ def read(path: Path, columns: Columns) -> UserData:
         role: array.reshape(-1) for role, array in arrays.items() if role != "x"
     }  # MATLAB has no arrays of one side
     x, n = arrays["x"], len(arrays["y"])
-    notes = [
-        f"{path.name}: {listed(left)} {'is' if len(left) == 1 else 'are'} not used."
-        for left in [variables.keys() - {*used.values()}]
-        if left
-    ]
+    unused = [name for name in variables if name not in used.values()]
+    notes = [f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     if x.shape[-1] == n != x.shape[0]:
         arrays["x"] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
         notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
