@@ -74,14 +74,12 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
             return {name: x for name in archive.files if isinstance(x := archive[name], np.ndarray)}
     except DataError:
         raise
-    except ValueError as error:
-        if "pickle" in str(error).lower():
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, ValueError) and "pickle" in str(error).lower():
             raise PickledError(
                 f"{path}: an array holds Python objects, which are not read because they could run code. "
                 "Save numbers, or text as np.array(list_of_words)."
             ) from None
-        raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
 
 
@@ -129,19 +127,17 @@ def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
     )
 
 
-def of_arrays(
-    path: Path | str, arrays: Mapping[str, NDArray[Any]], columns: Columns, about: Mapping[str, Any]
-) -> UserData:
+def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any]) -> UserData:
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
-    file, known = Path(path).name, list(arrays)
+    file, names = Path(path).name, list(arrays)
     columns.require_none((*WRITTEN, "keep"), path, "a table")
-    used = {role: column(known, getattr(columns, role), role, file) for role in ROLES}
-    used["label"] = column(known, columns.label, "y", file) or column(known, None, "label", file)
-    x_name = column(known, columns.image, "x", file)
+    used = {role: column(names, getattr(columns, role), role, file) for role in ROLES}
+    used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
+    x_name = column(names, columns.image, "x", file)
     for what, name in (("x", x_name), ("y", used["label"])):
         if name is None:
             raise DataError(
-                f"{path} has no array {what}; it holds {listed(known) or 'nothing'}. Expected x [n, ...] and y [n]."
+                f"{path} has no array {what}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n]."
             )
     check_purposes({**used, "x": x_name}, path)
     x = arrays[str(x_name)]
@@ -154,27 +150,10 @@ def of_arrays(
         if name is not None and arrays[name].dtype.kind == "c":
             raise DataError(f"{path}: {name} holds complex numbers; expected words or whole numbers.")
     function = "function" in about
-    if (
-        last := not function
-        and x.dtype != np.uint8
-        and x.ndim == 4
-        and x.shape[1] not in (1, 3)
-        and x.shape[3] in (1, 3)
-    ):
-        x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    tokens = function and x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim > 1 and 0 not in x.shape
-    inputs = x.astype(np.int64) if tokens else _inputs(path, str(x_name), x)
-    rounding = ""
-    if function and inputs.dtype.kind in "bf":
-        inputs = single(inputs, lambda at: f"{path}: {x_name}{at}")
-        rounding = lost(x, inputs, lambda k: f"number {k} of a sample")
-    unused = [name for name in known if name not in (x_name, *used.values(), *columns.leave_out)]
+    inputs, of_inputs = _inputs(path, str(x_name), x, function)
+    unused = [name for name in names if name not in (x_name, *used.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
-    if last:
-        notes.append(f"{file}: {x_name} is taken as images with the channels last, and becomes {list(x.shape)}.")
-    notes += (
-        [f"{file}: {rounding} Subtract their mean, in double precision, before you return them."] if rounding else []
-    )
+    notes += of_inputs
     roles: dict[str, Column] = {}
     for role, name in used.items():
         if name is None:
@@ -208,20 +187,43 @@ def _decoded(words: NDArray[Any]) -> list[Any]:
     return [word.decode() if isinstance(word, bytes) else word for word in words.tolist()]
 
 
-def _inputs(path: Path | str, name: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Finite numbers [n, ...], or images uint8 [n, C, H, W] from [n, H, W], [n, H, W, C] or [n, C, H, W]."""
+def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tuple[NDArray[Any], list[str]]:
+    """Finite numbers [n, ...], or images uint8 [n, C, H, W] from [n, H, W], [n, H, W, C] or [n, C, H, W]; and notes.
+
+    Of a function numbers become float32, or int64 where they are whole, and their sides stay.
+    """
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
         raise DataError(
             f"{path}: {name} must hold numbers [n, ...], at least one per sample; found {x.dtype} {list(x.shape)}."
         )
     if x.dtype == np.uint8 and x.ndim == 3:
-        return x[:, None]
+        return x[:, None], []
     if x.dtype == np.uint8 and x.ndim == 4:
-        if x.shape[1] in (1, 3):
-            return x
-        if x.shape[3] in (1, 3):
-            return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-        raise DataError(
-            f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
-        )
-    return finite(x, lambda at: f"{path}: {name}{at}")
+        images = _channels_first(x)
+        if images.shape[1] not in (1, 3):
+            raise DataError(
+                f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
+            )
+        return images, []
+
+    def where(at: list[int]) -> str:
+        return f"{path}: {name}{at}"
+
+    file, notes = Path(path).name, []
+    if function and x.dtype != np.uint8:
+        if x.dtype.kind in "iu":
+            return x.astype(np.int64), []
+        rounded = single(x, where)
+        if rounding := lost(x, rounded, lambda k: f"number {k} of a sample"):
+            notes.append(f"{file}: {rounding} Subtract their mean, in double precision, before you return them.")
+        return rounded, notes
+    images = _channels_first(x)
+    if images is not x:
+        notes.append(f"{file}: {name} is taken as images with the channels last, and becomes {list(images.shape)}.")
+    return finite(images, where), notes
+
+
+def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    """Images [n, C, H, W] from [n, H, W, C]; all other numbers as they are."""
+    last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if last else x
