@@ -107,25 +107,16 @@ def init(
     if output.exists() and not force:
         raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")
     options = _options([*(set_ or ()), *([] if positive is None else [f"positive={positive}"])], data)
-    found = None if data is None else _data(data, options)
-    if found is not None and "positive" in options:
-        from equipoise.scenarios.own import check_positive
-
-        options["positive"] = check_positive(found[0], options["positive"])
-    if found is not None and found[0].client is None:
-        options.setdefault("clients", len(found[1].train))
-    images = None if found is None else getattr(found[0].inputs, "survey", None)
-    if found is not None and images is not None and images.deep and not images.stretched:
-        options.setdefault(
-            "range", found[0].about["range"]
-        )  # the same then where images are added, and on other machines
-    lines = [] if found is None else _facts(*found)
+    content = None if data is None else _data(data, options)
+    if content is not None:
+        _complete(options, *content[:2])
+    lines = [] if content is None else _facts(*content)
     write_atomically(output, _text(_beside(data, output), options, lines))
     if json_:
-        print_json({"file": str(output), **({} if found is None else _described(*found))})
+        print_json({"file": str(output), **({} if content is None else _described(*content))})
         return
-    if found is not None:
-        _show(*found, lines)
+    if content is not None:
+        _show(*content, lines)
     out.print(
         f"wrote {output}. Start it: equipoise run --config {output}", soft_wrap=True, highlight=False, markup=False
     )
@@ -164,6 +155,19 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
     parts = divided(own, 0, **given)
     own = replace(own, notes=(*own.notes, *rounding(own, parts.training)))
     return own, parts, test_sets(own, parts, options.get("tests"))[0]
+
+
+def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
+    """Add what the data decide where the user did not, and the class that counts as positive by its whole name."""
+    from equipoise.data.pictures import Pictures
+    from equipoise.scenarios.own import check_positive
+
+    if "positive" in options:
+        options["positive"] = check_positive(own, options["positive"])
+    if own.client is None:
+        options.setdefault("clients", len(parts.train))
+    if isinstance(own.inputs, Pictures) and own.inputs.survey.deep and not own.inputs.survey.stretched:
+        options.setdefault("range", own.about["range"])  # stays when images are added, and on other machines
 
 
 def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
