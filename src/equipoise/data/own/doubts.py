@@ -50,29 +50,29 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
 
     leave = [*columns.leave_out]
 
-    def said(which: Sequence[int], one: str, several: str, why: str) -> str:
-        called = [names[k] for k in which]
+    def said(which: Sequence[int], verbs: tuple[str, str], why: str) -> str:
+        called, many = [names[k] for k in which], len(which) > 1
         leave.extend(called)
         todo = option("leave_out", leave[:MANY]) if own.features else "leave it out"
-        return f"{source}: the column{'s' * (len(which) > 1)} {listed(called)} {several if len(which) > 1 else one} {why}: {todo}."
+        return f"{source}: the column{'s' * many} {listed(called)} {verbs[many]} {why}: {todo}."
 
     y = np.unique(np.array(own.label), return_inverse=True)[1]
     if telling := tells(x, y):
         yield said(
             telling,
-            *("tells", "tell, each alone,"),
+            ("tells", "tell, each alone,"),
             f"the class, or some classes from the others, of all {len(x):,} samples. If made from the class, or known only after it",
         )
     kept = {k for k, name in enumerate(names) if name in columns.keep}
     if naming := sorted({*identifiers(x, names)} - kept - {*counting(x), *telling}):
         yield said(
             naming,
-            *("may number the rows", "may number the rows"),
-            "or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart",
+            ("may number", "may number"),
+            "the rows, or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart",
         )
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
-        yield said(constant, "holds", "hold", "the same number in every row, which tells nothing")
+        yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
     for k in np.flatnonzero(np.isin(low, STAND_INS) | np.isin(high, STAND_INS)).tolist():
         for number, rows in stand_ins(x[:, k]):
             yield (
@@ -138,8 +138,9 @@ def identifiers(x: NDArray[Any], names: Sequence[str]) -> list[int]:
 
 def _names_rows(x: NDArray[Any], name: str, called: bool) -> bool:
     n, values = len(x), np.sort(x).astype(np.float64)
-    if called or (values != np.rint(values)).any():
-        return called and bool((values == np.rint(values)).all())
+    whole = bool((values == np.rint(values)).all())
+    if called or not whole:
+        return called and whole
     different = 1 + int((np.diff(values) > 0).sum())
     if DIGITS <= np.abs(values).min() <= np.abs(values).max() < LONGEST and different > n // 4:
         return True
