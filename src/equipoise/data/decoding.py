@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from equipoise.data.contents import DataError
 from equipoise.data.declared import check_pixels, opened
 from equipoise.system.files import PART, cache_directory, locked
 from equipoise.system.threads import cores
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +57,14 @@ def picture(path: Path) -> NDArray[np.uint8]:
             return (grey >> 8).astype(np.uint8)
         if stored.mode == "F":
             raise ValueError("its pixels are floating-point numbers of unknown scale")
-        if stored.mode == "P" and "transparency" in stored.info:
-            return np.asarray(stored.convert("RGBA").convert("RGB"))
-        return np.asarray(stored.convert("RGB"))
+        return colours(stored)
+
+
+def colours(stored: ImageFile) -> NDArray[np.uint8]:
+    """Pixels [H, W, 3] of an open image; a palette with transparent colours becomes RGBA first, as Pillow asks."""
+    if stored.mode == "P" and "transparency" in stored.info:
+        return np.asarray(stored.convert("RGBA").convert("RGB"))
+    return np.asarray(stored.convert("RGB"))
 
 
 def array(path: Path) -> NDArray[Any]:
@@ -113,13 +121,8 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
         raise ValueError(f"expected numbers in 0..255, found none above {pixels.max():.3g}; multiply them by 255")
     if pixels.dtype != np.uint8:
         pixels = pixels.clip(0, 255).astype(np.uint8)
-    pixels = (
-        pixels[:, :, 0]
-        if pixels.ndim == 3 and pixels.shape[2] == 1
-        else pixels[..., :3]
-        if pixels.ndim == 3
-        else pixels
-    )
+    if pixels.ndim == 3:
+        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3]
     height, width = size
     shown = Image.fromarray(np.ascontiguousarray(pixels))
     if shown.size != (width, height):

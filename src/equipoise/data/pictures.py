@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from equipoise.data import dicom
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_pixels, opened
-from equipoise.data.decoding import ahead, bar, dated, kept, levels, resized
+from equipoise.data.decoding import ahead, bar, colours, dated, kept, levels, resized
 from equipoise.system import hashes
 
 if TYPE_CHECKING:
@@ -97,9 +97,7 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
     """
     if isinstance(source, Path) and source.suffix.lower() == ".npy":
         return _array(source, skim)
-    if isinstance(
-        source, Path
-    ):  # of an open file Pillow makes no memory map, in which it would turn a TIFF file wrongly
+    if isinstance(source, Path):  # opened here: in a memory map Pillow would turn a TIFF file wrongly
         with source.open("rb") as file:
             return stored(file, skim=skim)
     if dicom.is_dicom(source):
@@ -113,14 +111,9 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
         tags = getattr(image, "tag_v2", {})
         kind, sign = tags.get(262), tags.get(339, (1,))[0]  # of TIFF: 0 is white; 1 unsigned, 2 signed, 3 floating
         if image.mode[:1] not in ("I", "F") and not (image.mode == "L" and sign == 2):
-            remark = (
-                "CMYK"
-                if image.mode == "CMYK"
-                else "alpha"
-                if image.mode in ALPHA or "transparency" in image.info
-                else ""
-            )
-            return Stored(None if skim else _turned(image, _colours(image)), remark=remark)
+            transparent = image.mode in ALPHA or "transparency" in image.info
+            remark = "CMYK" if image.mode == "CMYK" else "alpha" * transparent
+            return Stored(None if skim else _turned(image, colours(image)), remark=remark)
         codec, _, _, coded = image.tile[0]
         numbers = np.asarray(image)
         if image.format == "PPM" and codec != "raw":  # Pillow stretched them to 16 bits
@@ -136,12 +129,6 @@ def _check_single(image: ImageFile) -> None:
         raise ValueError(f"it has {pages} pages or frames; save the one that counts in a file of its own")
     if len(image.getbands()) > 1 and ";16" in str([coded for *_, coded in image.tile]):
         raise ValueError("it has 16 bits in each of several channels; save it with 8, or as grey with 16")
-
-
-def _colours(image: ImageFile) -> NDArray[np.uint8]:
-    if image.mode == "P" and "transparency" in image.info:
-        return np.asarray(image.convert("RGBA").convert("RGB"))
-    return np.asarray(image.convert("RGB"))
 
 
 def _turned(image: ImageFile, pixels: NDArray[Any]) -> NDArray[Any]:
