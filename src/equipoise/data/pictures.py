@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ TURNS: Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # that note, an
 
 Source = Path | IO[bytes]
 Range = tuple[float, float]
+Done = TypeVar("Done")
+Kept = TypeVar("Kept", "Survey", "Faint")
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,7 @@ class Pictures:
         ------
         DataError : naming images that cannot be used, or what their grey levels have in common.
         """
-        key = _hash(*Survey.__annotations__, self.recipe, self.declared)
-        made = Survey(**json.loads(hashes.remembered(key, key, lambda: json.dumps(asdict(self._survey())))))
+        made = _remembered(Survey, _hash(*Survey.__annotations__, self.recipe, self.declared), self._survey)
         if self.declared is None and 0 < made.deep < made.images:
             raise DataError(
                 f"{self.what}: {made.deep} of {made.images} images have grey levels of more than 8 bits, from {made.low:g} to "
@@ -288,27 +289,25 @@ class Pictures:
         make = partial(_decoded, between=between, side=side)
 
         def images() -> Iterator[NDArray[np.uint8]]:
-            broken: dict[int, str] = {}
-            for k, made in enumerate(self._each(make)):
-                if isinstance(made, str):
-                    broken[k] = made
-                yield np.zeros((3, side, side), np.uint8) if isinstance(made, str) else made
-            self._refuse(broken)
+            for made in self._each(make):
+                yield np.zeros((3, side, side), np.uint8) if made is None else made
 
         return kept(stem, (len(self.names), 3, side, side), images, what=self.what)
 
+    def doubts(self, file: Path) -> list[str]:
+        """Sentences about images that show little, from the file of all of them."""
+        key = f"{[*Faint.__annotations__]} {file.name}"
+        little = _remembered(Faint, key, lambda: faint(np.load(file, mmap_mode="r", allow_pickle=False)))
+        return [*doubtful(little, self.names, self.range)]
+
     def _survey(self) -> Survey:
         looks: list[_Look] = []
-        broken: dict[int, str] = {}
         look_at = partial(_looked, declared=self.declared, take=max(LEAST, SAMPLES // max(1, len(self.names))))
         with bar(f"looking at {self.what}, once", len(self.names), True) as advance:
-            for k, look in enumerate(self._each(look_at)):
-                if isinstance(look, str):
-                    broken[k] = look
-                else:
+            for look in self._each(look_at):
+                if look is not None:
                     looks.append(look)
                 advance()
-        self._refuse(broken)
         numbers = [look for look in looks if look.pixels]
         return Survey(
             images=len(looks),
@@ -320,8 +319,14 @@ class Pictures:
             remarks=dict(Counter(look.remark for look in looks if look.remark)),
         )
 
-    def _each(self, make: Callable[[Source], Any]) -> Iterator[Any]:
-        """What ``make`` gives for every image in turn, or the reason why it cannot, as text."""
+    def _each(self, make: Callable[[Source], Done]) -> Iterator[Done | None]:
+        """What ``make`` gives for every image in turn, None where it cannot.
+
+        Raises
+        ------
+        DataError : after the last, naming those where it cannot, and why.
+        """
+        broken: dict[int, str] = {}
 
         def fetched() -> Iterator[Source | Exception]:  # by one thread, whatever it is read from
             for k in range(len(self.names)):
@@ -330,7 +335,7 @@ class Pictures:
                 except Exception as error:
                     yield error
 
-        def attempt(source: Source | Exception) -> Any:
+        def attempt(source: Source | Exception) -> Done | str:
             try:
                 if isinstance(source, Exception):
                     raise source
@@ -340,7 +345,13 @@ class Pictures:
             except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
                 return _reason(error)
 
-        return ahead(attempt, fetched())
+        for k, made in enumerate(ahead(attempt, fetched())):
+            if isinstance(made, str):
+                broken[k] = made
+                yield None
+            else:
+                yield made
+        self._refuse(broken)
 
     def _refuse(self, broken: Mapping[int, str]) -> None:
         if not broken:
@@ -359,6 +370,11 @@ class Pictures:
             f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {reasons}{more}. Replace them by good copies, "
             "or remove them."
         )
+
+
+def _remembered(kind: type[Kept], key: str, make: Callable[[], Kept]) -> Kept:
+    """What ``make`` gives, kept in the cache."""
+    return kind(**json.loads(hashes.remembered(key, key, lambda: json.dumps(asdict(make())))))
 
 
 UNUSED = {

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +21,13 @@ from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.own.columns import Columns, UserData, listed, ordered, several
 from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
-from equipoise.data.pictures import Faint, Pictures, Range, doubtful, faint
+from equipoise.data.pictures import Pictures, Range, doubtful, faint
 from equipoise.data.precision import lost
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
-from equipoise.system import hashes, own_code
+from equipoise.system import own_code
 from equipoise.system.ranges import check_number, check_option, check_whole
 
 VERSION: Final = 1  # raise it whenever the same files give other parts
@@ -446,11 +446,7 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
     y = torch.tensor(_numbered(own))
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        text = hashes.remembered(
-            f"{[*Faint.__annotations__]} {path.name}", path.name, lambda: json.dumps(asdict(faint(mapped)))
-        )
-        doubts = [*doubtful(Faint(**json.loads(text)), own.names or own.inputs.names, own.inputs.range)]
+        doubts = own.inputs.doubts(path)
         if len(own) * 3 * size * size > IN_MEMORY:
             return Mapped(path, np.arange(len(own)), y), {}, doubts
         return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}, doubts
