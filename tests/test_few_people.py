@@ -19,6 +19,7 @@ from equipoise.flower.site.site import Site, open_site
 from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
 from equipoise.report.sites import prometheus
+from equipoise.report.statistics import comparison
 from equipoise.runs.tracking import of_round
 
 
@@ -134,3 +135,17 @@ def test_guessing_is_judged_by_the_groups_that_are_shown(men: int, said: bool) -
     why = History([{"round": 0, "groups": groups}], {"method": "fedavg"}).failure()
     text = "its accuracy is 56.25\u00a0%, and always answering with the most frequent class gives 50.00\u00a0%, which 64 test samples do not"
     assert (text in why) == said == bool(why)
+
+
+def test_a_bound_has_no_number_about_few_either() -> None:
+    """Its scores, means of models that never met, have no samples of their own: the sizes are those of the test sets."""
+    data, tests = [rows(40), rows(40, 1)], {"a": rows(50), "b": rows(60, 1), "c": rows(3, 2)}
+    compared = eq.compare(
+        torch.nn.Linear(3, 2), data, ["fedavg", "standalone"], 2, rounds=1, tests=tests, progress=False
+    )
+    for history in compared.histories:
+        assert history.groups == ("a", "b")
+        assert history.small_groups == ("c",)
+    numbers = comparison(compared.histories)
+    assert [[*method["groups"]] for method in numbers["methods"]] == [["a", "b"], ["a", "b"]]
+    assert not [note for note in numbers["notes"] if "the same groups" in note]

@@ -246,14 +246,17 @@ class History:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Test samples of each test set, small ones too, as far as recorded."""
-        every = {name: of for record in self.records for name, of in record.get("groups", {}).items()}
-        return {name: int(of["n"]) for name, of in every.items() if of.get("n") is not None}
+        held = {test["name"]: test["size"] for test in (self.meta.get("holdings") or {}).get("tests", ())}
+        scores = {name: score for record in self.records for name, score in record.get("groups", {}).items()}
+        sizes = {name: score.get("n", held.get(name)) for name, score in scores.items()}
+        return {name: int(n) for name, n in sizes.items() if n is not None}
 
     @cached_property
     def small_groups(self) -> tuple[str, ...]:
         """Test sets with fewer samples than `least_group`, here or in a run that this one is compared with: no number of them is shown."""
         elsewhere = self.meta.get("small_groups") or ()
-        return tuple(name for name, n in self.sizes.items() if n < self.least_group or name in elsewhere)
+        groups = dict.fromkeys(name for record in self.records for name in record.get("groups", ()))
+        return tuple(g for g in groups if g in elsewhere or self.sizes.get(g, self.least_group) < self.least_group)
 
     @property
     def client_names(self) -> tuple[str, ...]:
