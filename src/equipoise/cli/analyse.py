@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from equipoise.cli import completion
-from equipoise.cli.console import out, plain_table, print_json, progress_bar
+from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Json, Runs
 from equipoise.system.files import write_atomically
 from equipoise.system.text import cell
@@ -303,4 +303,4 @@ def _drawn(figures: dict[str, Figure], directory: Path) -> None:
 
 
 def _wrote(path: Path) -> None:
-    out.print(f"wrote {path}", soft_wrap=True, highlight=False)
+    say(f"wrote {path}")

@@ -14,6 +14,11 @@ out = Terminal()
 err = Terminal(stderr=True)
 
 
+def say(text: str) -> None:
+    """Print a line as it is, whatever brackets are in it."""
+    out.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     print(json.dumps(document, indent=1))  # noqa: T201

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.cli.console import out
+from equipoise.cli.console import say
 from equipoise.cli.options import Moved, Run
 from equipoise.system.own_code import short
 
@@ -53,11 +53,11 @@ def export(
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, save({name: tensor.contiguous().clone() for name, tensor in state.items()}, about))
         size = sum(t.numel() for t in state.values())
-        out.print(f"{path}: {size:,} numbers", soft_wrap=True, highlight=False)
+        say(f"{path}: {size:,} numbers")
     said = f"Each file says what it is by its metadata: {', '.join(about)}."
     if "features" in about or "mean" in about:
         said += " Give the network (x - mean) / std of these numbers, in this order; where std is 0, x - mean."
-    out.print(said, soft_wrap=True, highlight=False, markup=False)
+    say(said)
 
 
 def _about(fed: Federation) -> dict[str, str]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from equipoise.cli.console import out, plain_table, print_json, progress_bar
-from equipoise.cli.operation import clean, flower_errors, say, sites, status, stop
+from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
+from equipoise.cli.operation import clean, flower_errors, sites, status, stop
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 
@@ -63,8 +63,8 @@ def init(
         from equipoise.flower.deploy import project
 
         for path in project.init(directory, sites):
-            out.print(f"wrote {path}", soft_wrap=True, highlight=False)
-    out.print(f"Try it: equipoise flower up {directory} --sites {sites} --tls", soft_wrap=True, highlight=False)
+            say(f"wrote {path}")
+    say(f"Try it: equipoise flower up {directory} --sites {sites} --tls")
 
 
 @app.command(epilog="Example: `equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
@@ -224,7 +224,7 @@ def certs(
         if not host and not site and not renew:
             raise ValueError("Give --host NAME for a server certificate, or --site NAME for the key pair of a site.")
         for path in make_certificates(directory, host or (), site or (), days, renew):
-            out.print(f"wrote {path}", soft_wrap=True, highlight=False)
+            say(f"wrote {path}")
 
 
 @app.command(epilog="Example: `equipoise flower ray my-federation --clients 20 -c 'rounds=10'`")
@@ -363,7 +363,7 @@ def _finish(directory: Path, json_: bool) -> None:
         print_json(compared)
         return
     out.print(rich_table(compared, out.width))
-    out.print(f"run: {directory}\nreport: {directory / 'report.html'}", soft_wrap=True, highlight=False)
+    say(f"run: {directory}\nreport: {directory / 'report.html'}")
 
 
 def _silent(text: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 from equipoise.system.seals import open_json, open_text
@@ -49,11 +49,8 @@ def status(
         print_json(found)
         return
     for key, value in found["run"].items():
-        say(
-            ""
-            if value is None
-            else f"{key.removesuffix('_bytes').replace('_', ' ')}: {size(value) if 'bytes' in key else value}"
-        )
+        if value is not None:
+            say(f"{key.removesuffix('_bytes').replace('_', ' ')}: {size(value) if 'bytes' in key else value}")
     for rows in (found["sites"], found["certificates"]):
         _show(rows)
     for what in found["unknown"]:
@@ -262,14 +259,8 @@ def _show(rows: Sequence[Row], nothing: str = "") -> None:
         table.add_row(*("" if x is None else escape(str(x)) for x in shown))
     if rows:
         out.print(table)
-    else:
+    elif nothing:
         say(nothing)
-
-
-def say(text: str) -> None:
-    """Print a line as it is."""
-    if text:
-        out.print(escape(text), soft_wrap=True, highlight=False)
 
 
 def _utc(moment: datetime) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.console import err, out, print_json
+from equipoise.cli.console import err, print_json, say
 from equipoise.cli.options import Jobs, Json, Run
 
 if TYPE_CHECKING:
@@ -48,17 +48,17 @@ def pack(
         print_json({"file": path.as_posix(), **about})
         return
     for name, of in about["files"].items():
-        _say(f"  {of['kind']:<9} {size(of['bytes']):>9}  {name}")
+        say(f"  {of['kind']:<9} {size(of['bytes']):>9}  {name}")
     for one in about["runs"]:
         if one["data"] and not one["data"]["inside"]:
-            _say(
+            say(
                 f"{one['path']}: its data ({one['data']['name']}) are not in the file; with --data PATH they can be given to verify."
             )
         if not one["again"]:
-            _say(
+            say(
                 f"{one['path']}: it was made by a program in Python, which is not known here, so it can be checked but not made again."
             )
-    _say(
+    say(
         f"{path}: {len(about['runs'])} run{'s' * (len(about['runs']) > 1)}, {size(about['bytes'])}, SHA-256 {about['sha256']}"
     )
 
@@ -97,8 +97,8 @@ def verify(
             "unlike": differs,
         }
         if not json_:
-            _say(f"{file}: the hashes of all {len(about['files'])} files are right, and the records are whole.")
-            _say(
+            say(f"{file}: the hashes of all {len(about['files'])} files are right, and the records are whole.")
+            say(
                 "Code that would be run:"
                 if ours and not run_code
                 else "Code that is run:"
@@ -106,10 +106,10 @@ def verify(
                 else "No code is in it."
             )
             for name, digest in ours.items():
-                _say(f"  {digest}  {name}")
+                say(f"  {digest}  {name}")
         if not run_code:
             if not json_:
-                _say("Nothing was run. To make the runs again, which runs this code with your rights: --run-code")
+                say("Nothing was run. To make the runs again, which runs this code with your rights: --run-code")
             else:
                 print_json({**document, "runs": None})
             return
@@ -120,10 +120,10 @@ def verify(
         print_json({**document, "runs": [asdict(one) for one in found], "same": same})
     else:
         for one in found:
-            _say(f"{one.path}: {_found(one)}")
+            say(f"{one.path}: {_found(one)}")
         for one in about["runs"]:
             if not one["again"]:
-                _say(
+                say(
                     f"{one['path']}: made by a program in Python, which is not known here; only its hashes were checked."
                 )
     if not same:
@@ -154,7 +154,3 @@ def _advice(found: list[Again], differs: list[str], about: Mapping[str, Any]) ->
         f"{text}. Another processor or version rounds otherwise, and small differences may grow with the rounds. Here: {'; '.join(differs)}. "
         "For the same versions: pip install -c constraints.txt, with the file in the zip."
     )
-
-
-def _say(text: str) -> None:
-    out.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.console import out, print_json
+from equipoise.cli.console import out, print_json, say
 from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled
 
 
@@ -40,4 +40,4 @@ def report(
         print_json(compared.document)
         return
     out.print(rich_table(compared, out.width, details))
-    out.print(f"report: {written}", soft_wrap=True, highlight=False)
+    say(f"report: {written}")

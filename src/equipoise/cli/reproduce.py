@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli import completion
-from equipoise.cli.console import err, out, plain_table, print_json, progress_bar
+from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json, help_of
 from equipoise.system.files import write_atomically
 
@@ -125,7 +125,7 @@ def reproduce(
     else:
         out.print(reproduction.rich_tables(result))
         for path in written:
-            out.print(str(path), soft_wrap=True, highlight=False)
+            say(str(path))
     if failed:
         named = "\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
         others = {(one.part, one.row) for one in plan.runs} - failed.keys()

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from equipoise.cli import completion
 from equipoise.cli.choices import for_parts, read
-from equipoise.cli.console import out, print_json, progress_bar
+from equipoise.cli.console import out, print_json, progress_bar, say
 from equipoise.cli.options import (
     Base,
     Details,
@@ -212,7 +212,7 @@ def _show_results(
         if (there := history.attendance) is not None:
             out.print(escape(_who_trained(history, there)), highlight=False)
     out.print(table)
-    out.print(f"run: {directory}" + (f"\nreport: {written}" if written else ""), soft_wrap=True, highlight=False)
+    say(f"run: {directory}" + (f"\nreport: {written}" if written else ""))
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _show_forecast(forecast: Forecast, json_: bool) -> None:
     if json_:
         print_json(forecast.as_dict())
     else:
-        out.print(escape(str(forecast)), soft_wrap=True, highlight=False)
+        say(str(forecast))
     forecast.check()
 
 

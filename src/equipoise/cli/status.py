@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli import completion
-from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def status(
     out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
     for run in found:
         if run.why:
-            out.print(escape(f"{_name(run, folder)} {run.state}: {run.why}"), soft_wrap=True, highlight=False)
+            say(f"{_name(run, folder)} {run.state}: {run.why}")
 
 
 def _name(run: RunStatus, folder: Path) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.console import out, print_json
+from equipoise.cli.console import print_json, say
 from equipoise.cli.options import Json, Runs
 
 
@@ -26,4 +26,4 @@ def track(
         print_json({"to": to, "rounds": rounds})
         return
     for path, n in rounds.items():
-        out.print(f"{path}: {n} round{'s' * (n != 1)} in {to}", soft_wrap=True, highlight=False, markup=False)
+        say(f"{path}: {n} round{'s' * (n != 1)} in {to}")
