@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,16 +46,16 @@ def pack(
     if json_:
         print_json({"file": path.as_posix(), **about})
         return
-    for name, of in about["files"].items():
-        say(f"  {of['kind']:<9} {size(of['bytes']):>9}  {name}")
-    for one in about["runs"]:
-        if one["data"] and not one["data"]["inside"]:
+    for name, listed in about["files"].items():
+        say(f"  {listed['kind']:<9} {size(listed['bytes']):>9}  {name}")
+    for run in about["runs"]:
+        if run["data"] and not run["data"]["inside"]:
             say(
-                f"{one['path']}: its data ({one['data']['name']}) are not in the file; with --data PATH they can be given to verify."
+                f"{run['path']}: its data ({run['data']['name']}) are not in the file; with --data PATH they can be given to verify."
             )
-        if not one["again"]:
+        if not run["again"]:
             say(
-                f"{one['path']}: it was made by a program in Python, which is not known here, so it can be checked but not made again."
+                f"{run['path']}: it was made by a program in Python, which is not known here, so it can be checked but not made again."
             )
     say(
         f"{path}: {len(about['runs'])} run{'s' * (len(about['runs']) > 1)}, {size(about['bytes'])}, SHA-256 {about['sha256']}"
@@ -87,67 +86,65 @@ def verify(
         for each in (folder, again):
             each.mkdir()
         about = packs.opened(file, folder)
-        ours = packs.code(about)
-        differs = list(packs.unlike(about))
+        code, differs = packs.code(about), list(packs.unlike(about))
         document: dict[str, Any] = {
             "file": file.as_posix(),
             "files": len(about["files"]),
             "hashes": "right",
-            "code": ours,
+            "code": code,
             "unlike": differs,
         }
         if not json_:
             say(f"{file}: the hashes of all {len(about['files'])} files are right, and the records are whole.")
-            say(
-                "Code that would be run:"
-                if ours and not run_code
-                else "Code that is run:"
-                if ours
-                else "No code is in it."
-            )
-            for name, digest in ours.items():
-                say(f"  {digest}  {name}")
+            _show_code(code, run_code)
+        elif not run_code:
+            print_json({**document, "runs": None})
         if not run_code:
-            if not json_:
-                say("Nothing was run. To make the runs again, which runs this code with your rights: --run-code")
-            else:
-                print_json({**document, "runs": None})
             return
-        with err.status("Making the runs again ...") if not json_ and err.is_terminal else nullcontext():
-            found = packs.rerun(about, folder, again, data=data, jobs=jobs or 1)
-    same = all(one.same for one in found)
+        with err.status("Making the runs again ..."):
+            results = packs.rerun(about, folder, again, data=data, jobs=jobs or 1)
+    same = all(result.same for result in results)
     if json_:
-        print_json({**document, "runs": [asdict(one) for one in found], "same": same})
+        print_json({**document, "runs": [asdict(result) for result in results], "same": same})
     else:
-        for one in found:
-            say(f"{one.path}: {_found(one)}")
-        for one in about["runs"]:
-            if not one["again"]:
+        for result in results:
+            say(f"{result.path}: {_outcome(result)}")
+        for run in about["runs"]:
+            if not run["again"]:
                 say(
-                    f"{one['path']}: made by a program in Python, which is not known here; only its hashes were checked."
+                    f"{run['path']}: made by a program in Python, which is not known here; only its hashes were checked."
                 )
     if not same:
-        raise ExpectedError(_advice(found, differs, about))
+        raise ExpectedError(_advice(results, differs, about))
 
 
-def _found(one: Again) -> str:
-    if one.same:
+def _show_code(code: Mapping[str, str], run_code: bool) -> None:
+    """Print the files of code with their hashes, and whether they are run."""
+    title = "Code that is run:" if run_code else "Code that would be run:"
+    say(title if code else "No code is in it.")
+    for name, digest in code.items():
+        say(f"  {digest}  {name}")
+    if not run_code:
+        say("Nothing was run. To make the runs again, which runs this code with your rights: --run-code")
+
+
+def _outcome(result: Again) -> str:
+    if result.same:
         return "the same, bit for bit"
-    if one.failed:
-        return f"failed: {one.failed}"
-    assert one.difference is not None
-    numbers = (
-        f"the largest difference is {one.difference.largest:.3g}, in {one.difference.where}"
-        if one.difference.where
-        else ""
-    )
-    other = f"{one.difference.other} is not the same" if one.difference.other else ""
-    return f"not the same: {'; '.join(filter(None, (numbers, other)))}"
+    if result.failed:
+        return f"failed: {result.failed}"
+    difference, how = result.difference, []
+    assert difference is not None
+    if difference.where:
+        how.append(f"the largest difference is {difference.largest:.3g}, in {difference.where}")
+    if difference.other:
+        how.append(f"{difference.other} is not the same")
+    return f"not the same: {'; '.join(how)}"
 
 
-def _advice(found: list[Again], differs: list[str], about: Mapping[str, Any]) -> str:
-    n = sum(not one.same for one in found)
-    text = f"{n} of {len(found)} runs did not come out the same"
+def _advice(results: list[Again], differs: list[str], about: Mapping[str, Any]) -> str:
+    n = sum(not result.same for result in results)
+    text = f"{n} of {len(results)} runs did not come out the same"
     if not differs:
         return f"{text}, with the same versions on the same kind of processor."
     return (
