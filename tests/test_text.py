@@ -261,3 +261,8 @@ def test_numbers_that_standardising_makes_infinite(tmp_path: Path) -> None:
         DataError, match=r"a\.npz: standardised, x\[12, 0\] is .*, too large for float32, in 1 sample in all"
     ):
         scenarios.load("own", 0, path)
+
+
+def test_a_line_is_said_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("runs/[a]/x[/] :smile: 1.0")
+    assert capsys.readouterr().out == "runs/[a]/x[/] :smile: 1.0\n"
