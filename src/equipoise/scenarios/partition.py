@@ -262,7 +262,7 @@ def dirichlet(
     classes = _classes("dirichlet", labels, clients, alpha, seed, min_size, redraws)
 
     def draw(clients: int, alpha: float, rng: Any) -> Owned:
-        return _classwise(classes, clients, alpha, cap, rng)[0]
+        return classwise(classes, clients, alpha, cap, rng)[0]
 
     return _drawn("dirichlet", draw, np.random.default_rng, seed, clients, alpha, min_size, redraws)[0]
 
@@ -291,7 +291,7 @@ def retina(
     classes = _classes("retina", labels, clients, alpha, seed, min_size, redraws, 2**32)
 
     def draw(clients: int, alpha: float, rng: Any) -> Owned:
-        return _classwise(classes, clients, alpha, True, rng)[0]
+        return classwise(classes, clients, alpha, True, rng)[0]
 
     parts, rng = _drawn("retina", draw, RandomState, seed, clients, alpha, min_size, redraws)
     for part in parts:
@@ -735,7 +735,7 @@ def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
 
 def classwise(
     classes: Sequence[Indices], clients: int, alpha: float, cap: bool, rng: Generator | RandomState
-) -> tuple[list[list[int]], Shares]:
+) -> tuple[Owned, Shares]:
     """One draw of ``dirichlet``, whatever the sizes.
 
     Parameters
@@ -746,16 +746,8 @@ def classwise(
 
     Returns
     -------
-    The parts, and the shares [classes, clients] they were cut by.
+    The samples with their owners, for :func:`parts_of`, and the shares [classes, clients] they were cut by.
     """
-    (order, owner), shares = _classwise(classes, clients, alpha, cap, rng)
-    return _parts(order, owner, clients), shares
-
-
-def _classwise(
-    classes: Sequence[Indices], clients: int, alpha: float, cap: bool, rng: Generator | RandomState
-) -> tuple[Owned, Shares]:
-    """The same as one list of samples with their owners."""
     n = sum(map(len, classes))
     held = np.zeros(clients, np.int64)
     order, owner = list[Indices](), list[Indices]()
@@ -782,7 +774,7 @@ def _cut(share: Shares, n: int) -> Indices:
     return np.repeat(np.arange(len(share)), np.diff(ends, prepend=0))
 
 
-def _parts(order: Indices, owner: Indices, clients: int) -> list[list[int]]:
+def parts_of(order: Indices, owner: Indices, clients: int) -> list[list[int]]:
     """The samples of each client, in the order in which they were dealt."""
     ends = np.bincount(owner, minlength=clients).cumsum()[:-1]
     return [part.tolist() for part in np.split(order[np.argsort(owner, kind="stable")], ends)]
@@ -821,7 +813,7 @@ def _drawn(
             sizes = np.bincount(owner, minlength=clients)
             short, best = int((sizes < needed).sum()), max(best, int(sizes.min()))
             if not short:
-                return _parts(order, owner, clients), rng
+                return parts_of(order, owner, clients), rng
             fewest_short = min(fewest_short, short)
             if k + 1 == PILOT and fewest_short >= HOPELESS:
                 break
