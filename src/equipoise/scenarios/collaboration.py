@@ -96,13 +96,13 @@ class Division:
 
     def options(self) -> AbstractContextManager[None]:
         """Have errors of the partition name the options: with other ``clients`` there are other samples, but not of CLA."""
-        known: dict[str, Any] = {"n": lambda n: f"samples={ceil(n / self.clients)}"}
+        options: dict[str, Any] = {"n": lambda n: f"samples={ceil(n / self.clients)}"}
         if self.scene == "cla":
-            known |= {"m": "samples", "replacement": lambda _: "recipe=released"}
-            known |= {"clients": "clients"} if self.recipe == "released" else {}
+            options |= {"m": "samples", "replacement": lambda _: "recipe=released"}
+            options |= {"clients": "clients"} if self.recipe == "released" else {}
         if self.scene == "dir":
-            known |= {"alpha": "alpha"}
-        return partition.options_of(self.name, **known)
+            options |= {"alpha": "alpha"}
+        return partition.options_of(self.name, **options)
 
     def parts(self, y: Tensor, pool: int, rng: Generator) -> tuple[list[int], list[list[int]]]:
         """Positions of the server's samples and of each client's.

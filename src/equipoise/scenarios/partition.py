@@ -66,8 +66,8 @@ def options_of(scenario: str, **options: str | Callable[[Any], str]) -> Iterator
         yield
     except UnmetError as error:
         changes = (error.changes or {}).items()
-        known = [(options[name], value) for name, value in changes if name in options]
-        written = [f"{option}={value}" if isinstance(option, str) else option(value) for option, value in known]
+        possible = [(options[name], value) for name, value in changes if name in options]
+        written = [f"{option}={value}" if isinstance(option, str) else option(value) for option, value in possible]
         raise ValueError(f"{scenario}: {error.fault}{_advice(None if error.changes is None else written)}") from None
 
 
