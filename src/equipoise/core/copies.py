@@ -211,7 +211,7 @@ def named(net: nn.Module, name: str) -> nn.Module:
 def unused(net: nn.Module) -> frozenset[str]:
     """Names of counters of batches on which no output depends: those of normalisations with a momentum."""
     counting = [n for n, m in net.named_modules() if isinstance(m, _NormBase) and m.momentum is not None]
-    return frozenset(".".join(filter(None, (name, "num_batches_tracked"))) for name in counting)
+    return frozenset(Place(name, "num_batches_tracked", "buffer").path for name in counting)
 
 
 class Watch:
@@ -224,8 +224,8 @@ class Watch:
         self.caches = caches
         self.modules = [(n, m) for n, m in net.named_modules() if type(m).__module__.partition(".")[0] != "torch"]
         self.tensors = [(n, m, {**m._parameters, **m._buffers}) for n, m in net.named_modules()]
-        names = {n: b for n, b in net.named_buffers() if n not in taken and n not in unused(net)}
-        self.constants = [(n, b, b._version) for n, b in names.items()]
+        free = taken | unused(net)
+        self.constants = [(n, b, b._version) for n, b in net.named_buffers() if n not in free]
         self.before = [self._now(name, module) for name, module in self.modules]
 
     def _now(self, name: str, module: nn.Module) -> dict[str, Any]:
