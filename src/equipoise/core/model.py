@@ -253,6 +253,10 @@ class Model:
                 state[name] = parts[first].clone().to(state[name].device)
         return state
 
+    def watch(self, net: nn.Module) -> Watch:
+        """What of a copy of the network no visit may change: all that is not in the vector, but for caches."""
+        return Watch(net, {*self.tensors}, self.observed.caches)
+
     def network(self, vector: Tensor) -> nn.Module:
         """A copy of the network at a whole vector [G], in eval mode."""
         net = copied(self.net)
@@ -401,7 +405,7 @@ class _View:
             (named(self.net, n.rpartition(".")[0])._buffers, n.rpartition(".")[2], every[n])
             for n in model.observed.replaced
         ]
-        self.watch = Watch(self.net, {*model.tensors}, model.observed.caches)
+        self.watch = model.watch(self.net)
 
     def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
         theta, x = aligned((theta, x))
@@ -439,26 +443,25 @@ class Stacked:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.net = copied(model.net)
-        self.watch = Watch(self.net, {*model.tensors}, model.observed.caches)
+        self._renew()
         self.unused = unused(self.net)
         self.late = set[str]()  # what is in no vector and changes all the same
-        self.features = _Features(self.net, model.head_name)
         taken = {*model.names, *model.buffer_names}
         every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         self.flat = torch.empty(0)
         self.constants = {n: t.detach() for n, t in every.items() if n not in taken}
+
+    def _renew(self) -> None:
+        self.net = copied(self.model.net)
+        self.features = _Features(self.net, self.model.head_name)
+        self.watch = self.model.watch(self.net)
 
     def check(self, trained: Tensor) -> None:
         """Require that a visit that gave models [m, G] has changed nothing but them, as :meth:`Bound.check` does."""
         changed = [*self.watch.changed(), *(Place.of(n, "buffer") for n in sorted(self.late))]
         self.late.clear()
         if changed:
-            self.net = copied(self.model.net)
-            self.features, self.watch = (
-                _Features(self.net, self.model.head_name),
-                Watch(self.net, {*self.model.tensors}, self.model.observed.caches),
-            )
+            self._renew()
         refuse(changed)
         self.model.check(trained)
 
@@ -516,10 +519,11 @@ class Stacked:
 def refuse(changed: Sequence[Place]) -> None:
     """Raise ``NetworkError`` if something changed in a visit that no step before the first round had changed."""
     if changed:
+        places = some([*map(str, changed)])
         raise NetworkError(
-            f"The network changed, in training or evaluation, what is not part of a client's model: {some([*map(str, changed)])}. "
+            f"The network changed, in training or evaluation, what is not part of a client's model: {places}. "
             "Make it a buffer, which is averaged as running statistics are: self.register_buffer(...) in __init__.",
-            f"what it keeps: {some([*map(str, changed)])}",
+            f"what it keeps: {places}",
         )
 
 
