@@ -93,8 +93,8 @@ class Model:
         tensors = [*parameters.values(), *buffers.values()]
         self.counts = tuple((n, b.dtype, b.numel()) for n, b in counts.items())
         self.n_whole = sum(n for *_, n in self.counts)
-        values = [t.detach().reshape(-1) if t.is_floating_point() else self.written(t, dtype) for t in tensors]
-        self.initial = torch.cat(values).clone()
+        values = [t.detach() if t.is_floating_point() else self.written(t, dtype) for t in tensors]
+        self.initial = torch.cat([value.reshape(-1) for value in values]).clone()
         self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
         linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
         if head is not None and head not in dict(self.net.named_modules()):
@@ -158,16 +158,16 @@ class Model:
             )
 
     def written(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        """Whole numbers, or true and false, as they stand in the vector [n]."""
-        return numbers.detach().reshape(-1).to(dtype) * UNIT
+        """Whole numbers, or true and false, as they stand in the vector, in their own shape."""
+        return numbers.detach().to(dtype) * UNIT
 
     def read(self, part: Tensor, dtype: torch.dtype) -> Tensor:
         """The whole numbers nearest to what stands in a part of a vector, within the range of a dtype."""
         numbers = (part / UNIT).round()
         if dtype == torch.bool:
             return numbers > 0
-        most, of = self.most, torch.iinfo(dtype)
-        return numbers.clamp(max(of.min, -most), min(of.max, most)).to(dtype)
+        most, held = self.most, torch.iinfo(dtype)
+        return numbers.clamp(max(held.min, -most), min(held.max, most)).to(dtype)
 
     def check(self, trained: Tensor) -> None:
         """Require that whole numbers in models [..., G] are still exact.
@@ -401,10 +401,8 @@ class _View:
         self.buffers = [every[n] for n in model.buffer_names[:n_floating]]
         self.counts = [every[n] for n in model.whole]
         self.floating = model.size - model.n_params - model.n_whole
-        self.replaced = [
-            (named(self.net, n.rpartition(".")[0])._buffers, n.rpartition(".")[2], every[n])
-            for n in model.observed.replaced
-        ]
+        replaced = [(Place.of(n, "buffer"), every[n]) for n in model.observed.replaced]
+        self.replaced = [(named(self.net, place.module)._buffers, place.name, b) for place, b in replaced]
         self.watch = model.watch(self.net)
 
     def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
@@ -434,8 +432,8 @@ class _View:
                     own.copy_(now)
                 where[key] = own
         if train and self.counts:
-            written = torch.cat([self.model.written(b, buffers.dtype) for b in self.counts])
-            buffers[self.floating :].copy_(written)
+            written = [self.model.written(b, buffers.dtype).reshape(-1) for b in self.counts]
+            buffers[self.floating :].copy_(torch.cat(written))
 
 
 class Stacked:
@@ -483,7 +481,7 @@ class Stacked:
         out, new = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
         if self.net.training and self.model.buffer_names:
             flat = {n: _flat(new.get(n, parts[n]).detach()) for n in self.model.buffer_names}
-            flat |= {n: flat[n].to(buffers.dtype) * UNIT for n in self.model.whole}
+            flat |= {n: self.model.written(flat[n], buffers.dtype) for n in self.model.whole}
             buffers.copy_(torch.cat([*flat.values()], -1))
         self.late |= {n for n, t in constants.items() if t._version and n not in self.unused}
         return out
