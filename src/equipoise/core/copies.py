@@ -152,7 +152,7 @@ def _users(kind: type) -> bool:
     return kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc", "equipoise")
 
 
-def same(a: Any, b: Any, seen: dict[tuple[int, int], Any] | None = None) -> bool:
+def same(a: Any, b: Any, compared: dict[tuple[int, int], Any] | None = None) -> bool:
     """Whether two values are the same, part by part; what cannot be looked into is."""
     if a is b or isinstance(a, OPAQUE):
         return True
@@ -164,22 +164,22 @@ def same(a: Any, b: Any, seen: dict[tuple[int, int], Any] | None = None) -> bool
         return bool(a == b or (a != a and b != b))
     if isinstance(a, np.ndarray):
         equal = a.shape == b.shape and a.dtype == b.dtype
-        return equal and (a.tobytes() == b.tobytes() if a.dtype != object else same(a.tolist(), b.tolist(), seen))
+        return equal and (a.tobytes() == b.tobytes() if a.dtype != object else same(a.tolist(), b.tolist(), compared))
     if isinstance(a, torch.Generator):
         return torch.equal(a.get_state(), b.get_state())
-    seen = {} if seen is None else seen
-    if (id(a), id(b)) in seen:
+    compared = {} if compared is None else compared
+    if (id(a), id(b)) in compared:
         return True
-    seen[id(a), id(b)] = a, b  # kept, so that no other object gets their numbers
+    compared[id(a), id(b)] = a, b  # kept, so that no other object gets their numbers
     if isinstance(a, Set):
         return bool(a == b)
     if isinstance(a, Mapping):
-        return bool(a.keys() == b.keys()) and all(same(a[k], b[k], seen) for k in a)
+        return bool(a.keys() == b.keys()) and all(same(a[k], b[k], compared) for k in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y, seen) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same(x, y, compared) for x, y in zip(a, b, strict=True))
     if isinstance(a, nn.Module):
         return not differences(a, b)
-    return same(_inside(a), _inside(b), seen)
+    return same(_inside(a), _inside(b), compared)
 
 
 def _inside(value: Any) -> list[Any]:
@@ -239,8 +239,8 @@ class Watch:
                 names = [k for k in {**before, **now} if not (k in before and k in now and before[k] == now[k])]
                 places += [Place(name, k, "attribute") for k in names]
         for name, module, tensors in self.tensors:
-            for kind, there in (("parameter", module._parameters), ("buffer", module._buffers)):
-                places += [Place(name, k, kind) for k, x in there.items() if tensors.get(k, there) is not x]
+            for kind, present in (("parameter", module._parameters), ("buffer", module._buffers)):
+                places += [Place(name, k, kind) for k, x in present.items() if tensors.get(k, present) is not x]
         return places
 
 

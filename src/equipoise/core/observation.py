@@ -110,20 +110,16 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
             whole.append(place.path)
     now = dict(copy.named_parameters())
     moved = [n for n, (p, where) in memory.items() if now.get(n) is not p or p.data_ptr() != where]
-    named = {fault.place.path for fault in faults}
-    faults += [Fault(Place.of(n, "parameter"), *_MADE["parameter"]) for n in moved if n not in named]
+    refused = {fault.place.path for fault in faults}
+    faults += [Fault(Place.of(n, "parameter"), *_MADE["parameter"]) for n in moved if n not in refused]
     faults += [
         Fault(Place("", n, "class attribute"), *_MADE["class"])
         for n, v in of_classes(net).items()
         if n in shared and not same(shared[n], v)
     ]
     after = {n: b.detach().clone() for n, b in copy.named_buffers() if b.is_floating_point()}
-    there = dict(copy.named_modules())
-    replaced = tuple(
-        n
-        for n, b in buffers.items()
-        if dict(there[n.rpartition(".")[0]]._buffers.items()).get(n.rpartition(".")[2]) is not b
-    )
+    present = dict(copy.named_buffers(remove_duplicate=False))
+    replaced = tuple(n for n, b in buffers.items() if present.get(n) is not b)
     if not faults:
         faults = _remembered(net, copy, x, other, logits, attributes, train)
     if faults:
@@ -213,10 +209,10 @@ def _remembered(
 ) -> list[Fault]:
     """What a step reads that an earlier one left, in ``attributes`` or elsewhere: whether a step depends on those before it."""
     for name, module in net.named_modules():  # the model as it was
-        there = named(copy, name)
+        buffers = named(copy, name)._buffers
         for key, buffer in module._buffers.items():
             if buffer is not None:
-                there._buffers[key] = buffer.detach().cpu().clone()
+                buffers[key] = buffer.detach().cpu().clone()
     if not attributes and not train:
         return []
     if not attributes:
@@ -259,7 +255,7 @@ def _register(net: nn.Module, copy: nn.Module, place: Place) -> str:
 
 def _refusal(net: nn.Module, x: Tensor, faults: list[Fault], train: bool) -> str:
     """One message about all that a network may not change."""
-    named = [f"{fault.place} ({fault.how})" for fault in faults]
+    changes = [f"{fault.place} ({fault.how})" for fault in faults]
     todo = list(dict.fromkeys(fault.todo for fault in faults))[:3]
     if (
         train
@@ -267,7 +263,7 @@ def _refusal(net: nn.Module, x: Tensor, faults: list[Fault], train: bool) -> str
         and _settles(net, x, {fault.place for fault in faults})
     ):
         todo = ["It changes in the first step only: call the network once before, net.train()(x), and give it then."]
-    return f"The network keeps what is not part of a client's model: {some(named)}. {' '.join(todo)}"
+    return f"The network keeps what is not part of a client's model: {some(changes)}. {' '.join(todo)}"
 
 
 def _settles(net: nn.Module, x: Tensor, places: Iterable[Place]) -> bool:
@@ -407,7 +403,9 @@ def _after(net: nn.Module, name: str, x: Tensor, other: Tensor, output: Any) -> 
         if len(given) != 1 or not logits.requires_grad or not same(logits, expected):
             return None
         parameters = {n: p for n, p in copy.named_parameters() if p.requires_grad}
-        found: Sequence[Tensor | None] = torch.autograd.grad(logits.sum(), [*parameters.values()], allow_unused=True)
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(
+            logits.sum(), [*parameters.values()], allow_unused=True
+        )
     except Exception:  # whatever the network raises when a layer gives what it usually does not
         return None
-    return [n for n, g in zip(parameters, found, strict=True) if g is not None and not n.startswith(f"{name}.")]
+    return [n for n, g in zip(parameters, gradients, strict=True) if g is not None and not n.startswith(f"{name}.")]
