@@ -413,6 +413,10 @@ def leaving(node: Any, config: Any) -> Task:
         (lambda node, config: {"net": net()}, "AttributeError"),
         (lambda node, config: given(y=(0, 1, 2, 3)), r"labels must be in 0\.\.2, because the network has 3 outputs"),
         (
+            lambda node, config: given(y=(0, 1, -(2**63), 0)),
+            r"labels must be in 0\.\.2, .*; found NaN that was made a whole number\. Look for labels",
+        ),
+        (
             lambda node, config: given(x=((0.0, 1.0, 2.0),) * 4),
             r"The network does not take the data of north: .*\[1, 3\]",
         ),

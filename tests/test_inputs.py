@@ -164,6 +164,8 @@ def test_arguments_that_cannot_be_used(changes: dict[str, Any], message: str) ->
             r"found list: words\. Number the classes, in one order for all clients: numpy.searchsorted",
         ),
         ((x, y - 1), r"labels must be in 0\.\.2, because the network has 3 outputs; found -1\.\.1"),
+        ((x, torch.where(y == 1, -(2**31), y).int()), r"labels must be in 0\.\.2, .*; found NaN that was made a whole"),
+        ((x, torch.where(y == 1, -(2**63), y)), r"labels must be in 0\.\.2, .*; found NaN that was made a whole"),
         (Items(x[0], 0.5), r"the label of sample 0 must be a whole number; found 0\.5"),
         (Items(x[0], torch.eye(3)[0]), "the label of sample 0 must be a whole number"),
         (Items(x[0], "cat"), "the label of sample 0 must be a whole number; found cat"),

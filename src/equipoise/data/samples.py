@@ -36,6 +36,7 @@ EXACT = (
     torch.bfloat16,
     torch.float32,
 )  # in float32
+CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 
 
@@ -336,9 +337,11 @@ def check(data: Samples | Stream, who: str, like: tuple[str, torch.Size] | None,
         raise ValueError(f"{who}: samples have shape {shapes}. All must agree.")
     low, high = int(y.min()), int(y.max())
     if n_classes and (low < 0 or high >= n_classes):
+        range_found = f"{low}..{high}."
+        if low in CAST_NAN:
+            range_found = "NaN that was made a whole number. Look for labels that are missing or misspelt."
         raise ValueError(
-            f"{who}: labels must be in 0..{n_classes - 1}, because the network has {n_classes} outputs; "
-            f"found {low}..{high}."
+            f"{who}: labels must be in 0..{n_classes - 1}, because the network has {n_classes} outputs; found {range_found}"
         )
 
 
