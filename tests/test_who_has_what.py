@@ -253,3 +253,19 @@ def test_the_caption_speaks_of_what_is_drawn(clients: int, classes: int, said: s
     assert [
         word for word in ("Circles", "Cells") if word in marks({"clients": [each] * clients, "tests": []})
     ] == said.split()
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+@pytest.mark.parametrize("clients", [1, 4, 40])
+def test_the_words_over_the_panels_do_not_overlap(clients: int, classes: int) -> None:
+    each = {"group": "", "size": 50, "counts": [20] * classes or None}
+    known = {"clients": [{"name": f"c{k}", **each} for k in range(clients)], "tests": [{"name": "t", **each}]}
+    figure = who_has_what(known)
+    words = [
+        text.get_window_extent()
+        for axes in figure.axes
+        for text in axes.texts
+        if text.get_text() in ("clients", "samples")
+    ]
+    assert len(words) == 2
+    assert not words[0].overlaps(words[1])

@@ -85,7 +85,12 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
         what = "client" if block is known["clients"] else "test set"
         named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
         ticks += named if few else [((top + end) / 2, plural(len(block), what))]
-        left.text(0, top - 0.1, f"{what}s", size=7, color=INK, va="bottom", transform=left.get_yaxis_transform())
+        x, side = (
+            (0, "left") if n_classes else (-0.02, "right")
+        )  # over the names, where the one panel is that of the samples
+        left.text(
+            x, top - 0.1, f"{what}s", size=7, color=INK, ha=side, va="bottom", transform=left.get_yaxis_transform()
+        )
         top = end + 1
     right.text(0, -0.1, "samples", size=7, color=INK, va="bottom", transform=right.get_yaxis_transform())
     left.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
