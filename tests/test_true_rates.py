@@ -167,6 +167,22 @@ def test_seeds_that_have_enough_people_are_not_hidden_by_one_that_has_not(sizes:
     assert (few in text) == (len(enough) < len(sizes))
 
 
+@pytest.mark.parametrize("away", [[4], [1, 4], [2], []])
+def test_a_group_has_one_size_where_a_site_was_away(away: list[int]) -> None:
+    """Two sites test women: where one is away, there are fewer of them."""
+    there = [*people("f", 0, 31, 20), *people("f", 1, 22, 11), *people("m", 0, 40, 30), *people("m", 1, 40, 30)]
+    fewer = [sample for k, sample in enumerate(there) if k >= 53 or k % 2]
+    records = [{"round": t, "groups": counted(fewer if t in away else there)} for t in range(5)]
+    history = History(records, {"method": "fedavg", **SICK})
+    found = history.group_fairness()
+    assert found is not None
+    of = found["groups"]["f"]
+    assert of["n"] == history.sizes["f"] == history.summary()["sizes"]["f"] == (26 if 4 in away else 53)
+    assert of["of_class"] == [records[4]["groups"]["f"]["rates"]["true"][1]]
+    shown = Comparison.of([history])
+    assert shown["group_fairness"]["methods"][0]["groups"]["f"]["n"] == shown["sizes"]["f"] == of["n"]
+
+
 def test_what_is_hidden_with_every_seed_stays_hidden() -> None:
     found = Comparison.of([hospital(9, 6, seed) for seed in range(3)])
     woman = found["group_fairness"]["methods"][0]["groups"]["woman"]

@@ -138,7 +138,7 @@ def group_fairness(
     -------
     Plain types in percent, `None` where a number is not defined: `accuracy_gap`, `equal_opportunity`, `equalised_odds`,
     `demographic_parity`, `worst_recall`; `of_class`, in which class each of three is; `groups`, `{group: {"n", "accuracy", "tpr",
-    "fpr", "selection_rate", "of_class", "worst_recall", "worst_class", "intervals"}}`: `n` test samples, null if fewer than
+    "fpr", "selection_rate", "of_class", "worst_recall", "worst_class", "intervals"}}`: `n` test samples in the last of the rounds, null if fewer than
     `least`; one rate per class in `classes`, and with `of_class` how many samples are of it, null if fewer than `least`; the class
     that is recognised worst, and its recall; 95 % `intervals` over the test samples (Wilson) by the name of the rate. `intervals`,
     `[low, high]` of each difference, 95 % over the test samples; `undefined`, `[group, rate, class]` of rates about
@@ -166,8 +166,8 @@ def group_fairness(
         return None
     rounds = len(chosen)
     summed = {  # as if each had been counted in all of these rounds
-        name: {key: (rounds / len(found) * np.sum([one[key] for one in found], axis=0)).tolist() for key in found[0]}
-        for name, found in every.items()
+        name: {key: (rounds / len(each) * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in each[0]}
+        for name, each in every.items()
     }
     found = parity(summed, positive, least * rounds)
     keys = ("accuracy_gap", "equal_opportunity", "equalised_odds", "demographic_parity", "worst_recall")
@@ -177,16 +177,19 @@ def group_fairness(
         "of_class": dict(found.widest),
         "classes": list(found.classes),
         "groups": {
-            name: _rates(rates, summed[name], found.classes, rounds, least) for name, rates in found.rates.items()
+            name: _rates(rates, summed[name], every[name][-1], found.classes, rounds, least)
+            for name, rates in found.rates.items()
         },
         "intervals": {key: _ends(of) for key, of in of_rates(summed, positive, rounds, least).items()},
-        "undefined": [list(one) for one in found.undefined],
+        "undefined": [list(what) for what in found.undefined],
         "averaged": [t for t, _ in chosen],
     }
 
 
-def _rates(rates: Rates, counts: Counts, classes: Sequence[int], rounds: int, least: int) -> dict[str, Any]:
-    """The rates of one group with their intervals, from counts that are the sum of so many rounds on the same samples."""
+def _rates(
+    rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int], rounds: int, least: int
+) -> dict[str, Any]:
+    """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
     n, true = sum(counts["true"]) / rounds, [k / rounds for k in counts["true"]]
     about = {"tpr": true, "fpr": [n - k for k in true], "selection_rate": [n] * len(true)}
     hardest = rates.hardest
@@ -196,18 +199,18 @@ def _rates(rates: Rates, counts: Counts, classes: Sequence[int], rounds: int, le
     intervals["accuracy"] = _ends(wilson(rates.accuracy.value, n))
     intervals["worst_recall"] = None if hardest is None else _ends(wilson(rates.worst_recall.value, true[hardest]))
     return {
-        "n": round(n) if n >= least else None,
+        "n": size if (size := sum(latest["true"])) >= least else None,
         "accuracy": _percent(rates.accuracy),
         **{key: [_percent(getattr(rates, key)[c]) for c in classes] for key in about},
-        "of_class": [round(true[c]) if true[c] >= least else None for c in classes],
+        "of_class": [size if (size := latest["true"][c]) >= least else None for c in classes],
         "worst_recall": _percent(rates.worst_recall),
         "worst_class": hardest,
         "intervals": intervals,
     }
 
 
-def _ends(found: Interval) -> list[float] | None:
-    return [100 * found.low, 100 * found.high] if math.isfinite(found.low) else None
+def _ends(interval: Interval) -> list[float] | None:
+    return [100 * interval.low, 100 * interval.high] if math.isfinite(interval.low) else None
 
 
 def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
