@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.data.own.columns import MANY, Columns, listed, option
-from equipoise.data.own.words import COMMAS, NUMBER, missing
+from equipoise.data.own.words import COMMAS, missing, number_pattern
 
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")
 CLASSES = {"class", "target", "outcome", "diagnosis", "y"}  # what the column of the class is called
@@ -98,10 +98,9 @@ def _repeat(words: Sequence[str]) -> bool:
 
 def _signs(words: Sequence[str], decimal: str) -> tuple[str, str] | None:
     """The signs between thousands and before fractions with which all words are numbers; None if there are none."""
-    pattern = NUMBER.pattern.replace(r"\.", re.escape(decimal))
     if not words:
         return None
-    if all(re.fullmatch(pattern, word, re.ASCII) for word in words):
+    if all(re.fullmatch(number_pattern(decimal), word, re.ASCII) for word in words):
         return "", decimal
     if all(COMMAS.fullmatch(word) for word in words):  # thousands, perhaps
         return None if all(re.fullmatch(r"[+-]?\d{1,3}(,\d{3})?", word, re.ASCII) for word in words) else ("", ",")

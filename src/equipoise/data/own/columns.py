@@ -149,16 +149,14 @@ def _natural(word: str) -> tuple[Any, ...]:
 
 def listed(words: Iterable[str]) -> str:
     """The first words, and how many more there are."""
-    every = list(words)
-    more = len(every) - SHOWN
-    return ", ".join(every[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return some(list(words), SHOWN)
 
 
 def together(path: Path, problems: Sequence[str]) -> str:
     """All problems of a file or folder as one text: the first, and how many more; each ends with a full stop."""
-    said = [problem.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for problem in problems]
     if len(problems) == 1:
-        return problems[0] if said[0] != problems[0] or problems[0].startswith(str(path)) else f"{path}: {said[0]}"
+        return problems[0] if problems[0].startswith(str(path)) else f"{path}: {problems[0]}"
+    said = [problem.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for problem in problems]
     said = [f"it {problem[len(f'{path} ') :]}" if problem.startswith(f"{path} ") else problem for problem in said]
     more = f" And {len(said) - PROBLEMS} more." if len(said) > PROBLEMS else ""
     return f"{path} has {len(said)} problems: {' '.join(f'({k}) {problem}' for k, problem in enumerate(said[:PROBLEMS], 1))}{more}"

@@ -26,7 +26,7 @@ from equipoise.data.declared import check_bytes, lines
 from equipoise.data.own.advice import Script
 from equipoise.data.own.columns import Columns, listed, option
 from equipoise.data.own.numbers import LARGEST, Fault, described, faults
-from equipoise.data.own.words import NUMBER
+from equipoise.data.own.words import EXACT, number_pattern
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,6 @@ MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}  # with which files begin
 SAMPLE = 1 << 16  # characters from which the separator is guessed, and at least three lines
 TRUTH = {word: float(word.lower() == "true") for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
 CHUNK = 1 << 21  # cells that are text at once
-EXACT = 2.0**53
 SHOWN = 10  # lines in an error
 
 
@@ -128,12 +127,11 @@ class Delimited:
         x = np.empty((len(self), len(names)))
         wrong: dict[int, list[Fault]] = {}
         true: dict[int, list[Fault]] = {}
-        pattern = NUMBER.pattern.replace(r"\.", re.escape(self.decimal))
         first = 0
         for frame in self._chunks(where, max(1, CHUNK // max(1, len(names)))):
             cells = frame.to_numpy(object)
             flat = pd.Series(cells.ravel(), dtype=object).str.strip()
-            is_number = flat.str.fullmatch(pattern, flags=re.ASCII).to_numpy(bool, copy=True)
+            is_number = flat.str.fullmatch(number_pattern(self.decimal), flags=re.ASCII).to_numpy(bool, copy=True)
             values = flat.map(TRUTH).to_numpy(np.float64, copy=True)
             is_truth = ~np.isnan(values)
             values[is_number] = flat[is_number].str.replace(self.decimal, ".", regex=False).astype(np.float64)

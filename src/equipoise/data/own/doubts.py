@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.own.columns import MANY, Columns, UserData, listed, option
 from equipoise.data.own.numbers import BLOCK, LEAST, counting
+from equipoise.data.own.words import EXACT
 
 INDICES = {
     "id",
@@ -35,7 +36,6 @@ CHANCE = 1e-6  # of a note on a table without any column that tells the class
 REPEATS = 10  # numbers that would occur again, if they were measurements without any order
 DIGITS = 1e8  # from which on whole numbers are codes of which few need to be the same
 LONGEST = 1e20  # from which on they are no codes
-EXACT = 2.0**53  # from which on floating-point numbers are the same for different whole numbers
 
 
 def doubts(own: UserData, columns: Columns) -> Iterator[str]:

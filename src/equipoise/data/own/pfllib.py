@@ -58,7 +58,7 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
     sizes = [len(pair["y"]) for pair in pairs]
     made = {name: np.concatenate([pair[name] for pair in pairs]) for name in ("x", "y")}
     made["client"] = np.repeat([path.stem for path in files], sizes)
-    if len(split := np.repeat([path.parent.name for path in files], sizes)) and "test" in split:
+    if "test" in (split := np.repeat([path.parent.name for path in files], sizes)):
         made["split"] = split
     about = {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
     own = of_arrays(folder, made, replace(columns, image=None, label=None), about)

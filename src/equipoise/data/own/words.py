@@ -29,6 +29,11 @@ EXPONENT = re.compile(r"[+-]?\d+\.\d*[eE][+-]?\d{1,4}", re.ASCII)  # as programs
 COMMAS = re.compile(r"[+-]?\d+(?:,\d+)?", re.ASCII)
 
 
+def number_pattern(decimal: str) -> str:
+    """The pattern :data:`NUMBER`, with another sign before the digits of fractions."""
+    return NUMBER.pattern.replace(r"\.", re.escape(decimal))
+
+
 def missing(word: str) -> bool:
     """Whether a cell says, in any capitals, that its value is missing."""
     return word.strip().casefold() in MISSING
