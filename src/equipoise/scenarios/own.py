@@ -125,15 +125,16 @@ def scenario(
     share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
-    pictures = own.inputs if isinstance(own.inputs, Pictures) else None
-    sample = own.inputs.shape[1:] if not isinstance(own.inputs, Pictures) else (3, size, size)
-    images = isinstance(own.inputs, Pictures) or own.inputs.dtype == np.uint8
+    if isinstance(own.inputs, Pictures):
+        sample, images, levels = (3, size, size), True, own.inputs.range
+    else:
+        sample, images, levels = own.inputs.shape[1:], own.inputs.dtype == np.uint8, None
     chosen_class = None if positive is None else check_positive(own, positive)
     known = Description(
         name="own",
         summary=SUMMARY,
         sample=sample,
-        transform=replace(TRANSFORM, levels=pictures.range if pictures else None) if images else None,
+        transform=replace(TRANSFORM, levels=levels) if images else None,
         n_classes=len(own.classes),
         network="cnn" if images and min(sample[1:]) >= SMALLEST else "mlp",
         protocol=PROTOCOL,

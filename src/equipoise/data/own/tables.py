@@ -1,4 +1,4 @@
-"""A table with a row per sample, and arrays."""
+"""A table with a row per sample: of images, or of numbers."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     used["path"] = column(header, columns.image, "path", path.name)
     if used["path"] is None and isinstance(table, parquet.Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
+    image = used["path"]
     named = {role: name for role, name in used.items() if name is not None}
     check_purposes(used, path)
     for name in sorted({*columns.leave_out, *columns.keep} - {*header}):
@@ -95,8 +96,8 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     notes = list(table.notes)
     cells: Mapping[str, Sequence[Any]] = table.words([*named.values()])
     rows: Sequence[int] = range(len(table))
-    if used["path"] is not None:
-        rows = _needed(path, cells[used["path"]], notes)
+    if image is not None:
+        rows = _needed(path, cells[image], notes)
         cells = {name: [every[k] for k in rows] for name, every in cells.items()}
 
     def at(k: int) -> str:
@@ -104,21 +105,24 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
 
     roles = _roles(path, columns, table.names, cells, at, named, problems, notes)
     inputs: Any = None
-    if used["path"] is None:
+    if image is None:
         inputs, rest = _numbers(path, columns, table, named, rest, problems, notes)
     if problems:
         raise DataError(together(path, problems))
-    if used["path"] is not None:
-        inputs = _images(path, used["path"], cells[used["path"]], roles["label"], at, notes)
+    if image is None:
+        layout, features, names = f"a table of {len(rest)} numbers per row", tuple(rest), tuple(map(at, rows))
+    else:
+        inputs = _images(path, image, cells[image], roles["label"], at, notes)
         if rest:
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
+        layout, features, names = "a table of images", (), tuple(inputs.names)
     return UserData(
         source=str(path),
-        layout="a table of images" if used["path"] is not None else f"a table of {len(rest)} numbers per row",
+        layout=layout,
         inputs=inputs,
-        features=() if used["path"] is not None else tuple(rest),
-        names=tuple(inputs.names) if isinstance(inputs, Pictures) else tuple(map(at, rows)),
+        features=features,
+        names=names,
         about={"file": path.name, "bytes": path.stat().st_size},
         notes=tuple(notes),
         **roles,
@@ -127,14 +131,14 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
 
 def _needed(path: Path, cells: Sequence[Any], notes: list[str]) -> list[int]:
     """The rows of images, without those of files that operating systems write."""
-    lost = [k for k, cell in enumerate(cells) if isinstance(cell, str) and paths.needless(cell)]
-    if lost:
-        many, named = len(lost) > 1, listed(str(cells[k]) for k in lost)
+    needless = {k: cell for k, cell in enumerate(cells) if isinstance(cell, str) and paths.needless(cell)}
+    if needless:
+        many, named = len(needless) > 1, listed(needless.values())
         notes.append(
-            f"{path.name}: {len(lost)} row{'s name files' if many else ' names a file'} of operating systems, which "
+            f"{path.name}: {len(needless)} row{'s name files' if many else ' names a file'} of operating systems, which "
             f"{'are' if many else 'is'} left out: {named}."
         )
-    return sorted({*range(len(cells))} - {*lost})
+    return [k for k in range(len(cells)) if k not in needless]
 
 
 def _images(
@@ -230,10 +234,10 @@ def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Calla
     ------
     DataError : with several classes.
     """
-    seen: dict[Path, int] = {}
+    first_row: dict[Path, int] = {}
     again = 0
     for k, file in enumerate(files):
-        first = seen.setdefault(file, k)
+        first = first_row.setdefault(file, k)
         again += first != k
         if labels[first] != labels[k]:
             raise DataError(
