@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -43,56 +42,41 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     parts = address.strip("/").split("/")
     if len(parts) not in (2, 3) or not all(parts):
         raise DataError(f"hub:{address}: expected hub:OWNER/NAME, or hub:OWNER/NAME/CONFIGURATION.")
-    name, configuration = "/".join(parts[:2]), parts[2] if len(parts) == 3 else None
-    tables, notes = _parts(name, _loaded(name, configuration, download))
+    repository, configuration = "/".join(parts[:2]), parts[2] if len(parts) == 3 else None
+    by_part, notes = _parts(repository, _loaded(repository, configuration, download))
+    tables = list(by_part.values())
     what = f"hub:{address}"
-    features = next(iter(tables.values())).features
-    known = list(features)
-    used = {role: column(known, getattr(columns, role), role, what) for role in ("label", "client", "group")}
+    features = tables[0].features
+    names = list(features)
+    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client", "group")}
     if used["label"] is None:
         raise DataError(
-            f"{what} has no column label; its columns are {listed(known)}. Name the one with the class: --set label=COLUMN."
+            f"{what} has no column label; its columns are {listed(names)}. Name the one with the class: --set label=COLUMN."
         )
-    image = (
-        column(known, columns.image, "", what)
-        if columns.image
-        else next(filter(partial(_is_image, features), known), None)
-    )
-
+    image = next((name for name in names if type(features[name]).__name__ == "Image"), None)
+    if columns.image:
+        image = column(names, columns.image, "", what)
     check_purposes({**used, "image": image}, what)
-
-    def words(role: str) -> list[Any]:
-        key = used[role]
-        names = getattr(features[key], "names", None)
-        cells = [cell for table in tables.values() for cell in table[key]]
-        if names is None:
-            return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
-        return [None if cell is None or cell < 0 else str(names[cell]) for cell in cells]  # -1: without a class
-
-    roles = {
-        role: settled(
-            read_role(words(role), role, Origin(f"{what}, column {name}", "sample {}".format), columns.not_missing),
-            notes,
-        )
-        for role, name in used.items()
-        if name is not None
-    }
-    taken = {image, *used.values(), *columns.leave_out}
-    rest = [key for key in known if key not in taken]
-    facts = {"name": address, "samples": {part: len(table) for part, table in tables.items()}}
-    facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables.values()]
+    named = {role: name for role, name in used.items() if name is not None}
+    roles: dict[str, Column] = {}
+    for role, name in named.items():
+        origin = Origin(f"{what}, column {name}", "sample {}".format)
+        roles[role] = settled(read_role(_words(tables, name), role, origin, columns.not_missing), notes)
+    taken = {image, *named.values(), *columns.leave_out}
+    rest = [name for name in names if name not in taken]
+    facts = {"name": address, "samples": {part: len(table) for part, table in by_part.items()}}
+    facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables]
     inputs: Any
     if image is not None:
-        inputs = _images(list(tables.values()), image, facts, roles["label"])
+        inputs = _images(tables, image, facts, roles["label"])
     else:
-        given = {role: name for role, name in used.items() if name is not None}
-        inputs, rest = _numbers(what, list(tables.values()), rest, columns, given, notes)
-    split = tuple(part for part, table in tables.items() for _ in range(len(table)))
+        inputs, rest = _numbers(what, tables, rest, columns, named, notes)
+    split = tuple(part for part, table in by_part.items() for _ in range(len(table)))
     return UserData(
         source=what,
         layout="a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row"),
         inputs=inputs,
-        split=split if len(tables) > 1 else None,
+        split=split if len(by_part) > 1 else None,
         features=() if image is not None else tuple(rest),
         about=facts,
         notes=tuple(notes),
@@ -158,8 +142,16 @@ def _parts(name: str, found: Any) -> tuple[dict[str, Any], list[str]]:
     return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} ignored."] if others else []
 
 
-def _is_image(features: Mapping[str, Any], key: str) -> bool:
-    return type(features[key]).__name__ == "Image"
+def _cells(tables: Sequence[Any], name: str) -> list[Any]:
+    return [cell for table in tables for cell in table[name]]
+
+
+def _words(tables: Sequence[Any], name: str) -> list[Any]:
+    """The cells of a column, from which names are made; of a class its name."""
+    classes, cells = getattr(tables[0].features[name], "names", None), _cells(tables, name)
+    if classes is None:
+        return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
+    return [None if cell is None or cell < 0 else str(classes[cell]) for cell in cells]  # -1: without a class
 
 
 def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Column) -> Pictures:
@@ -186,12 +178,12 @@ def _numbers(
     unnamed, names = nameless(names, columns.keep)
     made, wrong = [], dict[str, str]()
     for name in names:
-        cells = [cell for table in tables for cell in table[name]]
+        cells = _cells(tables, name)
         made.append(of_cells(cells))
         if fault := wrong_cells(made[-1], lambda rows, cells=cells: [cells[k] for k in rows], "sample {}".format):  # type: ignore[misc]
             wrong[name] = fault
     if wrong:
-        first = {name: [cell for table in tables for cell in table[name]] for name in [*wrong][:MANY]}
+        first = {name: _cells(tables, name) for name in [*wrong][:MANY]}
         raise DataError(f"{what}: {refusal(wrong, first, columns, names, used, None)}")
     x = np.stack(made, axis=1) if made else np.empty((0, 0))
     x, names, said = without_indices(x, names, unnamed, columns.keep, what)
