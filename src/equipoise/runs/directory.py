@@ -45,6 +45,7 @@ from equipoise.system import hashes, own_code, places
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
 from equipoise.system.seals import open_text, sealed_json, sealed_text
+from equipoise.system.suggestions import some
 from equipoise.system.threads import cores
 
 SHOWN = (
@@ -146,9 +147,6 @@ def _project(directory: Path) -> Path:
         return Path.cwd()
 
 
-NAMED = 10  # runs of a folder in an error
-
-
 def load(directory: Path, *, checked: bool = True) -> RunConfig:
     """Read the configuration of a run; where the user's files are not what they were, it is refused, if it is to be ``checked``.
 
@@ -161,12 +159,8 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
         table = tomllib.loads(open_text(path.read_bytes().decode()))
     except (FileNotFoundError, NotADirectoryError):
         inside = sorted(file.parent.as_posix() for file in directory.glob("*/config.toml"))
-        more = f" and {len(inside) - NAMED} more" if len(inside) > NAMED else ""
-        where = (
-            f"Give one of the runs in it: {', '.join(inside[:NAMED])}{more}."
-            if inside
-            else "Runs are in runs/; see: equipoise run --help."
-        )
+        runs = "Runs are in runs/; see: equipoise run --help."
+        where = f"Give one of the runs in it: {some(inside)}." if inside else runs
         raise ValueError(f"{directory} is not a run: it has no config.toml. {where}") from None
     except ValueError as error:
         raise RunError(
