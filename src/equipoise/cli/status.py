@@ -32,18 +32,18 @@ def status(
     from equipoise.federation.standing import TENTH, clock
     from equipoise.runs.status import STATES, all_end, below
 
-    found = list(below(folder))
-    if not found:
+    runs = list(below(folder))
+    if not runs:
         raise ValueError(f"There is no run in {folder}. Give a folder with runs in it: equipoise status runs")
     if json_:
-        print_json([_row(run) for run in found])
+        print_json([_row(run) for run in runs])
         return
-    worst_of = [run.standing.whose for run in found if run.standing.whose]
+    worst_of = [run.standing.whose for run in runs if run.standing.whose]
     common = TENTH if worst_of and all(whose.startswith(TENTH) for whose in worst_of) else ""  # said once, in the title
-    told = all(_tells(run) for run in found)
+    named = all(_tells(run) for run in runs)
     titles = (
         "run",
-        *(() if told else ("method", "seed")),
+        *(() if named else ("method", "seed")),
         "round",
         "state",
         "accuracy",
@@ -52,8 +52,8 @@ def status(
         "last",
     )
     rows = []
-    for run in found:
-        what = () if told else (run.method, "" if run.seed is None else str(run.seed))
+    for run in runs:
+        what = () if named else (run.method, "" if run.seed is None else str(run.seed))
         rows.append([_name(run, folder), *what, *_cells(run, common)])
     table = plain_table()
     shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
@@ -63,12 +63,12 @@ def status(
         table.add_row(*(escape(row[k]) for k in shown))
     table.width = max(out.width, out.measure(table, options=out.options.update(width=WIDEST)).maximum)
     out.print(table, soft_wrap=True)  # names stay whole, also in a pipe
-    counts = {state: sum(run.state == state for run in found) for state in STATES}
-    active = [run for run in found if run.state in ("running", "not begun")]
-    end = all_end(found, counts["running"]) if counts["running"] and len(active) > 1 else None
+    counts = {state: sum(run.state == state for run in runs) for state in STATES}
+    active = [run for run in runs if run.state in ("running", "not begun")]
+    end = all_end(runs, counts["running"]) if counts["running"] and len(active) > 1 else None
     said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
     out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
-    for run in found:
+    for run in runs:
         if run.why:
             say(f"{_name(run, folder)} {run.state}: {run.why}")
 

@@ -17,6 +17,7 @@ from equipoise.federation.checkpoint import POINTER
 from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
 from equipoise.federation.history import LEAST
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
+from equipoise.runs.directory import finished
 from equipoise.system import own_code
 from equipoise.system.files import holder
 from equipoise.system.seals import open_json, open_text
@@ -68,27 +69,26 @@ def of_run(directory: Path) -> RunStatus:
 
 def _of_run(directory: Path) -> RunStatus:
     config = _config(directory)
-    manifest = _object(directory / MANIFEST)
-    about = config or {
-        **manifest,
-        **{k: v for k, v in _object(directory / CHECKPOINT / POINTER).items() if k == "rounds"},
-    }
+    about = {**_object(directory / MANIFEST)}
+    if config:
+        about = config
+    elif "rounds" in (pointer := _object(directory / CHECKPOINT / POINTER)):
+        about["rounds"] = pointer["rounds"]
     last = _last(directory / METRICS)
     standing = Standing.of(last, int(about.get("rounds") or len(last)), int(about.get("least_group") or LEAST))
     process = holder(directory / LOCK)
     ended = str(last[-1].get("stopped", "")) if last else ""
     failure = _object(directory / FAILED)
     lr = about.get("lr")
-    complete = (
-        (directory / "summary.json").exists()
-        if config
-        else bool(ended) or bool(last and standing.round >= standing.rounds)
-    )
-    state, why = ("failed", str(failure.get("error", ""))) if failure else ("stopped" if last else "not begun", ended)
+    complete = finished(directory) if config else ended or (last and standing.round >= standing.rounds)
     if complete:
         state, why = "complete", ended
     elif process is not None:
         state, why = "running", ""
+    elif failure:
+        state, why = "failed", str(failure.get("error", ""))
+    else:
+        state, why = "stopped" if last else "not begun", ended
     return RunStatus(
         directory=directory,
         method=own_code.short(str(about.get("label") or about.get("method") or "")),
@@ -113,25 +113,20 @@ def below(folder: Path) -> Iterator[RunStatus]:
         raise ValueError(f"{folder} is no folder. Give one with runs in it: equipoise status runs")
     for path, inner, files in os.walk(folder):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        kept = {*files}
-        if (
-            "config.toml" in kept
-            or (MANIFEST in kept and kept & {METRICS, FAILED})
-            or (MANIFEST in kept and "checkpoint" in inner)
-        ):
+        if "config.toml" in files or (MANIFEST in files and {*files, *inner} & {METRICS, FAILED, CHECKPOINT}):
             inner[:] = []
             yield of_run(Path(path))
 
 
-def all_end(found: Sequence[RunStatus], jobs: int) -> datetime | None:
+def all_end(runs: Sequence[RunStatus], jobs: int) -> datetime | None:
     """When all runs that are not complete end, if ``jobs`` go on at a time; None while no round of any has been timed."""
-    timed = [seconds for run in found if (seconds := run.standing.seconds) is not None]
+    timed = [seconds for run in runs if (seconds := run.standing.seconds) is not None]
     if not timed:
         return None
     each = [
         (fmean(timed) if run.standing.seconds is None else run.standing.seconds)
         * (run.standing.rounds - run.standing.round)
-        for run in found
+        for run in runs
         if run.state not in ("complete", "failed", "damaged")
     ]
     return datetime.fromtimestamp(time.time() + max([sum(each) / max(1, jobs), *each]))
@@ -148,7 +143,7 @@ class Watch:
     def __init__(self, paths: Sequence[Path], wanted: bool, jobs: int = 1) -> None:
         self.log = ProgressLog(wanted)
         self.paths, self.jobs = paths, jobs
-        self.left = {path: 0.0 for path in paths if not (path / "summary.json").exists()} if self.log.wanted else {}
+        self.left = {path: 0.0 for path in paths if not finished(path)} if self.log.wanted else {}
         self.numbers: dict[Path, int] = {}  # which run in turn each is, as they begin
         self.before = len(paths) - len(self.left)
 
@@ -156,7 +151,7 @@ class Watch:
         """Write the lines that are due."""
         for path, before in [*self.left.items()]:
             changed = _changed(path / METRICS)
-            ended = (path / "summary.json").exists()
+            ended = finished(path)
             if changed == before and not ended:
                 continue
             self.left[path] = changed
@@ -170,7 +165,7 @@ class Watch:
             if len(self.paths) > 1:
                 number = self.numbers.setdefault(path, self.before + len(self.numbers) + 1)
                 name = f"run {number} of {len(self.paths)}, {name}"
-                end = all_end([of_run(one) for one in self.paths], self.jobs) if self.left else None
+                end = all_end([of_run(each) for each in self.paths], self.jobs) if self.left else None
             self.log.say(name, f"complete, {run.standing}" if ended else run.standing, run.lr, run.written, end)
 
 
@@ -213,5 +208,5 @@ def _last(path: Path) -> list[dict[str, Any]]:
 
 def _ended(directory: Path, t: int) -> float:
     """When round ``t`` ended: its checkpoint is from then; going on writes the records again, which count where it is gone."""
-    kept = [file.stat().st_mtime for file in (directory / "checkpoint").glob(f"state-{t + 1:06d}*.safetensors")]
+    kept = [file.stat().st_mtime for file in (directory / CHECKPOINT).glob(f"state-{t + 1:06d}*.safetensors")]
     return max(kept, default=(directory / METRICS).stat().st_mtime)

@@ -101,7 +101,8 @@ def compare(
                 if not histories and not fed.tests.sets:
                     log.warning(UNTESTED)
                 path = None if base is None else _place(base, label, seed)
-                left = rounds if path is None else _resumed(fed, path, label, rounds, stop)
+                first = digest(fed.model.initial)
+                left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop)
                 planned, begun = len(labelled) * len(numbers), len(histories) + 1
                 named, later = f"run {begun} of {planned}, " * (planned > 1) + f"{label}, seed {seed}", planned - begun
                 bar.update(task, advance=rounds - left)
@@ -122,7 +123,6 @@ def compare(
                         raise
                 bar.update(task, advance=rounds - fed.progress.t)
                 history = fed.history
-                first = digest(fed.model.initial)
                 histories.append(replace(history, meta={**history.meta, "label": label, "first": first}))
     return Comparison.of(histories, last)
 
@@ -133,10 +133,10 @@ def _methods(methods: Methods) -> dict[str, Method]:
         raise TypeError(f"methods must be a list, such as ['fedavg', 'fedheal']; found {methods!r}.")
     methods = methods if isinstance(methods, Mapping) else list(methods)
     pairs = methods.items() if isinstance(methods, Mapping) else zip(methods, methods, strict=True)
-    found = {short(label if isinstance(label, str) else str(Method.of(of))): Method.of(of) for label, of in pairs}
-    if not 0 < len(found) == len(methods):
-        raise ValueError(f"methods must hold at least one, and each once; found {', '.join(found) or 'none'}.")
-    return found
+    labelled = {short(label if isinstance(label, str) else str(Method.of(m))): Method.of(m) for label, m in pairs}
+    if not 0 < len(labelled) == len(methods):
+        raise ValueError(f"methods must hold at least one, and each once; found {', '.join(labelled) or 'none'}.")
+    return labelled
 
 
 def _seeds(seeds: int | Iterable[int]) -> list[int]:
@@ -188,14 +188,13 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 
 
-def _resumed(fed: Federation, path: Path, label: str, rounds: int, stop: Stop | None) -> int:
+def _resumed(fed: Federation, path: Path, label: str, first: str, rounds: int, stop: Stop | None) -> int:
     """The rounds that are left of a run after going back to its last complete one.
 
-    Its manifest has the label, the hash of the model it started from, and what may stop it.
+    Its manifest has the label, the hash of the ``first`` model, and what may stop it.
     """
     plain = stop is None or is_dataclass(stop)
     ends = str(stop) if plain else getattr(stop, "__qualname__", type(stop).__qualname__)
-    first = digest(fed.model.initial)
     if not checkpoint.exists(path / "checkpoint"):
         (path / MANIFEST).unlink(missing_ok=True)
         fed.prepare(rounds, progress=False)
