@@ -93,14 +93,13 @@ def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
     from equipoise.federation.records import parse_lines
     from equipoise.runs.status import of_run
 
-    config, metrics, known, about = (
-        directory / n for n in ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")
-    )
+    names = ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")
+    config, metrics, roster, manifest = (directory / name for name in names)
     try:
         settings = tomllib.loads(open_text(config.read_text(encoding="utf-8")))
         records = parse_lines(metrics.read_text(encoding="utf-8")) if metrics.exists() else ()
-        lost = open_json(about.read_text()).get("without_model", []) if about.exists() else []
-        names = [site["name"] for site in open_json(known.read_text())["sites"]] if known.exists() else []
+        lost = open_json(manifest.read_text()).get("without_model", []) if manifest.exists() else []
+        sites = [site["name"] for site in open_json(roster.read_text())["sites"]] if roster.exists() else []
     except ValueError as error:
         raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
     how = of_run(directory)
@@ -115,7 +114,7 @@ def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
         "bytes": _bytes(directory.rglob("*")),
         "free_bytes": shutil.disk_usage(directory).free,
     }
-    return run, records, names
+    return run, records, sites
 
 
 def _site(m: int | None, records: Sequence[Row]) -> Row:

@@ -32,7 +32,8 @@ def report(
     if not histories:
         raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
     called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
-    asked = {name: of for name, of in (("positive", positive), ("least_group", least_group)) if of is not None}
+    given = {"positive": positive, "least_group": least_group}
+    asked = {name: value for name, value in given.items() if value is not None}
     histories = [replace(history, meta={**history.meta, **asked}) for history in histories]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
     written = write(compared, output, figures=figures)

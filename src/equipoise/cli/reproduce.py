@@ -128,7 +128,7 @@ def reproduce(
             say(str(path))
     if failed:
         named = "\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
-        others = {(one.part, one.row) for one in plan.runs} - failed.keys()
+        others = {(run.part, run.row) for run in plan.runs} - failed.keys()
         shown = ", the others are shown" if others else ""
         raise ExpectedError(
             f"{len(failed)} of {len(failed) + len(others)} cells failed{shown}.\n{named}\nThe same command runs them again."

@@ -84,8 +84,8 @@ def compare(
         runs.start(config, path)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
     total = sum(c.rounds for c in configs)
-    told = None if on_progress is None else lambda done: on_progress(done, total)
-    failed = complete(paths, jobs, told, lines=lines)
+    report = None if on_progress is None else lambda done: on_progress(done, total)
+    failed = complete(paths, jobs, report, lines=lines)
     if failed:
         named = "\n".join(f"{path.name}: {reason}" for path, reason in failed.items())
         rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""

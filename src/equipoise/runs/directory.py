@@ -106,26 +106,26 @@ def start(config: RunConfig, directory: Path) -> None:
     write_atomically(path, _text(config, directory))
 
 
-def _same(one: RunConfig, other: RunConfig, directory: Path) -> bool:
+def _same(before: RunConfig, now: RunConfig, directory: Path) -> bool:
     """Whether two configurations differ only in where the user's files are; data are compared by :mod:`equipoise.runs.unchanged`."""
-    if not {*(one.own_code or {}).values()} <= {*(other.own_code or {}).values()}:  # an earlier version kept fewer
+    if not {*(before.own_code or {}).values()} <= {*(now.own_code or {}).values()}:  # an earlier version kept fewer
         return False
-    if one.data != other.data and not (one.data and other.data and unchanged.comparable(directory)):
+    if before.data != now.data and not (before.data and now.data and unchanged.comparable(directory)):
         return False
-    return elsewhere(one) == elsewhere(other)
+    return elsewhere(before) == elsewhere(now)
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
     """What a run is, wherever it and the user's files are: settings as JSON has them, without its data, which it checks itself."""
-    found: dict[str, Any] = json.loads(json.dumps(elsewhere(config).table()))
-    return found
+    table: dict[str, Any] = json.loads(json.dumps(elsewhere(config).table()))
+    return table
 
 
 def elsewhere(config: RunConfig) -> RunConfig:
     """A configuration without paths: with the hashes of the user's code and weights, without that of the data."""
-    known = config.own_code or {}
+    digests = config.own_code or {}
     texts: dict[str, Any] = {
-        name: own_code.by_content(text, known) for name in (*places.CODE, "data") if (text := getattr(config, name))
+        name: own_code.by_content(text, digests) for name in (*places.CODE, "data") if (text := getattr(config, name))
     }
     if config.weights is not None and config.weights.is_file():
         texts["network_options"] = {**config.network_options, "weights": hashes.of_file(config.weights)}
@@ -159,8 +159,8 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
         table = tomllib.loads(open_text(path.read_bytes().decode()))
     except (FileNotFoundError, NotADirectoryError):
         inside = sorted(file.parent.as_posix() for file in directory.glob("*/config.toml"))
-        runs = "Runs are in runs/; see: equipoise run --help."
-        where = f"Give one of the runs in it: {some(inside)}." if inside else runs
+        hint = "Runs are in runs/; see: equipoise run --help."
+        where = f"Give one of the runs in it: {some(inside)}." if inside else hint
         raise ValueError(f"{directory} is not a run: it has no config.toml. {where}") from None
     except ValueError as error:
         raise RunError(
@@ -183,8 +183,8 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
 
 def _check_code(config: RunConfig, directory: Path) -> None:
     """Require that the user's code is what a run was begun with."""
-    for where, known in (config.own_code or {}).items():
-        if (digest := own_code.digest(where)) != known:
+    for where, before in (config.own_code or {}).items():
+        if (digest := own_code.digest(where)) != before:
             how = "has changed since" if digest else "is gone"
             moved = (
                 "" if digest else " If it has moved, give the command that began the run again, with where it is now."
@@ -249,7 +249,7 @@ def check_networks(configs: Sequence[RunConfig]) -> None:
 def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
     first = configs[0]
     names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
-    known = frame(
+    inputs = frame(
         net,
         list(data.clients[:1]),
         first.settings,
@@ -262,7 +262,7 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
     sizes = {name: n - n_held(n, first.validation) for name, n in zip(names, data.sizes, strict=True)}
     for config in configs:
         method = parse(config.method)
-        known.suit(method, config.settings, {"all clients": sum(sizes.values())} if method.bound == "upper" else sizes)
+        inputs.suit(method, config.settings, {"all clients": sum(sizes.values())} if method.bound == "upper" else sizes)
 
 
 def doubts(config: RunConfig) -> list[str]:

@@ -339,8 +339,8 @@ def _completed(
         with locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(config, path)
     total = sum(config.rounds for config in own.values())
-    told = None if on_progress is None else lambda done: on_progress(done, total)
-    return complete(list(own), jobs, told, lines=lines)
+    report = None if on_progress is None else lambda done: on_progress(done, total)
+    return complete(list(own), jobs, report, lines=lines)
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:

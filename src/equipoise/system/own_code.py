@@ -31,8 +31,8 @@ class OwnCodeError(ValueError):
 
 def split(text: str) -> tuple[str, str]:
     """The reference at the beginning of a text, empty if there is none, and the rest."""
-    found = REFERENCE.match(text.strip())
-    return ("", text) if found is None else (found[0], text.strip()[found.end() :])
+    match = REFERENCE.match(text.strip())
+    return ("", text) if match is None else (match[0], text.strip()[match.end() :])
 
 
 def is_reference(text: str) -> bool:
@@ -43,10 +43,10 @@ def is_reference(text: str) -> bool:
 def whole(text: str, folder: Path | None = None) -> str:
     """A text with every path of a reference as it holds in any folder; relative ones are below ``folder``, here by default."""
 
-    def absolute(found: re.Match[str]) -> str:
-        where = found[1]
+    def absolute(match: re.Match[str]) -> str:
+        where = match[1]
         path = (folder or Path()) / Path(where).expanduser()
-        return f"{path.resolve() if is_file(where) else where}:{found[2]}"
+        return f"{path.resolve() if is_file(where) else where}:{match[2]}"
 
     return REFERENCE.sub(absolute, text)
 
@@ -54,38 +54,36 @@ def whole(text: str, folder: Path | None = None) -> str:
 def moved(text: str, change: Callable[[str], str]) -> str:
     """A text with every file of a reference changed."""
 
-    def instead(found: re.Match[str]) -> str:
-        if not is_file(found[1]):
-            return found[0]
-        path = change(found[1])
+    def instead(match: re.Match[str]) -> str:
+        if not is_file(match[1]):
+            return match[0]
+        path = change(match[1])
         plain = path.startswith(("/", "~", "./", "../")) or re.fullmatch(r"[\w./-]+", path)
-        return f"{path if plain else f'./{path}'}:{found[2]}"  # else a blank would end the reference
+        return f"{path if plain else f'./{path}'}:{match[2]}"  # else a blank would end the reference
 
     return REFERENCE.sub(instead, text)
 
 
-def by_content(text: str, known: Mapping[str, str]) -> str:
-    """A text with the hash of its file in place of every reference's file or module, as far as it is ``known``, see :func:`hashes`."""
+def by_content(text: str, digests: Mapping[str, str]) -> str:
+    """A text with the hash of its file in place of every reference's file or module, as far as it is in ``digests``, see :func:`hashes`."""
 
-    def instead(found: re.Match[str]) -> str:
-        ends = tuple(f"/{found[1].replace('.', '/')}{end}" for end in (".py", "/__init__.py"))
-        of_earlier = (
-            digest for file, digest in known.items() if file.endswith(ends)
-        )  # which kept the files of modules
-        digest = known.get(found[1]) or next(of_earlier, "")
-        return f"{digest}.py:{found[2]}" if digest else found[0]
+    def instead(match: re.Match[str]) -> str:
+        ends = tuple(f"/{match[1].replace('.', '/')}{end}" for end in (".py", "/__init__.py"))
+        # an earlier version kept the files of modules
+        digest = digests.get(match[1]) or next((kept for file, kept in digests.items() if file.endswith(ends)), "")
+        return f"{digest}.py:{match[2]}" if digest else match[0]
 
     return REFERENCE.sub(instead, text)
 
 
 def nameless(text: str) -> str:
     """A text without what stands before the colons of its references."""
-    return REFERENCE.sub(lambda found: f":{found[2]}", text)
+    return REFERENCE.sub(lambda match: f":{match[2]}", text)
 
 
 def short(text: str) -> str:
     """A text with the files of references without their folders, for labels."""
-    return REFERENCE.sub(lambda found: f"{Path(found[1]).name}:{found[2]}", text)
+    return REFERENCE.sub(lambda match: f"{Path(match[1]).name}:{match[2]}", text)
 
 
 def load(reference: str) -> Any:
@@ -95,15 +93,15 @@ def load(reference: str) -> Any:
     ------
     OwnCodeError : there is no such file, module or name, or it cannot be imported, with the reason.
     """
-    found = REFERENCE.fullmatch(reference.strip())
-    if found is None:
+    match = REFERENCE.fullmatch(reference.strip())
+    if match is None:
         raise OwnCodeError(
             f"{reference!r} names no code. Write FILE.py:NAME, or MODULE:NAME with a dot in the module's name."
         )
-    module, name = _module(reference, found[1]), found[2]
+    module, name = _module(reference, match[1]), match[2]
     if not hasattr(module, name):
         known = [word for word, thing in vars(module).items() if callable(thing) and not word.startswith("_")]
-        raise OwnCodeError(f"{reference}: there is no {name!r} in {found[1]}.{near(name, known)}")
+        raise OwnCodeError(f"{reference}: there is no {name!r} in {match[1]}.{near(name, known)}")
     return getattr(module, name)
 
 
@@ -138,9 +136,9 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
 
 def hashes(*texts: str | None) -> dict[str, str]:
     """The SHA-256 of the code that references in some texts name, by file or module, and of what it imports from beside it."""
-    wheres = dict.fromkeys(found[1] for text in texts for found in REFERENCE.finditer(text or ""))
-    known = {where: digest(where) for where in wheres}
-    return known | {file: digest(file) for where in wheres for file in beside(where) if file not in known}
+    wheres = dict.fromkeys(match[1] for text in texts for match in REFERENCE.finditer(text or ""))
+    digests = {where: digest(where) for where in wheres}
+    return digests | {file: digest(file) for where in wheres for file in beside(where) if file not in digests}
 
 
 def beside(where: str) -> list[str]:
@@ -155,16 +153,16 @@ def beside(where: str) -> list[str]:
     if installed(first):
         return []
     packages = first.relative_to(folder).parents if not is_file(where) else ()
-    found = {
+    files = {
         path: None for package in packages if (path := folder / package / "__init__.py") != first and path.is_file()
     }
-    waiting = [first, *found]
+    waiting = [first, *files]
     while waiting:
         file = waiting.pop()
-        new = [path for path in _imported(file, folder) if path not in found and path != first]
-        found |= dict.fromkeys(new)
+        new = [path for path in _imported(file, folder) if path not in files and path != first]
+        files |= dict.fromkeys(new)
         waiting += new
-    return [str(path) for path in sorted(found)]
+    return [str(path) for path in sorted(files)]
 
 
 def top(where: str, file: Path) -> Path:

@@ -45,9 +45,9 @@ def located(path: str, project: Path) -> str:
 
 def written(table: Mapping[str, Any], directory: Path, project: Path) -> dict[str, Any]:
     """The settings of a run that is kept in ``directory``, as its file has them; with its project if any of them needs it."""
-    found = mapped(table, lambda path: portable(path, project))
-    needed = table.get("own_code") or found != dict(table)
-    return ({PROJECT: portable(project, directory.absolute())} if needed else {}) | found
+    relative = mapped(table, lambda path: portable(path, project))
+    needed = table.get("own_code") or relative != dict(table)
+    return ({PROJECT: portable(project, directory.absolute())} if needed else {}) | relative
 
 
 def read(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
@@ -95,25 +95,27 @@ def private(document: Any, names: Mapping[str, str] | None = None, project: Path
 
 def mapped(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """A configuration with every path changed, those in references to code too."""
-    found = dict(table)
+    changed = dict(table)
     for name in CODE:
-        if isinstance(text := found.get(name), str):
-            found[name] = own_code.moved(text, change)
-    if isinstance(data := found.get("data"), str) and not data.startswith(HUB):
-        found["data"] = own_code.moved(data, change) if own_code.is_reference(data) else change(data)
+        if isinstance(text := changed.get(name), str):
+            changed[name] = own_code.moved(text, change)
+    if isinstance(data := changed.get("data"), str) and not data.startswith(HUB):
+        changed["data"] = own_code.moved(data, change) if own_code.is_reference(data) else change(data)
     for name, paths in OPTIONS.items():
-        if isinstance(options := found.get(name), Mapping):
-            found[name] = {**options} | {
+        if isinstance(options := changed.get(name), Mapping):
+            changed[name] = {**options} | {
                 key: change(options[key]) for key in paths if isinstance(options.get(key), str)
             }
-    if isinstance(code := found.get("own_code"), Mapping):
-        found["own_code"] = {change(file) if own_code.is_file(file) else file: known for file, known in code.items()}
-    if isinstance(track := found.get("track"), str):
+    if isinstance(code := changed.get("own_code"), Mapping):
+        changed["own_code"] = {
+            change(file) if own_code.is_file(file) else file: digest for file, digest in code.items()
+        }
+    if isinstance(track := changed.get("track"), str):
         tracker, _, place = track.partition(":")
         if _whole(place) or place.startswith(("./", "../", "~")):
             place = change(place)
-            found["track"] = f"{tracker}:{place if place[0] in '/~.' else f'./{place}'}"
-    return found
+            changed["track"] = f"{tracker}:{place if place[0] in '/~.' else f'./{place}'}"
+    return changed
 
 
 def _whole(path: str) -> bool:
