@@ -26,16 +26,6 @@ COMPLEX = (
     "{} holds complex numbers, whose imaginary part would be dropped. "
     "Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
 )
-EXACT = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.uint16,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-)  # in float32
 CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 
@@ -489,7 +479,8 @@ def _check_labels(y: Tensor, who: str) -> None:
 
 def rounding(data: Samples) -> str:
     """Which numbers that differ are the same for a network of single precision, in a sentence; empty if hardly any are."""
-    if data.transform is not None or data.dtype != torch.float32 or data.x.dtype in EXACT or data.x.is_complex():
+    exact = data.x.dtype == torch.float32 or data.x.dtype.itemsize < torch.float32.itemsize
+    if data.transform is not None or data.dtype != torch.float32 or exact or data.x.is_complex():
         return ""
     rounded = data.x.to(torch.float32)
     return lost(data.x.cpu().numpy(), rounded.cpu().numpy(), lambda k: f"number {k} of a sample")
