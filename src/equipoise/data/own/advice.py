@@ -56,9 +56,8 @@ def refusal(
     }
     few = {name: len(set(every)) for name, every in words.items() if signs[name] is None and _repeat(every)}
     purposes = [role for role in PURPOSES if role not in used]
-    class_ = next((name for name in few if name.casefold() in CLASSES), None)
-    if class_ is None:
-        class_ = next((name for name in (*names[-1:], *names[:1]) if name in few), None)
+    named = [name for name in few if name.casefold() in CLASSES]
+    class_ = next((name for name in (*named, *names[-1:], *names[:1]) if name in few), None)
     others = [name for name in wrong if "label" in used or name != class_]
     s = "s" * (len(wrong) > 1)
     said = [

@@ -59,9 +59,8 @@ def read(path: Path, columns: Columns) -> UserData:
             f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}). Is it damaged, or cut short?"
         ) from None
     arrays = {role: _plain(path, name, content[name]) for role, name in used.items()}
-    arrays |= {
-        role: array.reshape(-1) for role, array in arrays.items() if role != "x"
-    }  # MATLAB has no arrays of one side
+    for role in used.keys() - {"x"}:
+        arrays[role] = arrays[role].reshape(-1)  # MATLAB has no arrays of one side
     x, n = arrays["x"], len(arrays["y"])
     unused = [name for name in variables if name not in used.values()]
     notes = [f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
