@@ -149,6 +149,32 @@ def panels(
     return figure, shown
 
 
+def upright_grid(axes: Axes) -> None:
+    """Lines from below instead of from the side, for bars and intervals that lie.
+
+    Parameters
+    ----------
+    axes : the panel.
+    """
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+
+
+def rows(axes: Axes, names: Sequence[str], edge: float = 0.5) -> None:
+    """A panel of lying intervals: a name per row beside it, from above.
+
+    Parameters
+    ----------
+    axes : the panel.
+    names : what `plain` made of them.
+    edge : rows between the first one and the upper edge, and between the last one and the lower.
+    """
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 1 + edge, -edge)
+    axes.tick_params(axis="y", length=0)
+    upright_grid(axes)
+
+
 def _png(figure: Figure) -> bytes:
     figure.savefig(file := io.BytesIO(), format="png", dpi=140)
     return file.getvalue()

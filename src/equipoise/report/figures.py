@@ -78,8 +78,7 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     if horizontal:
         axes.margins(y=0.01)
         axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.grid(axis="x", color=FAINT, linewidth=0.5)
+        drawing.upright_grid(axes)
     (axes.set_xlim if horizontal else axes.set_ylim)(0, 100)
     drawing.legend(figure, axes, list(runs))
     return figure
@@ -163,11 +162,7 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
                     drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > 100], marker, i)
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -100), min(high, 100))
-        axes.set_yticks(range(len(found)), names)
-        axes.set_ylim(len(found) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
-        axes.grid(axis="x", color=FAINT, linewidth=0.5)
+        drawing.rows(axes, names, edge=0.6)
         axes.set_xlabel(f"difference in {TESTED[key]} (points)", size=8, color=INK)
     return figure
 

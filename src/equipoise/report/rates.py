@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.report import drawing
-from equipoise.report.drawing import FAINT, INK, MARKERS
+from equipoise.report.drawing import INK, MARKERS
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
@@ -214,11 +214,7 @@ def figure(found: Numbers, every: Sequence[str] = ()) -> Figure:
                 label=drawing.plain(method["method"]),
             )
         axes.set_xlim(-2, 102)
-        axes.set_yticks(range(len(groups)), names)
-        axes.set_ylim(len(groups) - 0.5, -0.5)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
-        axes.grid(axis="x", color=FAINT, linewidth=0.5)
+        drawing.rows(axes, names)
         axes.set_xlabel(f"{title} (%)", size=8, color=INK)
     drawing.legend(plot, panels[0], [method["method"] for method in methods])
     return plot
