@@ -438,15 +438,14 @@ def _of_measure(
     histories = [run.history for run in every]
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     summaries = {label: {seed: run.summaries[measure] for seed, run in seeds.items()} for label, seeds in runs.items()}
-    first = next(iter(runs))
-    bounds = {label: bound for label, seeds in grouped.items() if (bound := next(iter(seeds.values())).bound)}
-    racing = {label: seeds for label, seeds in runs.items() if label not in bounds}
-    draws = _draws(racing) if measure == "accuracy" and racing else {}
+    bounds = _bounds(runs, runs)
+    racing = {label: seeds for label, seeds in runs.items() if not bounds[label]}
+    draws = _draws(racing) if measure == "accuracy" else {}
     versus, leaders = _tests(
         GROUPS,
         summaries,
-        tested=[label for label in runs if label not in bounds] or [first],
-        ranked=lambda _, label: not any(run.failure for run in runs[label].values()) and label not in bounds,
+        tested=_racing(bounds),
+        ranked=lambda _, label: not any(run.failure for run in runs[label].values()) and not bounds[label],
         draws=draws,
     )
     failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
@@ -460,7 +459,7 @@ def _of_measure(
         methods.append(
             {
                 "method": label,
-                "bound": bounds.get(label, ""),
+                "bound": bounds[label],
                 "seeds": list(seeds),
                 **{column.key: over_seeds([summary[column.key] for summary in found]) for column in GROUPS},
                 "groups": {group: over_seeds([s["groups"].get(group) for s in found]) for group in groups},
@@ -496,6 +495,27 @@ def _of_measure(
         "methods": methods,
         "leaders": leaders,
     }
+
+
+def _recorded(
+    runs: Mapping[str, Mapping[int, Run]], numbers: Callable[[Run], Numbers | None]
+) -> dict[str, dict[int, Numbers]]:
+    """Numbers of the runs that have them, by label and seed; without methods that have none."""
+    every = {
+        label: {seed: recorded for seed, run in seeds.items() if (recorded := numbers(run))}
+        for label, seeds in runs.items()
+    }
+    return {label: seeds for label, seeds in every.items() if seeds}
+
+
+def _bounds(runs: Mapping[str, Mapping[int, Run]], labels: Iterable[str]) -> dict[str, str]:
+    """Which bound each of some methods is, empty of a method proper."""
+    return {label: next(iter(runs[label].values())).history.bound for label in labels}
+
+
+def _racing(bounds: Mapping[str, str]) -> list[str]:
+    """The methods that are compared with each other: those that are no bounds, or the first of nothing but bounds."""
+    return [label for label, bound in bounds.items() if not bound] or [*bounds][:1]
 
 
 def _evaluated(run: Run, measure: str) -> bool:
@@ -558,13 +578,14 @@ def _draws(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Table]:
 
 def _intervals(draws: Table) -> Numbers:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
+    groups = [_ends(column[:, None], "avg", OVER_GROUPS) for column in draws.T]
+    return {"groups": groups, **{key: _ends(draws, key, OVER_GROUPS) for key in OVER_GROUPS}}
 
-    def ends(of: Table, statistic: str) -> list[float] | None:
-        found = interval(of, statistic)
-        return [100 * found.low, 100 * found.high] if math.isfinite(found.low) else None
 
-    groups = [ends(column[:, None], "avg") for column in draws.T]
-    return {"groups": groups, **{key: ends(draws, key) for key in OVER_GROUPS}}
+def _ends(draws: Table, key: str, over: Mapping[str, Callable[[Table], Table]]) -> list[float] | None:
+    """The 95 % interval of a statistic in percent; None where it is not defined."""
+    low, high = interval(draws, key, over=over)
+    return [100 * low, 100 * high] if math.isfinite(low) else None
 
 
 def _tests(
@@ -663,11 +684,7 @@ def _collaboration(
     grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]]
 ) -> Numbers | None:
     """What clients get for what they contribute, of the runs that know what each client reaches alone."""
-    found = {
-        label: {seed: _rewards(run) for seed, run in seeds.items() if run.summary["collaboration"]}
-        for label, seeds in runs.items()
-    }
-    found = {label: seeds for label, seeds in found.items() if seeds}
+    found = _recorded(runs, lambda run: _rewards(run) if run.summary["collaboration"] else None)
     if not found:
         return None
     first = next(iter(found))
@@ -683,7 +700,7 @@ def _collaboration(
     )
     return {
         "scenario": _scenario(grouped),
-        "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
+        "seeds": sorted(set().union(*found.values())),
         "clients": max(summary["clients"] for summary in every),
         "notes": list(notes.of_collaboration(grouped, found)),
         "methods": [
@@ -716,12 +733,8 @@ def _spread(
     grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]], last: int
 ) -> Numbers | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
-    found = {
-        label: {seed: run.summary["clients"] for seed, run in seeds.items() if run.summary["clients"]}
-        for label, seeds in runs.items()
-    }
-    found = {label: seeds for label, seeds in found.items() if seeds}
-    shown = [run for label, seeds in found.items() for seed, run in runs[label].items() if seed in seeds]
+    by_method = _recorded(runs, lambda run: run.summary["clients"])
+    shown = [runs[label][seed] for label, seeds in by_method.items() for seed in seeds]
     if any(run.summary["collaboration"] for run in shown):  # whose table has the clients
         return None
     own = any(
@@ -730,14 +743,16 @@ def _spread(
     )
     if not own and max((len(run.history.client_names) for run in shown), default=0) <= FEW_CLIENTS:
         return None
-    draws = _draws_of_clients({label: [runs[label][seed] for seed in seeds] for label, seeds in found.items()}, last)
-    bounds = {label: next(iter(runs[label].values())).history.bound for label in found}
-    personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in found}
-    failed = {label: not personal[label] and any(r.failure for r in runs[label].values()) for label in found}
+    draws = _draws_of_clients(
+        {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}, last
+    )
+    bounds = _bounds(runs, by_method)
+    personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in by_method}
+    failed = {label: not personal[label] and any(r.failure for r in runs[label].values()) for label in by_method}
     versus, leaders = _tests(
         SPREAD,
-        found,
-        tested=[label for label, bound in bounds.items() if not bound] or [next(iter(found))],
+        by_method,
+        tested=_racing(bounds),
         ranked=lambda _, label: not failed[label] and not bounds[label],
         draws=draws,
         over=OVER_CLIENTS,
@@ -747,7 +762,7 @@ def _spread(
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     return {
         "scenario": _scenario(grouped),
-        "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
+        "seeds": sorted(set().union(*by_method.values())),
         **{key: most for key, (_, most) in numbers.items()},
         "ranges": numbers,
         "samples": [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None,
@@ -757,12 +772,14 @@ def _spread(
                 "method": label,
                 "seeds": list(seeds),
                 **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in SPREAD},
-                "intervals": {key: _between(draws[label], key) for key in OVER_CLIENTS} if label in draws else None,
+                "intervals": {key: _ends(draws[label], key, OVER_CLIENTS) for key in OVER_CLIENTS}
+                if label in draws
+                else None,
                 "failed": failed[label],
                 "bound": bounds[label],
                 "versus": versus.get(label),
             }
-            for label, seeds in found.items()
+            for label, seeds in by_method.items()
         ],
         "leaders": leaders,
     }
@@ -779,11 +796,6 @@ def _counted(run: Run) -> dict[str, int]:
     every = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
     n, small = run.summary["clients_counted"], run.summary["small_clients"]
     return {"clients": n, "tenth": tenth(n), "every": every, "small": small, "untested": every - n - small}
-
-
-def _between(draws: Table, key: str) -> list[float] | None:
-    found = interval(draws, key, over=OVER_CLIENTS)
-    return [100 * found.low, 100 * found.high] if math.isfinite(found.low) else None
 
 
 def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Table]:
@@ -809,40 +821,32 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
 
 def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
     """How differently each method treats the groups, of the runs that recorded it."""
-    found = {
-        label: {
-            seed: known | {column.key: column.compute(known) for column in PARITY}
-            for seed, run in seeds.items()
-            if (known := run.summary["group_fairness"])
-        }
-        for label, seeds in runs.items()
-    }
-    found = {label: seeds for label, seeds in found.items() if seeds}
-    if not found:
+    by_method = _recorded(runs, _gaps)
+    if not by_method:
         return None
-    about = next(iter(runs[next(iter(found))].values())).history
-    several = len(next(iter(found[next(iter(found))].values()))["classes"]) > 1
-    bounds = {label: next(iter(runs[label].values())).history.bound for label in found}
-    failed = {label: any(run.failure for run in runs[label].values()) for label in found}
-    tested = [label for label, bound in bounds.items() if not bound] or [next(iter(found))]
+    first = next(iter(by_method))
+    about = next(iter(runs[first].values())).history
+    several = len(next(iter(by_method[first].values()))["classes"]) > 1
+    bounds = _bounds(runs, by_method)
+    failed = {label: any(run.failure for run in runs[label].values()) for label in by_method}
     versus: dict[str, Numbers] = {}
     leaders: dict[str, Numbers] = {}
     for column in PARITY:  # over the seeds with which a gap is about enough people
         more, leading = _tests(
             [column],
             {
-                label: {seed: of for seed, of in seeds.items() if of[column.key] is not None} or seeds
-                for label, seeds in found.items()
+                label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
+                for label, seeds in by_method.items()
             },
-            tested=tested,
+            tested=_racing(bounds),
             ranked=lambda _, label: not failed[label] and not bounds[label],
         )
-        versus = {label: of | versus.get(label, {}) for label, of in more.items()}
+        versus = {label: tests | versus.get(label, {}) for label, tests in more.items()}
         leaders |= leading
     return {
         "scenario": _scenario(grouped),
-        "seeds": sorted({seed for seeds in found.values() for seed in seeds}),
-        "notes": list(notes.of_parity(grouped, found)),
+        "seeds": sorted(set().union(*by_method.values())),
+        "notes": list(notes.of_parity(grouped, by_method)),
         "leaders": leaders,
         "positive": None if several or about.positive is None else about.positive.name,
         "least": about.least_group,
@@ -857,9 +861,16 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
                 "bound": bounds[label],
                 "versus": versus.get(label),
             }
-            for label, seeds in found.items()
+            for label, seeds in by_method.items()
         ],
     }
+
+
+def _gaps(run: Run) -> Numbers | None:
+    """The inputs of the columns of `PARITY`, and their numbers."""
+    if not (rated := run.summary["group_fairness"]):
+        return None
+    return {**rated, **{column.key: column.compute(rated) for column in PARITY}}
 
 
 def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
