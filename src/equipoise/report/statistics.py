@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -467,7 +468,7 @@ def _of_measure(
                 "failed": {str(seed): why for seed, why in failed[label].items()},
                 "intervals": _intervals(draws[label]) if label in draws else None,
                 "versus": versus.get(label),
-                "worst_groups": _worst_groups(found),
+                "worst_groups": _worst_groups(summary["worst_group"] for summary in found),
                 "untested": _untested(runs[label], measure, last),
                 "pooled": _pooled(together, groups, last),
             }
@@ -528,38 +529,36 @@ def _up_to(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, dict[int, History
     return {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
 
 
-def _worst_groups(summaries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The worst group, by how many runs have it there, most first."""
-    names = Counter(summary["worst_group"] for summary in summaries if summary["worst_group"] is not None)
-    return dict(names.most_common())
+def _worst_groups(of_runs: Iterable[str | None]) -> dict[str, int]:
+    """The worst group, by how many runs have it there, most first; None of a run that has none."""
+    return dict(Counter(group for group in of_runs if group is not None).most_common())
 
 
-def _extreme(names: Sequence[str], values: Table, choose: Callable[[Table], np.intp]) -> str | None:
+def _extreme(groups: Sequence[str], values: Table, choose: Callable[[Table], np.intp]) -> str | None:
     """The group with the lowest or highest value; None where one of them is not known, or there is only one."""
-    return names[int(choose(values))] if len(names) > 1 and np.isfinite(values).all() else None
+    return groups[int(choose(values))] if len(groups) > 1 and np.isfinite(values).all() else None
 
 
 def _untested(runs: Mapping[int, Run], measure: str, last: int) -> list[Numbers]:
     """The groups that were not tested in one of the last rounds, with the round of their last test and what it gave."""
-    found: list[Numbers] = []
+    untested: list[Numbers] = []
     for seed, run in runs.items():
         rounds, table = run.groups[measure]
         for group, values in zip(run.history.groups, table.T, strict=True):
             if not np.isfinite(values[-last:]).all():
-                there = np.flatnonzero(np.isfinite(values))
-                t, a = (rounds[there[-1]], 100 * float(values[there[-1]])) if there.size else (None, None)
-                found.append({"group": group, "seed": seed, "round": t, "accuracy": a})
-    return found
+                tests = np.flatnonzero(np.isfinite(values))
+                t, a = (rounds[tests[-1]], 100 * float(values[tests[-1]])) if tests.size else (None, None)
+                untested.append({"group": group, "seed": seed, "round": t, "accuracy": a})
+    return untested
 
 
 def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
     """Test samples of every group that is not too small, or the lowest and highest number in several runs."""
-    found: dict[str, int | list[int]] = {}
+    by_group: dict[str, int | list[int]] = {}
     for group in dict.fromkeys(group for history in histories for group in history.groups):
-        known = {history.sizes[group] for history in histories if group in history.sizes}
-        if known:
-            found[group] = min(known) if len(known) == 1 else [min(known), max(known)]
-    return found
+        if sizes := {history.sizes[group] for history in histories if group in history.sizes}:
+            by_group[group] = min(sizes) if len(sizes) == 1 else [min(sizes), max(sizes)]
+    return by_group
 
 
 def _draws(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Table]:
@@ -634,8 +633,8 @@ def _tests(
             versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
         if rivals:
             against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
-            tied = [label for label, found in against.items() if not found["apart"]]
-            shown = {r: {k: v for k, v in of.items() if k in AGAINST} | _more(of) for r, of in against.items()}
+            tied = [label for label, test in against.items() if not test["apart"]]
+            shown = {r: {k: v for k, v in test.items() if k in AGAINST} | _more(test) for r, test in against.items()}
             leaders[column.key] = {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": shown}
     return versus, leaders
 
@@ -652,32 +651,30 @@ def _correct(
 ) -> None:
     """Add to differences of two methods what depends on how many there are, and with one seed the intervals over test samples."""
     sampled = [pair for pair in family if key in over and all(label in draws for label in pair)]
-    corrected = holm([math.nan if found["p"] is None else found["p"] for found in family.values()])
+    p_values = np.array([test["p"] for test in family.values()], dtype=np.float64)  # None is NaN
+    corrected = holm(p_values)
     judged = len(sampled) or int(np.isfinite(corrected).sum())
-    for (a, b), found in family.items():
-        p = corrected[list(family).index((a, b))]
-        smaller = (
-            sum(q["p"] < found["p"] for q in family.values() if q["p"] is not None) if found["p"] is not None else 0
-        )
-        found |= {"holm": _json(p), "family": judged, "apart": bool(p < 0.05), "seeds": len(found["each"])}
-        found["level"] = 0.05 / max(1, judged - smaller)  # at which Holm's procedure tests this difference
+    for ((a, b), test), p, p_holm in zip(family.items(), p_values, corrected, strict=True):
+        smaller = int((p_values < p).sum())
+        test |= {"holm": _json(p_holm), "family": judged, "apart": bool(p_holm < 0.05), "seeds": len(test["each"])}
+        test["level"] = 0.05 / max(1, judged - smaller)  # at which Holm's procedure tests this difference
         if (a, b) in sampled:
             low, high = (100 * end for end in difference(draws[a], draws[b], key, over=over))
             ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged, over)
-            found |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
+            test |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
 
 
-def _more(found: Numbers) -> Numbers:
+def _more(test: Numbers) -> Numbers:
     """How many seeds would tell two methods apart at the level of this difference, where those that there are do not."""
-    known = not found["apart"] and len(found["each"]) > 1
-    needed = seeds_needed(found["each"], level=found["level"]) if known else None
-    return {"seeds_needed": None if needed is None else max(needed, len(found["each"]) + 1)}
+    n, asked = len(test["each"]), not test["apart"]
+    needed = seeds_needed(test["each"], level=test["level"]) if asked and n > 1 else None
+    return {"seeds_needed": None if needed is None else max(needed, n + 1)}
 
 
-def _turned(found: Numbers) -> Numbers:
+def _turned(test: Numbers) -> Numbers:
     """The difference the other way round."""
-    turned = {key: None if found[key] is None else 0.0 - found[key] for key in ("difference", "low", "high")}
-    return found | {"difference": turned["difference"], "low": turned["high"], "high": turned["low"]}
+    turned = {key: None if test[key] is None else 0.0 - test[key] for key in ("difference", "low", "high")}
+    return test | {"difference": turned["difference"], "low": turned["high"], "high": turned["low"]}
 
 
 def _collaboration(
@@ -807,11 +804,11 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         n, values = run.history.client_sizes, run.shown.over_clients(last)
         if n is None:
             return {}
-        there = run.history.of_honest(n)
-        there = there[there >= run.history.least_group]
-        if len(there) != len(values):  # some client was not tested in all of these rounds
+        honest = run.history.of_honest(n)
+        counted = honest[honest >= run.history.least_group]
+        if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
-        outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), there.tolist(), strict=True)]
+        outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
     if len({len(of) for of in outcomes.values()}) != 1 or not all(outcomes.values()):
         return {}
     N = len(next(iter(outcomes.values())))
@@ -895,9 +892,7 @@ def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers |
             {
                 "method": label,
                 "failed": any(_shown(run.history, last).failure(last) for run in seeds.values()),
-                "worst_groups": _worst_groups(
-                    [{"worst_group": _extreme(g, v, np.argmin)} for g, v in zip(groups, values, strict=True)]
-                ),
+                "worst_groups": _worst_groups(map(_extreme, groups, values, repeat(np.argmin))),
                 "groups": {
                     g: over_seeds([_percent(of.get(g)) for of in of_groups]) for g in dict.fromkeys(sum(groups, ()))
                 },
@@ -925,19 +920,22 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
     methods = []
     for label, seeds in runs.items():
         validated = [run.history for run in seeds.values() if any("validation" in r for r in run.history.records)]
-        found = [summary for of in validated if (summary := of.exported.summary(1))["validation"]]
-        if found:
-            of = [summary["validation"] for summary in found]
+        summaries = [summary for run in validated if (summary := run.exported.summary(1))["validation"]]
+        if summaries:
+            validations = [summary["validation"] for summary in summaries]
             methods.append(
                 {
                     "method": label,
                     "failed": any(history.exported.failure(1) for history in validated),
                     "bound": validated[0].bound,
-                    **{key: over_seeds([one[key] for one in of]) for key in ("round", "accuracy", "worst", "loss")},
-                    "test": over_seeds([summary["avg"] for summary in found]),
-                    "test_worst": over_seeds([summary["worst"] for summary in found]),
-                    "worst_groups": _worst_groups(of),
-                    "test_worst_groups": _worst_groups(found),
+                    **{
+                        key: over_seeds([of[key] for of in validations])
+                        for key in ("round", "accuracy", "worst", "loss")
+                    },
+                    "test": over_seeds([summary["avg"] for summary in summaries]),
+                    "test_worst": over_seeds([summary["worst"] for summary in summaries]),
+                    "worst_groups": _worst_groups(validation["worst_group"] for validation in validations),
+                    "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
                 }
             )
     return {"methods": methods} if methods else None
@@ -959,7 +957,7 @@ def _own_measures(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers:
             named = [
                 _extreme(run.history.groups, values, lowest) for run, values in zip(seeds.values(), each, strict=True)
             ]
-            worst_groups = _worst_groups([{"worst_group": group} for group in named if better])
+            worst_groups = _worst_groups(named if better else ())
             failed = any(run.failure for run in seeds.values())
             methods.append({"method": label, "failed": failed, "worst_groups": worst_groups, **of})
         undefined = {
