@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from equipoise.metrics.attendance import ATTENDANCE
-from equipoise.metrics.columns import COLLABORATION, INDICES, SPREAD, Column, parity_columns, placed, spread
+from equipoise.metrics.columns import COLLABORATION, INDICES, SPREAD, Column, placed, spread
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.performance import last_rounds
 from equipoise.report import rates, sentences
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
-from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, over_seeds, tables
+from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, gaps_of, over_seeds, tables
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -154,19 +154,20 @@ def sheets(comparison: Numbers) -> list[Sheet]:
             )
         )
     if found := comparison["group_fairness"]:
+        by_group = rates.grid(found)
         shown.append(
             Sheet(
                 "group-rates",
                 "Rates by group",
                 sentences.rates_caption(comparison),
-                rates.grid(found),
+                by_group,
                 rates.explained(found),
                 narrow=True,
                 head="Group" if len(found["methods"]) == 1 else "Method, group",
-                narrow_titles=rates.narrow(found),
+                narrow_titles=rates.narrow(by_group.titles),
             )
         )
-        gaps = placed(parity_columns(found["positive"] is None))
+        gaps = gaps_of(found)
         shown.append(
             _sheet(
                 found["methods"],
@@ -227,8 +228,7 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     if not (found := comparison["other_rounds"]):
         return None
     between = comparison["group_fairness"]
-    gaps = () if between is None else placed(parity_columns(between["positive"] is None))
-    parity = _had(found["methods"], gaps)
+    parity = [] if between is None else _had(found["methods"], gaps_of(between))
     exported = found["averaged"] == 1
     which = _exported(comparison)
     model = "The exported model" if which else f"The model of {comparison['exported']}"
@@ -463,8 +463,7 @@ def paired_tests(comparison: Numbers) -> list[PairedTests]:
     if over := comparison["spread"]:
         found.append(_paired_tests("tests-spread", "Spread over the clients", over["methods"], SPREAD))
     if between := comparison["group_fairness"]:
-        gaps = placed(parity_columns(between["positive"] is None))
-        found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], gaps))
+        found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], gaps_of(between)))
     return [one for one in found if one.rows]
 
 

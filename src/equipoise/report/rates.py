@@ -12,6 +12,7 @@ from equipoise.report.drawing import INK, MARKERS
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
+from equipoise.report.statistics import without_bounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,98 +28,98 @@ TITLES: Final = {  # of two classes, or of one against the rest
 OF_MANY: Final = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
 
 
-def titles(found: Numbers) -> dict[str, str]:
+def titles(fairness: Numbers) -> dict[str, str]:
     """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one.
 
     Parameters
     ----------
-    found : `Comparison["group_fairness"]`.
+    fairness : `Comparison["group_fairness"]`.
     """
-    return OF_MANY if found["positive"] is None else TITLES
+    return OF_MANY if fairness["positive"] is None else TITLES
 
 
-def cells(found: Numbers) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
+def cells(fairness: Numbers) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
     """By method and group: its name, that of the group, and titles and texts of the cells.
 
     Parameters
     ----------
-    found : `Comparison["group_fairness"]`.
+    fairness : `Comparison["group_fairness"]`.
     """
-    for method in found["methods"]:
+    for method in fairness["methods"]:
         for group, rates in method["groups"].items():
-            few = f"< {found['least']}"
+            few = f"< {fairness['least']}"
             row = [("n", Cell(few if rates["n"] is None else f"{rates['n']:,}"))]
-            for key, title in titles(found).items():
+            for key, title in titles(fairness).items():
                 if key == "tpr":
                     text = few if rates["of_class"] is None else f"{rates['of_class']:,}"
-                    row.append((f"of {found['positive']}", Cell(text)))
+                    row.append((f"of {fairness['positive']}", Cell(text)))
                 row.append((f"{title} (%)", _cell(rates[key], few)))
                 if key == "worst_recall":
                     row.append(("worst class", Cell(rates["worst_class"] or UNDEFINED)))
             yield method["method"], group, row
 
 
-def grid(found: Numbers) -> Grid:
+def grid(fairness: Numbers) -> Grid:
     """The table of the rates: a row per group, and method if there are several.
 
     Parameters
     ----------
-    found : `Comparison["group_fairness"]`.
+    fairness : `Comparison["group_fairness"]`.
     """
-    several = len(found["methods"]) > 1
-    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(found)]
+    several = len(fairness["methods"]) > 1
+    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness)]
     return Grid(
         tuple(title for title, _ in rows[0][1]),
         tuple((name, tuple(cell for _, cell in row)) for name, row in rows),
     )
 
 
-def explained(found: Numbers) -> list[str]:
+def explained(fairness: Numbers) -> list[str]:
     """What the columns of that table are, a sentence each.
 
     Parameters
     ----------
-    found : `Comparison["group_fairness"]`.
+    fairness : `Comparison["group_fairness"]`.
     """
     over = "over the test samples (Wilson)"
-    if len(found["seeds"]) > 1:
+    if len(fairness["seeds"]) > 1:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
     text = [
-        *([first] if (first := missed(found)) else []),
+        *([first] if (first := missed(fairness)) else []),
         f"n: test samples. In brackets: 95{PERCENT} interval {over}.",
-        f"True-positive rate: of the test samples of class {found['positive']}, how many are recognised; the rest is missed. False-positive rate: of the "
+        f"True-positive rate: of the test samples of class {fairness['positive']}, how many are recognised; the rest is missed. False-positive rate: of the "
         f"others, how many are taken for it. Selection rate: of all, how many are taken for it."
-        if found["positive"] is not None
+        if fairness["positive"] is not None
         else "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised.",
     ]
-    every = [rates for of in found["methods"] for rates in of["groups"].values()]
-    if found["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles(found)):
+    every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
+    if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles(fairness)):
         text.append(
-            f"n < {found['least']}: a rate about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
+            f"n < {fairness['least']}: a rate about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         )
-    return [*text, *_of_some_seeds(found)]
+    return [*text, *_of_some_seeds(fairness)]
 
 
-def _of_some_seeds(found: Numbers) -> Iterator[str]:
+def _of_some_seeds(fairness: Numbers) -> Iterator[str]:
     """The rates that are about enough people with some of the seeds only."""
     rated: dict[str, dict[str, None]] = {}
-    for method in found["methods"]:
+    for method in fairness["methods"]:
         for group, rates in method["groups"].items():
-            for key, title in titles(found).items():
+            for key, title in titles(fairness).items():
                 if 0 < (k := rates[key]["seeds"]) < (n := len(method["seeds"])):
                     rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
-    for where, of in rated.items():
-        yield f"{listed([*of]).capitalize()} {where}: with the others about fewer than {found['least']} test samples."
+    for where, few in rated.items():
+        yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} test samples."
 
 
-def narrow(found: Numbers) -> dict[str, str]:
-    """Titles of that table in a narrow terminal, by title: a word a line.
+def narrow(titles: Sequence[str]) -> dict[str, str]:
+    """Titles in a narrow terminal, by title: a word a line.
 
     Parameters
     ----------
-    found : `Comparison["group_fairness"]`.
+    titles : of the columns of that table.
     """
-    return {title: "\n".join(title.replace(" (%)", "\u00a0(%)").split(" ")) for title in grid(found).titles}
+    return {title: "\n".join(title.replace(" (%)", "\u00a0(%)").split(" ")) for title in titles}
 
 
 def _cell(rate: Numbers, few: str) -> Cell:
@@ -129,29 +130,30 @@ def _cell(rate: Numbers, few: str) -> Cell:
     return Cell(number(rate["mean"], 1), ends=ends)
 
 
-def missed(found: Numbers) -> str:
+def missed(fairness: Numbers) -> str:
     """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known.
 
     Parameters
     ----------
-    found : `Comparison["group_fairness"]`.
+    fairness : `Comparison["group_fairness"]`.
     """
-    key = "worst_recall" if found["positive"] is None else "tpr"
-    racing = [method for method in found["methods"] if not method["bound"]] or found["methods"]
-    first, *others = racing
-    known = {group: rates for group, rates in first["groups"].items() if rates[key]["mean"] is not None}
-    if not known:
+    key = "worst_recall" if fairness["positive"] is None else "tpr"
+    first, *others = without_bounds(fairness)
+    rated = {group: rates for group, rates in first["groups"].items() if rates[key]["mean"] is not None}
+    if not rated:
         return ""
-    ordered = sorted(known, key=lambda group: known[group][key]["mean"])
+    ordered = sorted(rated, key=lambda group: rated[group][key]["mean"])
     shown = ordered if len(ordered) <= FEW else [ordered[0], ordered[-1]]
     what = (
-        f" of class {found['positive']}" if found["positive"] is not None else " of the class that it recognises worst"
+        f" of class {fairness['positive']}"
+        if fairness["positive"] is not None
+        else " of the class that it recognises worst"
     )
-    said = [
-        f"{_of_hundred(known[group][key])} in group {group}{_class(found, known[group])}{_between(known[group][key])}"
+    shares = [
+        f"{_of_hundred(rated[group][key])} in group {group}{_class(fairness, rated[group])}{_between(rated[group][key])}"
         for group in shown
     ]
-    text = f"Of 100 test samples{what}, {first['method']} misses {listed(said)}"
+    text = f"Of 100 test samples{what}, {first['method']} misses {listed(shares)}"
     if len(ordered) > FEW:
         text += f", the most and the fewest of {len(ordered)} groups"
     beside = [
@@ -160,9 +162,9 @@ def missed(found: Numbers) -> str:
         if all(group in other["groups"] and other["groups"][group][key]["mean"] is not None for group in shown)
     ]
     text = "; ".join([text, *beside])
-    if hidden := [group for group in first["groups"] if group not in known]:
-        such = f"of class {found['positive']}" if found["positive"] is not None else "of some class"
-        text += f"; {such} there are fewer than {found['least']} in group {listed(hidden)}"
+    if hidden := [group for group in first["groups"] if group not in rated]:
+        such = f"of class {fairness['positive']}" if fairness["positive"] is not None else "of some class"
+        text += f"; {such} there are fewer than {fairness['least']} in group {listed(hidden)}"
     return f"{text}."
 
 
@@ -174,19 +176,19 @@ def _between(rate: Numbers) -> str:
     return "" if rate["low"] is None else f" ({100 - rate['high']:.0f} to {100 - rate['low']:.0f})"
 
 
-def _class(found: Numbers, rates: Numbers) -> str:
-    return f", class {rates['worst_class']}," if found["positive"] is None else ""
+def _class(fairness: Numbers, rates: Numbers) -> str:
+    return f", class {rates['worst_class']}," if fairness["positive"] is None else ""
 
 
-def figure(found: Numbers, every: Sequence[str] = ()) -> Figure:
+def figure(fairness: Numbers, every: Sequence[str] = ()) -> Figure:
     """The rates of every group with their 95 % intervals, a panel per rate; groups with too few people have none.
 
     Parameters
     ----------
-    found : `Comparison["group_fairness"]`.
+    fairness : `Comparison["group_fairness"]`.
     every : all methods in their order, those without rates too, so that each has its colour of other figures.
     """
-    shown, methods = titles(found), found["methods"]
+    shown, methods = titles(fairness), fairness["methods"]
     groups = list(dict.fromkeys(group for method in methods for group in method["groups"]))
     names = [drawing.plain(group, drawing.SHORT) for group in groups]
     room = max(0.2, drawing.height(names), 0.09 * (len(methods) + 1))
@@ -194,7 +196,7 @@ def figure(found: Numbers, every: Sequence[str] = ()) -> Figure:
     for axes, (key, title) in zip(panels, shown.items(), strict=True):
         for k, method in enumerate(methods):
             i = every.index(method["method"]) if every else k
-            at = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
+            rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
             rates = [
                 method["groups"].get(group, {}).get(key) or {"mean": None, "low": None, "high": None}
                 for group in groups
@@ -204,7 +206,7 @@ def figure(found: Numbers, every: Sequence[str] = ()) -> Figure:
             )
             axes.errorbar(
                 mean,
-                at,
+                rows,
                 xerr=np.nan_to_num(np.abs([mean - low, high - mean])),
                 color=drawing.color(i),
                 linestyle="",
@@ -218,54 +220,3 @@ def figure(found: Numbers, every: Sequence[str] = ()) -> Figure:
         axes.set_xlabel(f"{title} (%)", size=8, color=INK)
     drawing.legend(plot, panels[0], [method["method"] for method in methods])
     return plot
-
-
-def over_seeds_by_group(
-    seeds: Sequence[Numbers], summary: Any, classes: Sequence[str], called: Mapping[str, str]
-) -> dict[str, Numbers]:
-    """Every group's rates over the seeds of a method: `{group: {"n", "of_class", "worst_class", rate: {"mean", "std", "ci95", "seeds", "low", "high"}}}`.
-
-    A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
-    a seed, its ends averaged over the seeds, which all draw from the same people; widened to that over the seeds where this is wider.
-
-    Parameters
-    ----------
-    seeds : of each, what `History.group_fairness` returned.
-    summary : makes mean, standard deviation and half-width of the interval of one number per seed.
-    classes : names of the classes.
-    called : what groups are called, by name, if otherwise.
-    """
-    found: dict[str, Numbers] = {}
-    for group in dict.fromkeys(group for of in seeds for group in of["groups"]):
-        each = [of["groups"][group] for of in seeds if group in of["groups"]]
-        rates: dict[str, Any] = {}
-        for key in (*TITLES, "worst_recall"):
-            plain = key in OF_MANY
-            values = [of[key] if plain else of[key][0] for of in each]
-            shown = [value for value in values if value is not None]
-            rate = summary(shown or values)
-            ends = mean_ends([of["intervals"][key] if plain else of["intervals"][key][0] for of in each])
-            low, high = ends or (None, None)
-            if ends and rate["ci95"]:
-                low = max(0.0, min(ends[0], rate["mean"] - rate["ci95"]))
-                high = min(100.0, max(ends[1], rate["mean"] + rate["ci95"]))
-            rates[key] = {**rate, "seeds": len(shown), "low": low, "high": high}
-        hardest = [of["worst_class"] for of in each if of["worst_class"] is not None]
-        common = max(hardest, key=hardest.count, default=None)
-        rates["worst_class"] = None if common is None else classes[common] if common < len(classes) else str(common)
-        for key, sizes in (("n", [of["n"] for of in each]), ("of_class", [of["of_class"][0] for of in each])):
-            enough = [n for n in sizes if n is not None]
-            rates[key] = round(sum(enough) / len(enough)) if enough else None
-        found[called.get(group, group)] = rates
-    return found
-
-
-def mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
-    """The ends of intervals, averaged over those that there are.
-
-    Parameters
-    ----------
-    intervals : `[low, high]` of every seed; None where a seed has none.
-    """
-    ends = [of for of in intervals if of is not None]
-    return (float(np.mean([low for low, _ in ends])), float(np.mean([high for _, high in ends]))) if ends else None

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from equipoise.metrics.columns import COLLABORATION, PARITY, parity_columns
+from equipoise.metrics.columns import COLLABORATION, PARITY
 from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
-from equipoise.report.statistics import Comparison, Run, columns_of, ranges, tables
+from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, ranges, tables, without_bounds
 from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
@@ -195,14 +195,17 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
 
 def parity_caption(comparison: Numbers) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
-    last = "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
-    return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, {last}."
+    return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, {_rounds(comparison)}."
 
 
 def rates_caption(comparison: Numbers) -> str:
     """What the rates by group are, in a sentence."""
-    last = "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
-    return f"Rates by group{_on(comparison['group_fairness'])}: how the global model treats the people of each group, {last}."
+    return f"Rates by group{_on(comparison['group_fairness'])}: how the global model treats the people of each group, {_rounds(comparison)}."
+
+
+def _rounds(comparison: Numbers) -> str:
+    """The rounds that rates and gaps are of."""
+    return "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
 
 
 def parity_legend(comparison: Numbers) -> list[str]:
@@ -225,13 +228,13 @@ def parity_legend(comparison: Numbers) -> list[str]:
 def _gaps(comparison: Numbers) -> Iterator[str]:
     """The intervals of the gaps over the test samples, with several seeds of the first method only."""
     several = len(comparison["group_fairness"]["seeds"]) > 1
-    of = " of one seed, ends averaged over the seeds" * several
+    averaged = " of one seed, ends averaged over the seeds" * several
     for method in comparison["group_fairness"]["methods"][: 1 if several else None]:
-        shown = parity_columns(comparison["group_fairness"]["positive"] is None)
-        known = {column.title: ends for column in shown if (ends := (method["intervals"] or {}).get(column.key))}
-        if known:
-            listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in known.items())
-            yield f"{method['method']}, 95{PERCENT} intervals over the test samples{of}: {listed}."
+        shown = gaps_of(comparison["group_fairness"])
+        intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
+        if intervals:
+            listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in intervals.items())
+            yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
 def _on(found: Numbers) -> str:
@@ -249,27 +252,26 @@ def verdict(comparison: Numbers) -> str:
 
 def evidence(comparison: Numbers) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
-    racing = _learned(comparison)
+    learned = _learned(comparison)
     lines = [*_shown_and_left(comparison)[1], *_reasons(comparison)]
-    lines += _intervals_of_one(racing[0]) if len(racing) == 1 else _differences(comparison)
+    lines += _intervals_of_one(learned[0]) if len(learned) == 1 else _differences(comparison)
     return [*lines, *_brackets(comparison, lines)]
 
 
 def _learned(comparison: Numbers) -> list[Numbers]:
     """The methods that did not fail, without bounds where there are others."""
-    racing = [method for method in comparison["methods"] if not method["bound"]] or comparison["methods"]
-    return [method for method in racing if not method["failed"]]
+    return [method for method in without_bounds(comparison) if not method["failed"]]
 
 
 def _shown_and_left(comparison: Numbers) -> tuple[list[str], list[str]]:
     """The sentences of the first paragraph in their order, and those for which it has no room."""
-    told = sorted(_told(comparison), key=lambda ranked: ranked[0])
-    kept = {text for _, text in told[:MOST]}
-    every = [text for _, text in _told(comparison)]
+    ranked = list(_ranked(comparison))
+    kept = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
+    every = [text for _, text in ranked]
     return [text for text in every if text in kept], [text for text in every if text not in kept]
 
 
-def _told(comparison: Numbers) -> Iterator[tuple[int, str]]:
+def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
     """Every sentence about a comparison in the order of reading, with its rank: the lowest are kept where there are too many."""
     methods, seeds = comparison["methods"], len(comparison["seeds"])
     if comparison["small"] and not any(method["groups"] for method in methods):
@@ -282,22 +284,21 @@ def _told(comparison: Numbers) -> Iterator[tuple[int, str]]:
     if not any(of["mean"] is not None or method["untested"] for method in methods for of in method["groups"].values()):
         yield 0, "No method was evaluated on any group, so there is nothing to compare yet."
         return
-    if comparison["group_fairness"] and (who := missed(comparison["group_fairness"])):
-        yield 0, who
-    racing = [method for method in methods if not method["bound"]] or methods
+    if comparison["group_fairness"] and (text := missed(comparison["group_fairness"])):
+        yield 0, text
     learned = _learned(comparison)
     if failed := [method for method in methods if method["failed"]]:
         yield 1, _failed(failed)
     if missing := _missing(methods):
         yield 2, missing
     if len(learned) == 1:
-        only = len(racing) > 1 and learned[0]["bound"] != "lower"  # which is not judged
+        only = len(without_bounds(comparison)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
         yield 3, _of_one(learned[0], only)
     elif learned:
         yield from ((4, text) for text in _claims(comparison, learned))
         yield from ((7, text) for text in _by_other_measures(comparison))
-    one = comparison["spread"] and len({*comparison["small"], *methods[0]["groups"]}) < 2
-    if one and (spread := _over_clients(comparison["spread"])):
+    one_group = len({*comparison["small"], *methods[0]["groups"]}) < 2
+    if one_group and comparison["spread"] and (spread := _over_clients(comparison["spread"])):
         yield 2, spread
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:

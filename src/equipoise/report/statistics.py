@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.classification import AREAS, CORRECT, MEASURES
-from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, SPREAD, Column, placed
+from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, SPREAD, Column, parity_columns, placed
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Outcome, difference, interval, resampled
 from equipoise.metrics.performance import best, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
@@ -24,8 +24,6 @@ from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_ove
 from equipoise.report import notes
 from equipoise.report.formatting import plural
 from equipoise.report.provenance import at_real_sites
-from equipoise.report.rates import mean_ends
-from equipoise.report.rates import over_seeds_by_group as rates_over_seeds
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
 
@@ -39,6 +37,7 @@ Table = NDArray[np.float64]
 FEW_CLIENTS: Final = (
     20  # clients: more have a table of their spread, also where they share the test sets of their groups
 )
+BY_CLASS: Final = ("tpr", "fpr", "selection_rate")  # rates of one class against the others
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = dict[str, Any]
 OverSeeds = dict[str, float | None]
@@ -364,6 +363,16 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
         seeds[history.seed] = history
     methods_first = sorted(runs, key=lambda label: any(run.bound for run in runs[label].values()))
     return {label: dict(sorted(runs[label].items())) for label in methods_first}
+
+
+def without_bounds(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The methods of a comparison, or of a part of it, without bounds where there are others."""
+    return [method for method in comparison["methods"] if not method["bound"]] or list(comparison["methods"])
+
+
+def gaps_of(fairness: Mapping[str, Any]) -> list[Column]:
+    """The gaps between groups that tables show, from left to right."""
+    return placed(parity_columns(fairness["positive"] is None))
 
 
 def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -852,8 +861,8 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
                 "method": label,
                 "seeds": list(seeds),
                 **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in PARITY},
-                "groups": rates_over_seeds([*seeds.values()], over_seeds, about.classes, about.group_words),
-                "intervals": {c.key: mean_ends([of["intervals"][c.key] for of in seeds.values()]) for c in PARITY},
+                "groups": _rates_by_group([*seeds.values()], about.classes, about.group_words),
+                "intervals": {c.key: _mean_ends([gaps["intervals"][c.key] for gaps in seeds.values()]) for c in PARITY},
                 "failed": failed[label],
                 "bound": bounds[label],
                 "versus": versus.get(label),
@@ -868,6 +877,51 @@ def _gaps(run: Run) -> Numbers | None:
     if not (rated := run.summary["group_fairness"]):
         return None
     return {**rated, **{column.key: column.compute(rated) for column in PARITY}}
+
+
+def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]) -> dict[str, Numbers]:
+    """Every group's rates over the seeds of a method: `{group: {"n", "of_class", "worst_class", rate: {"mean", "std", "ci95", "seeds", "low", "high"}}}`.
+
+    A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
+    a seed, its ends averaged over the seeds, which all draw from the same people; widened to that over the seeds where this is wider.
+
+    Parameters
+    ----------
+    seeds : of each, what `History.group_fairness` returned.
+    classes : names of the classes.
+    words : what groups are called, by name, if otherwise.
+    """
+    by_group: dict[str, Numbers] = {}
+    for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
+        each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
+        numbers: Numbers = {}
+        for key in ("accuracy", *BY_CLASS, "worst_recall"):
+            by_class = key in BY_CLASS
+            values = [rates[key][0] if by_class else rates[key] for rates in each]
+            intervals = [rates["intervals"][key] for rates in each]
+            shown = [value for value in values if value is not None]
+            rate: Numbers = over_seeds(shown or values)
+            ends = _mean_ends([of_classes[0] for of_classes in intervals] if by_class else intervals)
+            low, high = ends or (None, None)
+            if ends and rate["ci95"]:
+                low = max(0.0, min(ends[0], rate["mean"] - rate["ci95"]))
+                high = min(100.0, max(ends[1], rate["mean"] + rate["ci95"]))
+            numbers[key] = {**rate, "seeds": len(shown), "low": low, "high": high}
+        hardest = [rates["worst_class"] for rates in each if rates["worst_class"] is not None]
+        common = max(hardest, key=hardest.count, default=None)
+        numbers["worst_class"] = None if common is None else classes[common] if common < len(classes) else str(common)
+        sizes = {"n": [rates["n"] for rates in each], "of_class": [rates["of_class"][0] for rates in each]}
+        for key, of_seeds in sizes.items():
+            enough = [n for n in of_seeds if n is not None]
+            numbers[key] = round(sum(enough) / len(enough)) if enough else None
+        by_group[words.get(group, group)] = numbers
+    return by_group
+
+
+def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
+    """The ends of intervals, averaged over those that are known."""
+    ends = [interval for interval in intervals if interval is not None]
+    return (float(np.mean([low for low, _ in ends])), float(np.mean([high for _, high in ends]))) if ends else None
 
 
 def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
