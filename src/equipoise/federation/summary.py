@@ -19,7 +19,7 @@ from equipoise.metrics.collaborative import (
 from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import Counts, Rates, parity
-from equipoise.metrics.intervals import Interval, of_rates, wilson
+from equipoise.metrics.intervals import of_rates, wilson
 from equipoise.metrics.performance import Value, best_round, last_rounds, mean
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def group_fairness(
             name: _rates(rates, summed[name], every[name][-1], found.classes, rounds, least)
             for name, rates in found.rates.items()
         },
-        "intervals": {key: _ends(of) for key, of in of_rates(summed, positive, rounds, least).items()},
+        "intervals": {key: ends.percent for key, ends in of_rates(summed, positive, rounds, least).items()},
         "undefined": [list(what) for what in found.undefined],
         "averaged": [t for t, _ in chosen],
     }
@@ -194,10 +194,10 @@ def _rates(
     about = {"tpr": true, "fpr": [n - k for k in true], "selection_rate": [n] * len(true)}
     hardest = rates.hardest
     intervals: dict[str, Any] = {
-        key: [_ends(wilson(getattr(rates, key)[c].value, about[key][c])) for c in classes] for key in about
+        key: [wilson(getattr(rates, key)[c].value, about[key][c]).percent for c in classes] for key in about
     }
-    intervals["accuracy"] = _ends(wilson(rates.accuracy.value, n))
-    intervals["worst_recall"] = None if hardest is None else _ends(wilson(rates.worst_recall.value, true[hardest]))
+    intervals["accuracy"] = wilson(rates.accuracy.value, n).percent
+    intervals["worst_recall"] = None if hardest is None else wilson(rates.worst_recall.value, true[hardest]).percent
     return {
         "n": size if (size := sum(latest["true"])) >= least else None,
         "accuracy": _percent(rates.accuracy),
@@ -207,10 +207,6 @@ def _rates(
         "worst_class": hardest,
         "intervals": intervals,
     }
-
-
-def _ends(interval: Interval) -> list[float] | None:
-    return [100 * interval.low, 100 * interval.high] if math.isfinite(interval.low) else None
 
 
 def _collaboration(history: "History", last: int) -> dict[str, Any] | None:

@@ -47,6 +47,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def percent(self) -> list[float] | None:
+        """`[low, high]` in percent; None where there is no interval."""
+        return [100 * self.low, 100 * self.high] if math.isfinite(self.low) else None
+
 
 def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int = 0) -> Table:
     """Accuracies that the models might have on other samples of the same kind, on the same ones for all models.

@@ -200,8 +200,4 @@ def _seeds(values: ArrayLike, name: str) -> NDArray[np.float64]:
 def _std_and_ci95(v: NDArray[np.float64]) -> tuple[float, float]:
     if v.size < 2 or not np.isfinite(v).all():
         return math.nan, math.nan
-
-    from scipy.special import stdtrit
-
-    std = float(v.std(ddof=1))
-    return std, float(stdtrit(v.size - 1, 0.975)) * std / math.sqrt(v.size)
+    return float(v.std(ddof=1)), float(half_interval(v))

@@ -586,14 +586,8 @@ def _draws(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Table]:
 
 def _intervals(draws: Table) -> Numbers:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
-    groups = [_ends(column[:, None], "avg", OVER_GROUPS) for column in draws.T]
-    return {"groups": groups, **{key: _ends(draws, key, OVER_GROUPS) for key in OVER_GROUPS}}
-
-
-def _ends(draws: Table, key: str, over: Mapping[str, Callable[[Table], Table]]) -> list[float] | None:
-    """The 95 % interval of a statistic in percent; None where it is not defined."""
-    low, high = interval(draws, key, over=over)
-    return [100 * low, 100 * high] if math.isfinite(low) else None
+    groups = [interval(column[:, None], "avg").percent for column in draws.T]
+    return {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}}
 
 
 def _tests(
@@ -778,7 +772,7 @@ def _spread(
                 "method": label,
                 "seeds": list(seeds),
                 **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in SPREAD},
-                "intervals": {key: _ends(draws[label], key, OVER_CLIENTS) for key in OVER_CLIENTS}
+                "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
                 if label in draws
                 else None,
                 "failed": failed[label],
