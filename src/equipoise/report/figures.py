@@ -18,7 +18,7 @@ from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.holdings import ROWS, example_images, who_has_what
 from equipoise.report.layout import FAILED, attended
-from equipoise.report.statistics import Comparison, Run
+from equipoise.report.statistics import Comparison, Run, interval_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,12 +88,9 @@ def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector
     """How far the 95 % interval of every group reaches below and above its mean [2, D], within [0, 100], by method."""
     found: dict[str, Vector | None] = {}
     for of in comparison["methods"]:
-        over_samples = dict(
-            zip(comparison.histories[0].groups, (of["intervals"] or {}).get("groups", ()), strict=False)
-        )
         mean = np.array([of["groups"][group]["mean"] for group in groups], dtype=np.float64)
         half = np.array([of["groups"][group]["ci95"] for group in groups], dtype=np.float64)
-        ends = np.array([over_samples.get(group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
+        ends = np.array([interval_of(of, group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
         ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], 0, 100))
         found[of["method"]] = None if np.isnan(ends).all() else np.abs(ends - mean)
     return found
@@ -145,17 +142,17 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
     ValueError : no method can be tested against the first one.
     """
     compared = Comparison.of(histories, last)
-    found = _versus(compared)
-    keys = [key for key in TESTED if any(key in of_method for of_method in found.values())]
+    differing = _versus(compared)
+    keys = [key for key in TESTED if any(key in tests for tests in differing.values())]
     if not keys:
         raise ValueError("this figure shows paired differences: expected two methods with two seeds each.")
-    names = [drawing.plain(label, drawing.SHORT) for label in found]
-    figure, panels = drawing.panels(len(keys), height=0.36 + max(0.15, drawing.height(names)) * len(found))
+    names = [drawing.plain(label, drawing.SHORT) for label in differing]
+    figure, panels = drawing.panels(len(keys), height=0.36 + max(0.15, drawing.height(names)) * len(names))
     for axes, key in zip(panels, keys, strict=True):
         axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        for row, (i, of_method) in enumerate(zip(_places(compared, found), found.values(), strict=True)):
-            if key in of_method:
-                difference, half = of_method[key]
+        for row, (i, tests) in enumerate(zip(_places(compared, differing), differing.values(), strict=True)):
+            if key in tests:
+                difference, half = tests[key]
                 how: dict[str, Any] = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
                 axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **how)
                 for end, marker in ((-100, "<"), (100, ">")):  # no difference is larger
@@ -855,7 +852,7 @@ def _with(
 
 def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]:
     """Paired differences to the first method and halves of their 95 % intervals, by method and statistic, of the methods that have such."""
-    found = {
+    every = {
         method["method"] + FAILED * bool(method["failed"]): {
             key: (test["difference"], test["ci95"])
             for key in TESTED
@@ -863,7 +860,7 @@ def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]
         }
         for method in comparison["methods"][1:]
     }
-    return {label: tests for label, tests in found.items() if tests}
+    return {label: tests for label, tests in every.items() if tests}
 
 
 def _places(comparison: Comparison, labels: Iterable[str]) -> list[int]:

@@ -151,7 +151,7 @@ def _contents(body: str) -> list[tuple[str, str]]:
 def _terms(found: Comparison, shown: Sequence[Sheet], tests: Sequence[PairedTests]) -> list[tuple[str, str, Term]]:
     """What the legend explains, in the order of `TERMS`: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
-    titles |= {title for one in tests for title in one.titles}
+    titles |= {title for table in tests for title in table.titles}
     titles |= {one["title"] for one in tables(found)} | ({"p", "Holm p"} if tests else set())
     return [(anchor(title), title, term) for title, term in TERMS.items() if title in titles]
 
@@ -214,6 +214,8 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
     """Parts of the captions of figures that depend on the runs."""
     several = any(len(method["seeds"]) > 1 for method in found["methods"])
     collaborating = (found["collaboration"] or {}).get("methods", ())
+    worst = worst_named(found["methods"]) if len(found["methods"][0]["groups"]) > 1 else []
+    missing = any(method["untested"] for method in found["methods"])
     undefined = any(method["fairness"]["mean"] is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
     kept = [
@@ -242,13 +244,9 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
         "failed": f"{FAILED}: diverged, or no better than guessing."
         if any(of["failed"] for of in found["methods"])
         else "",
-        "tests": " that were tested in a round" if (missing := any(of["untested"] for of in found["methods"])) else "",
+        "tests": " that were tested in a round" if missing else "",
         "complete": " in which all groups were tested" if missing else "",
-        "worst": "".join(
-            f" {text[:-1]}, {when(found)}."
-            for text in worst_named(found["methods"])
-            if len(found["methods"][0]["groups"]) > 1
-        ),
+        "worst": "".join(f" {text[:-1]}, {when(found)}." for text in worst),
         "seed": " Drawn for the lowest seed." if several else "",
         "holdings": sentence(held) + marks(held, found["least"]) if (held := drawings.held(found)) else "",
         "measured": " ".join(drawings.MEASURED[key].caption for key in drawings.measured_in(found.histories)),

@@ -18,7 +18,7 @@ from equipoise.report import rates, sentences
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
-from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, gaps_of, over_seeds, tables
+from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, gaps_of, interval_of, over_seeds, tables
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -334,7 +334,7 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
 
 def _filled(*tables: Sheet) -> list[Sheet]:
     """The tables in which there is any number."""
-    return [one for one in tables if any(cell.mean != UNDEFINED for _, cells in one.grid.rows for cell in cells)]
+    return [sheet for sheet in tables if any(cell.mean != UNDEFINED for _, cells in sheet.grid.rows for cell in cells)]
 
 
 def every_client(histories: Sequence[History] | Comparison, last: int | None = None) -> Sheet | None:
@@ -350,18 +350,15 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         of_seeds = 100 * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
-    few = f"< {first.least_group}"
+    least = first.least_group
     tested = [each for seeds in runs.values() for run in seeds if (each := run.history.client_sizes) is not None]
-    tests = np.array(tested) if tested else None  # [runs, N]
     rows = []
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
-        low, high = (0, 0) if tests is None else (int(tests[:, m].min()), int(tests[:, m].max()))
-        small = tests is not None and bool(((tests[:, m] > 0) & (tests[:, m] < first.least_group)).any())
-        least = few if small else f"{low:,}"
-        size_of = least if low == high or high < first.least_group else f"{least} to {high:,}"
-        n = [] if tests is None else [Cell(size_of if high else UNDEFINED)]
-        rows.append((called, (*n, *(Cell(f"n {few}") if small else _cell(column[m]) for column in columns))))
+        samples = [int(each[m]) for each in tested]
+        small = any(0 < n < least for n in samples)
+        n = [Cell(_test_samples(samples, least))] if tested else []
+        rows.append((called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m]) for column in columns))))
     text = " ".join(
         [
             f"Accuracy in percent of the model that each client predicts with, on {sentences.tested_on(found.histories)}.",
@@ -369,8 +366,17 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
             *sentences.plus_minus_of(found),
         ]
     )
-    titles = (*(["n"] if tests is not None else []), *runs)
+    titles = (*["n"] * bool(tested), *runs)
     return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, head="Client")
+
+
+def _test_samples(runs: Sequence[int], least: int) -> str:
+    """How many test samples a client has, from the fewest to the most over the runs; no number below ``least``."""
+    low, high = min(runs), max(runs)
+    if not high:
+        return UNDEFINED
+    fewest = f"< {least}" if any(0 < n < least for n in runs) else f"{low:,}"
+    return fewest if low == high or high < least else f"{fewest} to {high:,}"
 
 
 def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
@@ -512,13 +518,13 @@ def lay_out(
     leaders : by key of a column, the leading method. It is marked as best where a test tells it apart from every other; otherwise, and
         in a column without, which is not tested, nothing is marked.
     """
-    found = [(group, [_group(method, group) for method in methods]) for group in groups]
+    shown = [(group, [_group(method, group) for method in methods]) for group in groups]
     for column in columns:
         leader = (leaders or {}).get(column.key)
-        found.append((column.title, [_statistic(method, column, leader) for method in methods]))
-    rows = zip(*(cells for _, cells in found), strict=True) if found else [()] * len(methods)
+        shown.append((column.title, [_statistic(method, column, leader) for method in methods]))
+    rows = zip(*(cells for _, cells in shown), strict=True) if shown else [()] * len(methods)
     return Grid(
-        tuple(title for title, _ in found),
+        tuple(title for title, _ in shown),
         tuple(
             (method["method"] + FAILED * bool(method.get("failed")), tuple(cells))
             for method, cells in zip(methods, rows, strict=True)
@@ -528,32 +534,30 @@ def lay_out(
 
 def _group(method: Numbers, group: str) -> Cell:
     """The value of a group; in brackets that of its last test, where it was not tested in all of the averaged rounds."""
-    of = method["groups"].get(group, UNKNOWN)
-    if of["mean"] is None:
-        before = [one["accuracy"] for one in method.get("untested", ()) if one["group"] == group]
-        known = [accuracy for accuracy in before if accuracy is not None]
-        return Cell(f"({number(float(np.mean(known)))})" if known and len(known) == len(before) else UNDEFINED)
-    ends = (method.get("intervals") or {}).get("groups")
-    return Cell(number(of["mean"]), _half(of, ends and ends[[*method["groups"]].index(group)]))
+    values = method["groups"].get(group, UNKNOWN)
+    if values["mean"] is None:
+        last = [run["accuracy"] for run in method.get("untested", ()) if run["group"] == group]
+        return Cell(f"({number(float(np.mean(last)))})" if last and None not in last else UNDEFINED)
+    return Cell(number(values["mean"]), _half(values, interval_of(method, group)))
 
 
-def _half(of: OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
+def _half(values: OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
     """Half of the 95 % interval: over seeds, with one seed over the test samples; nothing where neither is known."""
-    half = of["ci95"] if of["ci95"] is not None else (ends[1] - ends[0]) / 2 if ends else None
+    half = values["ci95"] if values["ci95"] is not None else (ends[1] - ends[0]) / 2 if ends else None
     return "" if half is None else number(half, digits)
 
 
 def _statistic(method: Numbers, column: Column, leader: Numbers | None) -> Cell:
-    of = method.get(column.key) or UNKNOWN
-    mean = number(of["mean"], column.digits)
+    values = method.get(column.key) or UNKNOWN
+    mean = number(values["mean"], column.digits)
     ends = (method.get("intervals") or {}).get(column.key)
-    one = (method.get("versus") or {}).get(column.key) if column.tested else None
+    test = (method.get("versus") or {}).get(column.key) if column.tested else None
     return Cell(
         mean,
-        "" if mean == UNDEFINED else _half(of, ends, column.digits),
-        difference(one) if one else "",
+        "" if mean == UNDEFINED else _half(values, ends, column.digits),
+        difference(test) if test else "",
         leader is not None and method["method"] == leader["best"],
-        (number(one["low"], sign=True), number(one["high"], sign=True)) if one and one["low"] is not None else None,
+        (number(test["low"], sign=True), number(test["high"], sign=True)) if test and test["low"] is not None else None,
     )
 
 
@@ -584,10 +588,8 @@ def _with_sizes(found: Numbers, grid: Grid) -> Grid:
     n = len(groups)
     rows = [(name, (*cells[:n], *[Cell(f"n {few}")] * len(small), *cells[n:])) for name, cells in grid.rows]
     if found["sizes"] or small:
-        ends = [found["sizes"].get(group) for group in groups]
-        texts = [
-            UNDEFINED if of is None else f"{of:,}" if isinstance(of, int) else f"{of[0]:,}–{of[1]:,}" for of in ends
-        ]
+        sizes = [found["sizes"].get(group) for group in groups]
+        texts = [UNDEFINED if n is None else f"{n:,}" if isinstance(n, int) else f"{n[0]:,}–{n[1]:,}" for n in sizes]
         blank = [""] * (len(grid.titles) - n)
         rows.append(("n", tuple(map(Cell, (*texts, *[few] * len(small), *blank)))))
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
@@ -639,14 +641,14 @@ def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: 
     return PairedTests(name, heading, tuple(column.title for column in columns), rows)
 
 
-def _paired_test(found: Numbers) -> PairedTest | None:
-    mean, *ends, p = (found[key] for key in ("difference", "low", "high", "p"))
-    if mean is not None and None in ends and found["seeds"] > 1:
+def _paired_test(test: Numbers) -> PairedTest | None:
+    mean, *ends, p = (test[key] for key in ("difference", "low", "high", "p"))
+    if mean is not None and None in ends and test["seeds"] > 1:
         return PairedTest(number(mean, sign=True), f"({same_in_every_seed(mean)})", "", "")
     if mean is None or None in ends:
         return None
     low, high = (number(end, sign=True) for end in ends)
-    corrected = p_value(found["holm"]) if p is not None and found["family"] > 1 else ""
+    corrected = p_value(test["holm"]) if p is not None and test["family"] > 1 else ""
     return PairedTest(number(mean, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), corrected)
 
 

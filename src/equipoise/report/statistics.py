@@ -375,6 +375,12 @@ def gaps_of(fairness: Mapping[str, Any]) -> list[Column]:
     return placed(parity_columns(fairness["positive"] is None))
 
 
+def interval_of(method: Mapping[str, Any], group: str) -> list[float] | None:
+    """The 95 % interval of a method on a group over the test samples of its one seed; None where it is not known."""
+    ends = (method.get("intervals") or {}).get("groups", ())
+    return dict(zip(method["groups"], ends, strict=False)).get(group)
+
+
 def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
     return [comparison, *(of for name, of in comparison.get("measures", {}).items() if name != "accuracy")]
