@@ -137,9 +137,9 @@ def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[s
             if fewer := [t for t in shown if sizes.get(t, most) < most]:
                 missing = {most - sizes[t] for t in fewer}  # of few it would tell how many an absent site has
                 tells = min(missing) >= run.least_group
-                down, of = (f" (down to {most - max(missing)})", f" ({most})") if tells else ("", "")
+                down, top = (f" (down to {most - max(missing)})", f" ({most})") if tells else ("", "")
                 yield (
-                    f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples{down} than in others{of}."
+                    f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples{down} than in others{top}."
                 )
 
 

@@ -61,9 +61,9 @@ def worst_named(methods: Sequence[Numbers], key: str = "worst_groups", what: str
         if not worst:
             continue
         several = len(worst) > 1
-        who = notes.listed([f"{group} ({plural(n, 'seed')})" if several else group for group, n in worst.items()])
-        named.setdefault(who, []).append(method["method"])
-    whose = [who if len(named) == 1 else f"{who} for {some(labels)}" for who, labels in named.items()]
+        groups = notes.listed([f"{group} ({plural(n, 'seed')})" if several else group for group, n in worst.items()])
+        named.setdefault(groups, []).append(method["method"])
+    whose = [groups if len(named) == 1 else f"{groups} for {some(labels)}" for groups, labels in named.items()]
     return [f"{what} is {'; '.join(whose)}."] if named else []
 
 
@@ -71,16 +71,17 @@ def untested(comparison: Numbers) -> list[str]:
     """Groups that were not tested in all of the averaged rounds, since when, and what the last test gave."""
     averaged = comparison["averaged"]
     which = f"in each of the last {averaged} evaluated rounds" if averaged > 1 else "in the round that is shown"
-    said: dict[str, list[str]] = {}
+    runs: dict[str, list[str]] = {}
     for method in comparison["methods"]:
-        for of in method["untested"]:
-            last = "never" if of["round"] is None else f"last in round {of['round']}, at {of['accuracy']:.2f}{PERCENT}"
-            of_run = method["method"] + (f" with seed {of['seed']}" if len(comparison["seeds"]) > 1 else "")
-            said.setdefault(f"{of['group']} was not tested {which} ({last})", []).append(of_run)
-    if not said:
+        for test in method["untested"]:
+            t, accuracy = test["round"], test["accuracy"]
+            last = "never" if t is None else f"last in round {t}, at {accuracy:.2f}{PERCENT}"
+            run = method["method"] + (f" with seed {test['seed']}" if len(comparison["seeds"]) > 1 else "")
+            runs.setdefault(f"{test['group']} was not tested {which} ({last})", []).append(run)
+    if not runs:
         return []
     alone = len(comparison["methods"]) == 1
-    sentences = [f"{what}{'' if alone else f' in the run of {some(labels)}'}." for what, labels in said.items()]
+    sentences = [f"{what}{'' if alone else f' in the run of {some(labels)}'}." for what, labels in runs.items()]
     return [*sentences, "What is in brackets is of a group's last test, and enters no AVG, STD or worst."]
 
 
@@ -88,8 +89,8 @@ def plus_minus(methods: Sequence[Numbers]) -> list[str]:
     """What ± is in a table of these methods: half of the 95 % interval, and over what."""
     seeds = sorted({len(method["seeds"]) for method in methods})
     if seeds[-1] > 1:
-        of = f"{seeds[-1]} seeds" if len(seeds) == 1 else "the seeds of a method"
-        return [f"±: half of the 95{PERCENT} interval over {of} (Student's t)."]
+        over = f"{seeds[-1]} seeds" if len(seeds) == 1 else "the seeds of a method"
+        return [f"±: half of the 95{PERCENT} interval over {over} (Student's t)."]
     sampled = any(method.get("intervals") for method in methods)
     return [f"±: half of the 95{PERCENT} interval over the test samples of this one seed."] * sampled
 
@@ -311,13 +312,15 @@ def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
 def _over_clients(found: Numbers) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
     methods = {method["method"]: method["worst10"]["mean"] for method in found["methods"]}
-    known = {label: value for label, value in methods.items() if value is not None}
-    if len(known) > 3:
-        best = max(known, key=lambda label: known[label])
-        known = {label: known[label] for label in dict.fromkeys((next(iter(known)), best))}
-    said = [f"{label} {value:.2f}{PERCENT}" for label, value in known.items()]
-    who = "the worst client" if found["tenth"] == 1 else f"the worst {_range(*found['ranges']['tenth'])}"
-    return f"Over {number_of_clients(found['ranges'], who)}, the mean accuracy is {notes.listed(said)}." if said else ""
+    defined = {label: value for label, value in methods.items() if value is not None}
+    if len(defined) > 3:
+        best = max(defined, key=lambda label: defined[label])
+        defined = {label: defined[label] for label in dict.fromkeys((next(iter(defined)), best))}
+    if not defined:
+        return ""
+    values = notes.listed([f"{label} {value:.2f}{PERCENT}" for label, value in defined.items()])
+    worst = "the worst client" if found["tenth"] == 1 else f"the worst {_range(*found['ranges']['tenth'])}"
+    return f"Over {number_of_clients(found['ranges'], worst)}, the mean accuracy is {values}."
 
 
 def _failed(failed: Sequence[Numbers]) -> str:
@@ -325,12 +328,12 @@ def _failed(failed: Sequence[Numbers]) -> str:
     runs = sum(len(method["failed"]) for method in failed)
     every = sum(len(method["seeds"]) for method in failed)
     part = "" if runs == every else f" in {runs} of {plural(every, 'run')}"
-    one = len(failed) == 1
-    guessing = f"{'is' if one else 'are'} no better than guessing"
+    single = len(failed) == 1
+    guessing = f"{'is' if single else 'are'} no better than guessing"
     diverged = {why.startswith("training diverged") for method in failed for why in method["failed"].values()}
     what = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
     names = _few([method["method"] for method in failed], "method")
-    return f"{names} {what}{part}, so {'its' if one else 'their'} numbers show neither fairness nor unfairness."
+    return f"{names} {what}{part}, so {'its' if single else 'their'} numbers show neither fairness nor unfairness."
 
 
 def _few(names: Sequence[str], noun: str) -> str:
@@ -340,11 +343,11 @@ def _few(names: Sequence[str], noun: str) -> str:
 
 def _missing(methods: Sequence[Numbers]) -> str:
     """Which groups were not tested at the end."""
-    groups = list(dict.fromkeys(of["group"] for method in methods for of in method["untested"]))
+    groups = list(dict.fromkeys(test["group"] for method in methods for test in method["untested"]))
     if not groups:
         return ""
-    known = [of["round"] for method in methods for of in method["untested"] if of["round"] is not None]
-    since = f" (last in round {max(known)})" if known and len(groups) == 1 and len(set(known)) == 1 else ""
+    rounds = {test["round"] for method in methods for test in method["untested"] if test["round"] is not None}
+    since = f" (last in round {max(rounds)})" if len(groups) == 1 and len(rounds) == 1 else ""
     were = "was" if len(groups) == 1 else "were"
     return f"{_few(groups, 'group')} {were} not tested in each of the last rounds{since}, so average, spread and worst group are not known."
 
@@ -363,8 +366,8 @@ def _reasons(comparison: Numbers) -> Iterator[str]:
         for kind, seeds in whys.items():
             which = f"seed{'s' * (len(seeds) > 1)} {notes.listed(seeds)}"
             why = method["failed"][seeds[0]].split(": ", 1)[1]
-            of = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
-            yield f"{method['method']}, {which}: {kind} ({of}{why})."
+            example = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
+            yield f"{method['method']}, {which}: {kind} ({example}{why})."
 
 
 def _of_one(method: Numbers, only: bool) -> str:
@@ -372,16 +375,10 @@ def _of_one(method: Numbers, only: bool) -> str:
     groups = {group: of["mean"] for group, of in method["groups"].items() if of["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
     if method["avg"]["mean"] is None:
-        reached = (
-            notes.listed([f"{value:.2f}{PERCENT} on {group}" for group, value in [*groups.items()][:4]])
-            if groups
-            else ""
-        )
-        return (
-            f"{name} reaches {reached}."
-            if reached
-            else f"{name} has no group that was tested in each of the last rounds."
-        )
+        if not groups:
+            return f"{name} has no group that was tested in each of the last rounds."
+        reached = notes.listed([f"{value:.2f}{PERCENT} on {group}" for group, value in [*groups.items()][:4]])
+        return f"{name} reaches {reached}."
     text = f"{name} reaches {method['avg']['mean']:.2f}{PERCENT}"
     if len(groups) == 1:
         return f"{text} on {next(iter(groups))}."
@@ -398,11 +395,11 @@ def _intervals_of_one(method: Numbers) -> Iterator[str]:
         return
     keys = [("avg", "AVG"), *([("std", "STD"), ("worst", "worst")] if len(method["groups"]) > 1 else [])]
     for key, title in keys:
-        of, ends = method[key], (method["intervals"] or {}).get(key)
-        if of["ci95"] is not None:
-            ends = [of["mean"] - of["ci95"], of["mean"] + of["ci95"]]
-        if of["mean"] is not None and ends:
-            yield f"{method['method']}, {title}: {number(of['mean'])}{_interval(*ends)}."
+        mean, half, ends = method[key]["mean"], method[key]["ci95"], (method["intervals"] or {}).get(key)
+        if half is not None:
+            ends = [mean - half, mean + half]
+        if mean is not None and ends:
+            yield f"{method['method']}, {title}: {number(mean)}{_interval(*ends)}."
 
 
 def _interval(low: float, high: float, *, sign: bool = False) -> str:
@@ -649,7 +646,7 @@ def seeds_change(histories: Sequence[History]) -> list[str]:
 def drawn(histories: Sequence[History]) -> str:
     """What a seed draws of the data; empty if it is nothing, or not known."""
     configs = [history.meta.get("config") or {} for history in histories]
-    if not all(config for config in configs) or any(at_real_sites(history) for history in histories):
+    if not all(configs) or any(map(at_real_sites, histories)):
         return ""  # given from Python, or what sites have: the same for every seed
     draws: dict[int, set[str]] = {}
     for history in histories:
@@ -677,15 +674,15 @@ def other_clients(histories: Sequence[History]) -> list[str]:
 
 def _first(histories: Sequence[History]) -> str:
     """Whether a seed changes the first model."""
-    known: dict[int, set[str]] = {}
+    firsts: dict[int, set[str]] = {}
     for history in histories:
         config = history.meta.get("config") or {}
         weights = (config.get("network_options") or {}).get("weights")
         if at_real_sites(history) or not (config or history.meta.get("first")) or weights:
             return ""
-        known.setdefault(history.seed, set()).add(str(history.meta.get("first") or f"of seed {history.seed}"))
-    same = len(known) > 1 and len(set.union(*known.values())) == 1
-    given = len(known) == 1 and not all(history.meta.get("config") for history in histories)
+        firsts.setdefault(history.seed, set()).add(str(history.meta.get("first") or f"of seed {history.seed}"))
+    same = len(firsts) > 1 and len(set.union(*firsts.values())) == 1
+    given = len(firsts) == 1 and not all(history.meta.get("config") for history in histories)
     return "" if same or given else "the first model"
 
 
@@ -697,8 +694,7 @@ def embedded(history: History) -> bool:
 
 def tested_on(histories: Sequence[History]) -> str:
     """On what the model that a client predicts with is tested."""
-    found = dict.fromkeys(_tested_on(history) for history in histories)
-    return " or ".join(found)
+    return " or ".join(dict.fromkeys(_tested_on(history) for history in histories))
 
 
 def _tested_on(history: History) -> str:
