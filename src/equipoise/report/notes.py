@@ -49,6 +49,11 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     yield from releases(histories)
 
 
+def _each(runs: Mapping[str, Mapping[int, History]]) -> Iterator[tuple[str, History]]:
+    """Every run with the label of its method."""
+    return ((label, run) for label, seeds in runs.items() for run in seeds.values())
+
+
 def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here.
 
@@ -57,8 +62,8 @@ def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mappi
     runs : by label and seed.
     methods : as in a comparison.
     """
-    average = {of["method"]: of["avg"]["mean"] for of in methods if of["avg"]["mean"] is not None and not of["failed"]}
-    racing = {of["method"]: average[of["method"]] for of in methods if not of["bound"] and of["method"] in average}
+    average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
+    racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
         if not run.bound:
             continue
@@ -88,30 +93,27 @@ def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mappi
 
 def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Real sites that have no accuracy: with too few test samples, without a score that they send, or away whenever models were tested."""
-    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+    for label, run in _each(runs):
         columns = run.client_table()[1].T if at_real_sites(run) else ()
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
         without: dict[str, list[str]] = {}
         for m, name in enumerate(run.client_names[: len(columns)]):
             if not np.isfinite(columns[m]).any():
                 few = run.client_sizes is not None and 0 < run.client_sizes[m] < run.least_group
-                why = f"too few test samples to show (n < {run.least_group})" if few else ""
-                without.setdefault(why or ("trained" if m in trained else "away"), []).append(name)
+                without.setdefault("few" if few else "trained" if m in trained else "away", []).append(name)
         for why, names in without.items():
-            several = len(names) > 1
-            end = (
-                f"{'were' if several else 'was'} never tested, so no number here is about {'them' if several else 'it'}"
-            )
-            if why == "trained":
-                end = "trained, but sent no score of a test: no accuracy here is that of such a site"
-            elif why != "away":
-                end = f"{'have' if several else 'has'} {why}, so no accuracy here is that of such a site alone"
-            yield f"{label}, seed {run.seed}: {some(names)} {end}."
+            have, were, them = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
+            ends = {
+                "few": f"{have} too few test samples to show (n < {run.least_group}), so no accuracy here is that of such a site alone",
+                "trained": "trained, but sent no score of a test: no accuracy here is that of such a site",
+                "away": f"{were} never tested, so no number here is about {them}",
+            }
+            yield f"{label}, seed {run.seed}: {some(names)} {ends[why]}."
 
 
 def without_model(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Real sites that were away at the end of their run."""
-    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+    for label, run in _each(runs):
         if names := list(run.meta.get("without_model") or ()):
             are, them = ("they are", "them") if len(names) > 1 else ("it is", "it")
             yield (
@@ -128,7 +130,7 @@ def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[s
     runs : by label and seed, up to the last round that is shown.
     last : how many of the last evaluated rounds are averaged.
     """
-    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+    for label, run in _each(runs):
         evaluated = [record for record in run.records if record.get("groups")]
         for group in run.groups:
             sizes = {r["round"]: r["groups"][group]["n"] for r in evaluated if r["groups"].get(group, {}).get("n")}
@@ -146,7 +148,7 @@ def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[s
 def attacks(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Who attacks in the runs of which methods, and what is measured then."""
     found: dict[str, list[str]] = {}
-    for label, run in ((label, run) for label, seeds in runs.items() for run in seeds.values()):
+    for label, run in _each(runs):
         if of := run.meta.get("hostile"):
             who = some([run.client_names[m] for m in of["clients"]])
             found.setdefault(f"with seed {run.seed} these clients attack ({of['attack']}): {who}", []).append(label)
@@ -287,9 +289,9 @@ def of_parity(
     else:
         yield from dict.fromkeys(positive.sentence for run in rated if (positive := run.positive) is not None)
     absent: dict[str, dict[int, set[int]]] = {}
-    for seed, of in ((seed, of) for seeds in found.values() for seed, of in seeds.items()):
-        without_rate = [(group, c) for group, what, c in of["undefined"] if what == "tpr"]
-        elsewhere = {c for c in of["classes"] if any((group, c) not in without_rate for group in of["groups"])}
+    for seed, gaps in ((seed, gaps) for seeds in found.values() for seed, gaps in seeds.items()):
+        without_rate = [(group, c) for group, what, c in gaps["undefined"] if what == "tpr"]
+        elsewhere = {c for c in gaps["classes"] if any((group, c) not in without_rate for group in gaps["groups"])}
         for group, c in without_rate:
             if c in elsewhere or not several:
                 absent.setdefault(group, {}).setdefault(c, set()).add(seed)
