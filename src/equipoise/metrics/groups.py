@@ -24,8 +24,6 @@ NEGATIVE: Final = frozenset(
     ["0", "no", "n", "false", "f", "negative", "neg", "control", "controls", "absent", "-1", "-"]
 )
 POSITIVE: Final = frozenset(["1", "yes", "y", "true", "t", "positive", "pos", "case", "cases", "present", "+1", "+"])
-
-
 BEGINS: Final = "The positive class is "
 
 
@@ -190,7 +188,8 @@ class Parity(NamedTuple):
     """How differently a classifier treats groups: the largest difference between any two, in [0, 1].
 
     `rates` has those of every group; `classes` are the classes that were compared; `widest` says for a measure in which of
-    them the difference is largest; `undefined` lists group, rate and class where a group has no sample the rate is about.
+    them the difference is largest; `undefined` lists group, rate and class where a group has no sample the rate is about, or
+    fewer than a rate must be about.
     """
 
     accuracy: Value

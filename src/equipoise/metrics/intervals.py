@@ -105,7 +105,7 @@ def difference(
 def interval(
     a: Table, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
 ) -> Interval:
-    """Interval of a statistic over the groups of one model.
+    """Interval of a statistic over the groups, or clients, of one model.
 
     Noise makes groups look more different than they are. So the draws are moved towards their mean until the variance over
     groups that they are expected to have is the observed one, and the interval of STD and gap begins at 0 where a

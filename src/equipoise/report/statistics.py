@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from equipoise.federation.history import History
 
 Table = NDArray[np.float64]
-FEW_CLIENTS: Final = (
-    20  # clients: more have a table of their spread, also where they share the test sets of their groups
-)
+# More clients have a table of their spread, also where they share the test sets of their groups.
+FEW_CLIENTS: Final = 20
 BY_CLASS: Final = ("tpr", "fpr", "selection_rate")  # rates of one class against the others
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = dict[str, Any]
