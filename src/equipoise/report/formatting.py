@@ -43,21 +43,21 @@ def same_in_every_seed(mean: float) -> str:
     )
 
 
-def difference(found: Mapping[str, float | None]) -> str:
+def difference(test: Mapping[str, float | None]) -> str:
     """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
-    found : one entry of `versus`: `{"difference", "low", "high", "p", "holm", "family", "seeds"}`; of a family of several the p-value by Holm
+    test : one entry of `versus`: `{"difference", "low", "high", "p", "holm", "family", "seeds"}`; of a family of several the p-value by Holm
         is quoted.
     """
-    mean, low, high, p = (found.get(key) for key in ("difference", "low", "high", "p"))
+    mean, low, high, p = (test.get(key) for key in ("difference", "low", "high", "p"))
     if mean is None:
         return ""
     if low is None or high is None:
-        return same_in_every_seed(mean) if (found.get("seeds") or 0) > 1 else ""
+        return same_in_every_seed(mean) if (test.get("seeds") or 0) > 1 else ""
     text = f"{number(mean, sign=True)} [{number(low, sign=True)}, {number(high, sign=True)}]"
-    corrected = found["holm"] if p is not None and (found["family"] or 0) > 1 else None
+    corrected = test["holm"] if p is not None and (test["family"] or 0) > 1 else None
     quoted = p if corrected is None else corrected
     if quoted is None:
         return text

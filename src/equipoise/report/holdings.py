@@ -67,8 +67,8 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
                 if few and one["counts"] is None:
                     left.text((n_classes - 1) / 2, y, "not known", size=6.5, color=INK, ha="center", va="center")
         sizes = np.array([one["size"] for one in block])
-        few_there = sizes < least
-        sizes[few_there] = 0
+        small = sizes < least
+        sizes[small] = 0
         for name in dict.fromkeys(names):
             rows = np.flatnonzero(np.array(names) == name)
             label = drawing.plain(name) if name in groups and not top else None
@@ -80,7 +80,7 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
                 label=label,
             )
         for row in range(len(block)) if few else [int(sizes.argmax())]:
-            text = f"< {least}" if few_there[row] else f"{sizes[row]:,}"
+            text = f"< {least}" if small[row] else f"{sizes[row]:,}"
             right.text(sizes[row] / max(sizes.max(), 1) + 0.05, at[row], text, size=6.5, color=INK, va="center")
         what = "client" if block is known["clients"] else "test set"
         named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
