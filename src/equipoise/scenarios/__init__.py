@@ -44,19 +44,19 @@ class ScenarioEntry:
     describe: Callable[..., Described]
     reads: tuple[str, ...] = ()
 
+    def _parameters(self) -> list[inspect.Parameter]:
+        parameters = inspect.signature(self.describe).parameters.values()
+        return [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+
     @property
     def options(self) -> Mapping[str, Any]:
         """The scenario's own options and their defaults."""
-        parameters = inspect.signature(self.describe).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return {p.name: p.default for p in self._parameters()}
 
     @property
     def kinds(self) -> Mapping[str, str]:
         """What each option is declared to be, as ``"str | None"``."""
-        parameters = inspect.signature(self.describe).parameters.values()
-        return {
-            p.name: inspect.formatannotation(p.annotation).strip("'") for p in parameters if p.kind is p.KEYWORD_ONLY
-        }
+        return {p.name: inspect.formatannotation(p.annotation).strip("'") for p in self._parameters()}
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
