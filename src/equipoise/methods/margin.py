@@ -39,9 +39,8 @@ class Margin(Rule):
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         if self.form == "paper":
-            large = (out.logits.detach().abs().amax(-1) / LARGE).clamp(
-                min=1
-            )  # squares of what is shorter stay in range
+            # squares of what is shorter stay in range
+            large = (out.logits.detach().abs().amax(-1) / LARGE).clamp(min=1)
             squares = (out.logits / large.unsqueeze(-1)).square().sum(-1)
             return self.lam * out.mean((squares + (large**-2 - 1)).log1p() + 2 * large.log())
         squares = out.logits.softmax(-1).square().sum(-1)  # [..., B]
