@@ -83,31 +83,14 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
     """What a copy of a network gives, and what changes in it by that."""
     heard: dict[str, Any] = {}
     copy, shared = _copy(net, train, heard), of_classes(net)
-    buffers, idle = dict(copy.named_buffers()), unused(net)
+    buffers = dict(copy.named_buffers())
     memory = {n: (p, p.data_ptr()) for n, p in copy.named_parameters()}
     logits, random = _step(copy, x, train)
     require_logits(logits, len(x), train)
     calls = dict(heard)
     if train:
         logits.sum().backward()  # a hook may change something, too
-    frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
-    renormed = [
-        Place(n, "weight", "parameter")
-        for n, m in net.named_modules()
-        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.max_norm is not None
-    ]
-    faults = [Fault(place, *_MADE["max_norm"]) for place in renormed]
-    attributes, whole = list[Place](), list[str]()
-    for place in differences(net, copy):
-        if place.kind == "attribute":
-            attributes.append(place)
-        elif place.kind != "buffer":
-            if place not in renormed:
-                faults.append(Fault(place, *_MADE["frozen" if place.path in frozen else place.kind]))
-        elif fault := _of_buffer(net, copy, place, train):
-            faults.append(fault)
-        elif place.path not in idle and not buffers[place.path].is_floating_point():
-            whole.append(place.path)
+    faults, attributes, whole = _changed(net, copy, train)
     now = dict(copy.named_parameters())
     moved = [n for n, (p, where) in memory.items() if now.get(n) is not p or p.data_ptr() != where]
     refused = {fault.place.path for fault in faults}
@@ -186,6 +169,30 @@ _MADE = {  # by the kind of a place: what is done to it, and what to do
 }
 
 
+def _changed(net: nn.Module, copy: nn.Module, train: bool) -> tuple[list[Fault], list[Place], list[str]]:
+    """What a step has changed in a copy: faults, attributes, and the names of buffers of whole numbers."""
+    frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
+    renormed = [
+        Place(n, "weight", "parameter")
+        for n, m in net.named_modules()
+        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.max_norm is not None
+    ]
+    faults = [Fault(place, *_MADE["max_norm"]) for place in renormed]
+    attributes, whole = list[Place](), list[str]()
+    buffers, idle = dict(net.named_buffers()), unused(net)
+    for place in differences(net, copy):
+        if place.kind == "attribute":
+            attributes.append(place)
+        elif place.kind != "buffer":
+            if place not in renormed:
+                faults.append(Fault(place, *_MADE["frozen" if place.path in frozen else place.kind]))
+        elif fault := _of_buffer(net, copy, place, train):
+            faults.append(fault)
+        elif place.path not in idle and not buffers[place.path].is_floating_point():
+            whole.append(place.path)
+    return faults, attributes, whole
+
+
 def _of_buffer(net: nn.Module, copy: nn.Module, place: Place, train: bool) -> Fault | None:
     """Why a changed buffer cannot be part of a client's model; None if it can."""
     before, after = (dict(named(n, place.module)._buffers.items()).get(place.name) for n in (net, copy))
@@ -208,13 +215,13 @@ def _remembered(
     net: nn.Module, copy: nn.Module, x: Tensor, other: Tensor, logits: Tensor, attributes: list[Place], train: bool
 ) -> list[Fault]:
     """What a step reads that an earlier one left, in ``attributes`` or elsewhere: whether a step depends on those before it."""
+    if not attributes and not train:
+        return []
     for name, module in net.named_modules():  # the model as it was
         buffers = named(copy, name)._buffers
         for key, buffer in module._buffers.items():
             if buffer is not None:
                 buffers[key] = buffer.detach().cpu().clone()
-    if not attributes and not train:
-        return []
     if not attributes:
         again, _ = _step(copy, x, train)
         if same(again, logits):
