@@ -111,10 +111,10 @@ def _uncopied(net: nn.Module) -> Iterator[str]:
                 yield f"{Place(name, key, 'attribute')}, of type {type(value).__name__} ({error})"
 
 
-def differences(one: nn.Module, other: nn.Module) -> list[Place]:
+def differences(first: nn.Module, second: nn.Module) -> list[Place]:
     """Where two copies of a network differ: in parameters, buffers, attributes of their modules, or modules."""
-    theirs, places = dict(other.named_modules()), list[Place]()
-    for name, mine in one.named_modules():
+    theirs, places = dict(second.named_modules()), list[Place]()
+    for name, mine in first.named_modules():
         module = theirs.pop(name, None)
         if module is None:
             places.append(Place(name, "", "module"))

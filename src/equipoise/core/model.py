@@ -98,9 +98,9 @@ class Model:
         self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
         linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
         if head is not None and head not in dict(self.net.named_modules()):
-            known = [n for n, m in self.net.named_modules() if n and any(True for _ in m.parameters())]
+            layers = [n for n, m in self.net.named_modules() if n and any(True for _ in m.parameters())]
             raise NetworkError(
-                f"The network has no module {head!r} to take features from.{near(head, known)} It has: {some(known) or 'no other with parameters'}."
+                f"The network has no module {head!r} to take features from.{near(head, layers)} It has: {some(layers) or 'no other with parameters'}."
             )
         self.head_name = head if head is not None or observed is not None else (linear[-1] if linear else None)
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)

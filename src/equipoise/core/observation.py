@@ -114,12 +114,12 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
     )
 
 
-def _mixes(net: nn.Module, x: Tensor, other: Tensor, seen: _Seen) -> bool:
+def _mixes(net: nn.Module, x: Tensor, other: Tensor, training: _Seen) -> bool:
     """Whether a sample of ``x`` beside one of ``other`` gives, or leaves in buffers, something else than it did in training."""
     copy = _copy(net, True)
     logits, _ = _step(copy, torch.cat([x[:1], other[:1]]), True)
-    after = {n: b.detach() for n, b in copy.named_buffers() if n in seen.buffers}
-    return not same(logits[0], seen.logits[0]) or not same(after, seen.buffers)
+    after = {n: b.detach() for n, b in copy.named_buffers() if n in training.buffers}
+    return not same(logits[0], training.logits[0]) or not same(after, training.buffers)
 
 
 def _copy(net: nn.Module, train: bool, calls: dict[str, Any] | None = None) -> nn.Module:
