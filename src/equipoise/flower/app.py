@@ -307,8 +307,7 @@ def _serve(
 
 def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
     """One line of a round, for a log; without groups of fewer than ``least`` test samples."""
-    known = {name: score["accuracy"] for name, score in large(record, least).items() if "accuracy" in score}
-    scores = " ".join(f"{name} {100 * accuracy:.1f}%" for name, accuracy in known.items())
+    scores = " ".join(f"{name} {100 * score['accuracy']:.1f}%" for name, score in large(record, least).items())
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
     return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + f" (left out: {lost})" * bool(lost)
 
