@@ -583,6 +583,14 @@ def test_how_many_samples_are_bad_stays_in_the_log_of_the_site(
     assert f"the data hold NaN or infinity: correct {spoilt} of " in caplog.text
 
 
+def test_the_manifest_of_a_run_that_has_ended_says_what_computed_it(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, rounds=1)
+    for _ in range(2):  # the second time no round is left
+        history = machines.serve()
+        assert [machine["round"] for machine in history.meta["machines"]] == [0]
+        assert History.from_run(machines.run).meta == history.meta
+
+
 @pytest.mark.parametrize("gone", [["south"], ["north", "south"]])
 def test_a_site_that_is_away_at_the_end_is_named_until_it_has_its_model(gone: list[str], tmp_path: Path) -> None:
     machines = Machines(tmp_path, rounds=1)

@@ -295,7 +295,8 @@ def _serve(
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
     lost = cast(Consortium, fed.population).finish(fed.trial, fed.progress)
-    write_atomically(directory / "manifest.json", sealed_json({**meta, "without_model": lost}))
+    meta |= {"machines": fed.machines, "without_model": lost}
+    write_atomically(directory / "manifest.json", sealed_json(meta))
     try:
         history = History.from_run(directory)
         history.report(directory / "report.html")
