@@ -297,8 +297,8 @@ def _serve(
     lost = cast(Consortium, fed.population).finish(fed.trial, fed.progress)
     meta |= {"machines": fed.machines, "without_model": lost}
     write_atomically(directory / "manifest.json", sealed_json(meta))
+    history = replace(history, meta={**history.meta, "without_model": lost})
     try:
-        history = History.from_run(directory)
         history.report(directory / "report.html")
     except Exception:  # the sites get their models nevertheless
         log.exception("the report failed; the run is complete: equipoise report %s makes it again", directory)
