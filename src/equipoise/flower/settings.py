@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
@@ -11,15 +10,10 @@ from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_sett
 from equipoise.system import own_code
 from equipoise.system.logs import FORMS
 from equipoise.system.ranges import Range, choice, misfit, number, text
+from equipoise.system.suggestions import near
 
-OF_SITES = (
-    "engine",
-    "chunk",
-    "device",
-    "track",
-    "measures",
-    "head",
-)  # settings of which each site has its own, or none
+# Settings of which each site has its own, or none.
+OF_SITES = ("engine", "chunk", "device", "track", "measures", "head")
 ON_SERVER = (
     "sites",
     "min_sites",
@@ -87,10 +81,8 @@ class AppSettings(Settings, RunSettings):
                 "measures: sites measure what their own task says, Task(measures=...). Leave it out of the run's configuration."
             )
         for key in config:
-            if key not in own and (meant := difflib.get_close_matches(key, own, n=1, cutoff=0.85)):
-                raise ValueError(
-                    f"Unknown setting {key!r}. Did you mean {meant[0]!r}? A key of your own needs a name less like it."
-                )
+            if key not in own and (meant := near(key, own, cutoff=0.85)):
+                raise ValueError(f"Unknown setting {key!r}.{meant} A key of your own needs a name less like it.")
         known: dict[str, Any] = {}
         for key, f in own.items():
             if key in config:

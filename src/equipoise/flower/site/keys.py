@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from equipoise.system.logs import FORMS
 from equipoise.system.ranges import Options, Range, check
+from equipoise.system.suggestions import near
 
 KEYS: Final[Mapping[str, Range | Options]] = {
     "threads": Range(0, whole=True),
@@ -27,8 +27,8 @@ def faults(node_config: Mapping[str, Any]) -> dict[str, str]:
     wrong: dict[str, str] = {}
     long = [key for key in KEYS if len(key) > len("secure")]  # a short word is easily like a key of the user's own
     for key, value in node_config.items():
-        if key not in KEYS and (meant := difflib.get_close_matches(key, long, n=1, cutoff=0.85)):
-            wrong[key] = f"unknown. Did you mean {meant[0]!r}? A key of your own needs a name less like it."
+        if key not in KEYS and (meant := near(key, long, cutoff=0.85)):
+            wrong[key] = f"unknown.{meant} A key of your own needs a name less like it."
         elif key in KEYS:
             try:
                 check(key, value, KEYS[key])
