@@ -37,7 +37,6 @@ from equipoise.methods.dp import DP
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.privacy.accounting import spend
 from equipoise.system import own_code
-from equipoise.system.ranges import check_number, check_whole
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +81,7 @@ class Site:
     @property
     def shown(self) -> EvaluationSets:
         """The test sets of which numbers leave the site: those with ``least-group`` samples of its node config at least."""
-        check_whole("least-group in the node-config", least := self.node_config.get("least-group", LEAST), 1)
-        least = 1 if self.simulated else least
+        least = 1 if self.simulated else self.node_config.get("least-group", LEAST)
         return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.size >= least})
 
     def _used(self, asked: Parcel) -> Tensor:
@@ -279,7 +277,7 @@ def open_site(
 
 def _allow(site: Site, rounds: int = 1) -> None:
     """Raise SiteError if so many rounds take more gradient steps than ``max-steps`` in the site's node config allows."""
-    check_number("max-steps in the node-config", most := site.node_config.get("max-steps", MOST_STEPS), 1)
+    most = site.node_config.get("max-steps", MOST_STEPS)
     steps = float(rounds) * site.trial.settings.steps_of(int(site.trial.setup.sizes[0]))
     if steps > most:
         refused = f"refuses: one message asks for {steps:,.0f} gradient steps"
