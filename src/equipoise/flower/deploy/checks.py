@@ -29,15 +29,14 @@ PACKAGES = ("equipoise", "torch", "cryptography", "flwr")
 APPS = """
 import contextlib, importlib, json, sys
 sys.path.insert(0, ".")
-sites, config, fits = json.load(sys.stdin)
+sites, config = json.load(sys.stdin)
 with contextlib.redirect_stdout(sys.stderr):  # what the project prints
     for name in sys.argv[1:]:
         module, _, attribute = name.partition(":")
         app = getattr(importlib.import_module(module), attribute)
     from equipoise.flower.app import check_positive, check_site
     found = {name: check_site(app, name, node, config) for name, node in sites.items()}
-    positive = check_positive(app, config) if fits else ""
-print(json.dumps([found, positive]))
+    print(json.dumps([found, check_positive(app, config)]), file=sys.__stdout__)
 """
 
 
@@ -122,14 +121,12 @@ def _project(
     if not all(isinstance(name, str) for name in names):
         yield CheckResult("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
         return
-    yield from _apps(app, names, {} if wrong else sites, known, not wrong)
+    yield from _apps(app, names, *(({}, {}) if wrong else (sites, known)))
 
 
-def _apps(
-    app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapping[str, Any], fits: bool
-) -> Iterator[CheckResult]:
+def _apps(app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Whether server app and client app can be imported here, and what ``sites`` find in a run of it, in another process."""
-    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, known, fits], default=str)
+    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, known], default=str)
     done = subprocess.run(command, cwd=app, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
