@@ -99,7 +99,7 @@ def standalone(
     """
     trial = isolated(trial)
     now = begun if begun is not None and begun.t <= rounds else begin(trial)
-    failed: dict[str, list[str]] = {}
+    failed: dict[str, dict[str, None]] = {}  # names of clients, each once, by the reason
     lines, called = ProgressLog(progress), "every client alone, before the first round"
     with progress_bar(progress) as bar:
         task = bar.add_task("every client alone", total=rounds, completed=now.t, accuracy="")
@@ -111,13 +111,12 @@ def standalone(
                 bad = list(error.bad)
                 now = replace(now, t=now.t + 1)
             for name, reason in bad:
-                failed.setdefault(reason, [])
-                failed[reason] += [name] if name not in failed[reason] else []
+                failed.setdefault(reason, {}).setdefault(name)
             bar.update(task, advance=1)
             if lines.due(called, ends=now.t == rounds):
                 lines.say(called, f"round {now.t} of {rounds}")
     for reason, names in failed.items():
-        log.warning("%s cannot train alone to the end (%s); the last good model counts", some(names), reason)
+        log.warning("%s cannot train alone to the end (%s); the last good model counts", some(list(names)), reason)
     tested: list[float] | None = [] if tests.sets else None
     judged: list[float] | None = None if trial.oracle is None else []
     with looking(trial, 0):
