@@ -65,15 +65,15 @@ class Columns:
     decimal: str | None = None
     encoding: str | None = None
 
-    def require_none(self, names: Sequence[str], what: object, of: str) -> None:
-        """Require that none of these options was given, for ``what``, since they are those ``of`` something else.
+    def require_none(self, names: Sequence[str], what: object, others: str) -> None:
+        """Require that none of these options was given, for ``what``, since they are those of ``others``.
 
         Raises
         ------
         DataError : one was given.
         """
         if given := [name for name in names if getattr(self, name)]:
-            raise DataError(f"{what}: {given[0]} is an option of {of}. Leave it out.")
+            raise DataError(f"{what}: {given[0]} is an option of {others}. Leave it out.")
 
     @property
     def of_tables(self) -> list[str]:

@@ -119,8 +119,8 @@ def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:
         good = np.isfinite(x) if x.dtype.itemsize <= 4 else np.abs(x) <= np.finfo(np.float32).max
     if not good.all():
         at = np.argwhere(~good)[0].tolist()
-        found, among = x[tuple(at)], int((~good).reshape(len(x), -1).any(1).sum())
-        what = f"{found:g}, too large for float32," if np.isfinite(found) else "not a finite number,"
+        number, among = x[tuple(at)], int((~good).reshape(len(x), -1).any(1).sum())
+        what = f"{number:g}, too large for float32," if np.isfinite(number) else "not a finite number,"
         raise DataError(
             f"{where(at)} is {what} in {among} sample{'s' * (among > 1)} in all. Correct or scale it, or remove these samples."
         )

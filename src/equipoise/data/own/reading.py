@@ -101,24 +101,20 @@ def _read(path: Path, columns: Columns) -> UserData:
     from equipoise.data.own import arrays, folders, leaf, matlab, pfllib, tables
     from equipoise.data.own.delimited import COMPRESSED
 
-    readers = {**tables.READERS, ".npz": arrays.npz, ".mat": matlab.read}
+    packed = {f"{text}{ending}": tables.text for text in tables.TEXT for ending in COMPRESSED}
+    readers = {**tables.READERS, ".npz": arrays.npz, ".mat": matlab.read, **packed}
 
     def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
-        if file.suffix.lower() in COMPRESSED and Path(file.stem).suffix.lower() in tables.TEXT:
-            return tables.text
-        return readers.get(file.suffix.lower())
+        last_two = Path(file.stem).suffix + file.suffix
+        return readers.get(last_two.lower()) or readers.get(file.suffix.lower())
 
     if path.is_file():
         if path.suffix.lower() == ".json":
             return leaf.read(path, columns, {"": [path]})
         if (read := reader(path)) is None:
-            suffixes = (
-                *readers,
-                *(f"{text}{packed}" for text in tables.TEXT for packed in COMPRESSED),
-                ".json of LEAF",
-            )
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
-            raise DataError(f"{path}: expected a folder, or a file that ends in {', '.join(suffixes)}.{advice}")
+            endings = ", ".join([*readers, ".json of LEAF"])
+            raise DataError(f"{path}: expected a folder, or a file that ends in {endings}.{advice}")
         return read(path, columns)
     if parts := leaf.parts(path):
         return leaf.read(path, columns, parts)
