@@ -115,10 +115,8 @@ class Delimited:
     def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
         large = [name for name, most in zip(names, np.abs(x).max(0, initial=0), strict=True) if most >= EXACT]
-        cells = {name: {cell.strip() for cell in every} for name, every in self.words(large).items()}
-        return [
-            name for name, every in cells.items() if len({*map(int, _whole(every))}) > len({*map(float, _whole(every))})
-        ]
+        whole = {name: _whole({cell.strip() for cell in every}) for name, every in self.words(large).items()}
+        return [name for name, cells in whole.items() if len({*map(int, cells)}) > len({*map(float, cells)})]
 
     def _examined(self, names: Sequence[str], where: Sequence[int]) -> tuple[NDArray[np.float64], dict[str, str]]:
         """As :meth:`numbers`, cell by cell."""
