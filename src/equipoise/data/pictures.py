@@ -230,7 +230,7 @@ class Pictures:
         ------
         DataError : naming images that cannot be used, or what their grey levels have in common.
         """
-        made = _remembered(Survey, _hash(*Survey.__annotations__, self.recipe, self.declared), self._survey)
+        made = _remembered(Survey, self._survey, self.recipe, self.declared)
         if self.declared is None and 0 < made.deep < made.images:
             raise DataError(
                 f"{self.what}: {made.deep} of {made.images} images have grey levels of more than 8 bits, from {made.low:g} to "
@@ -296,8 +296,7 @@ class Pictures:
 
     def doubts(self, file: Path) -> list[str]:
         """Sentences about images that show little, from the file of all of them."""
-        key = f"{[*Faint.__annotations__]} {file.name}"
-        little = _remembered(Faint, key, lambda: faint(np.load(file, mmap_mode="r", allow_pickle=False)))
+        little = _remembered(Faint, lambda: faint(np.load(file, mmap_mode="r", allow_pickle=False)), file.name)
         return [*doubtful(little, self.names, self.range)]
 
     def _survey(self) -> Survey:
@@ -372,8 +371,9 @@ class Pictures:
         )
 
 
-def _remembered(kind: type[Kept], key: str, make: Callable[[], Kept]) -> Kept:
-    """What ``make`` gives, kept in the cache."""
+def _remembered(kind: type[Kept], make: Callable[[], Kept], *about: Any) -> Kept:
+    """What ``make`` gives, kept in the cache; ``about`` names all that it depends on."""
+    key = _hash(*kind.__annotations__, *about)
     return kind(**json.loads(hashes.remembered(key, key, lambda: json.dumps(asdict(make())))))
 
 
