@@ -137,23 +137,21 @@ def missed(fairness: Numbers) -> str:
     ----------
     fairness : `Comparison["group_fairness"]`.
     """
-    key = "worst_recall" if fairness["positive"] is None else "tpr"
+    positive = fairness["positive"]
+    many = positive is None
+    key, about = ("worst_recall", "the class that it recognises worst") if many else ("tpr", f"class {positive}")
     first, *others = without_bounds(fairness)
     rated = {group: rates for group, rates in first["groups"].items() if rates[key]["mean"] is not None}
     if not rated:
         return ""
+
+    def missing(group: str) -> str:
+        rate, worst = rated[group][key], f", class {rated[group]['worst_class']}," if many else ""
+        return f"{_of_hundred(rate)} in group {group}{worst}{_between(rate)}"
+
     ordered = sorted(rated, key=lambda group: rated[group][key]["mean"])
     shown = ordered if len(ordered) <= FEW else [ordered[0], ordered[-1]]
-    what = (
-        f" of class {fairness['positive']}"
-        if fairness["positive"] is not None
-        else " of the class that it recognises worst"
-    )
-    shares = [
-        f"{_of_hundred(rated[group][key])} in group {group}{_class(fairness, rated[group])}{_between(rated[group][key])}"
-        for group in shown
-    ]
-    text = f"Of 100 test samples{what}, {first['method']} misses {listed(shares)}"
+    text = f"Of 100 test samples of {about}, {first['method']} misses {listed([*map(missing, shown)])}"
     if len(ordered) > FEW:
         text += f", the most and the fewest of {len(ordered)} groups"
     beside = [
@@ -163,8 +161,9 @@ def missed(fairness: Numbers) -> str:
     ]
     text = "; ".join([text, *beside])
     if hidden := [group for group in first["groups"] if group not in rated]:
-        such = f"of class {fairness['positive']}" if fairness["positive"] is not None else "of some class"
-        text += f"; {such} there are fewer than {fairness['least']} in group {listed(hidden)}"
+        text += (
+            f"; of {'some class' if many else about} there are fewer than {fairness['least']} in group {listed(hidden)}"
+        )
     return f"{text}."
 
 
@@ -174,10 +173,6 @@ def _of_hundred(rate: Numbers) -> str:
 
 def _between(rate: Numbers) -> str:
     return "" if rate["low"] is None else f" ({100 - rate['high']:.0f} to {100 - rate['low']:.0f})"
-
-
-def _class(fairness: Numbers, rates: Numbers) -> str:
-    return f", class {rates['worst_class']}," if fairness["positive"] is None else ""
 
 
 def figure(fairness: Numbers, every: Sequence[str] = ()) -> Figure:
