@@ -74,7 +74,10 @@ def compare(
         runs.check(configs[0])
     if why := runs.assumed(configs[0]):
         log.warning("%s", why)
-    begins = {c.label: c for c, path in zip(configs, paths, strict=True) if not runs.finished(path)}
+    begins: dict[str, RunConfig] = {}  # of each method the first seed, as of configs[0]
+    for config, path in zip(configs, paths, strict=True):
+        if not runs.finished(path):
+            begins.setdefault(config.label, config)
     if begins:
         runs.check_networks([*begins.values()])
     for label, config in begins.items():
