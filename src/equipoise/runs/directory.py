@@ -135,11 +135,11 @@ def elsewhere(config: RunConfig) -> RunConfig:
 
 
 def _text(config: RunConfig, directory: Path) -> str:
-    table = places.written(config.table(), directory, _project(directory))
+    table = places.written(config.table(), directory, project_of(directory))
     return sealed_text(tomli_w.dumps({name: value for name, value in table.items() if value is not None}))
 
 
-def _project(directory: Path) -> Path:
+def project_of(directory: Path) -> Path:
     """To what the paths of a run are relative: where we are, if it is new."""
     try:
         return places.project_of(tomllib.loads((directory / "config.toml").read_text(encoding="utf-8")), directory)
@@ -495,7 +495,7 @@ def _summarise(directory: Path) -> None:
 
 def _private(manifest: dict[str, Any], config: RunConfig, directory: Path) -> dict[str, Any]:
     """A manifest without whole paths, which say whose machine it was."""
-    project, data = _project(directory), config.data or ""
+    project, data = project_of(directory), config.data or ""
     names = {data: places.portable(data, project)} if Path(data).is_absolute() else {}
     without: dict[str, Any] = places.private(manifest, names, project)
     return without

@@ -10,7 +10,6 @@ import re
 import shutil
 import stat
 import tempfile
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from equipoise.system import own_code, places
 from equipoise.system.environment import environment, kind, machine, source
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import write_atomically
-from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
+from equipoise.system.seals import open_json, sealed_json, sealed_text
 
 FORMAT = 1
 ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
@@ -141,10 +140,9 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
     names: dict[str, str] = {}  # whole paths, and what they are in the pack
     project, data = Path.cwd(), None
     if not of_python:
-        table = tomllib.loads(open_text((path / "config.toml").read_text(encoding="utf-8")))
-        if table.get("engine") == "flower":
+        if history.meta["config"].get("engine") == "flower":
             raise RunError(f"{path} is a run between sites, which have their data. It cannot be made again elsewhere.")
-        config, project = runs.load(path), places.project_of(table, path)
+        config, project = runs.load(path), runs.project_of(path)
         names = _code(contents, config, project)
         data = _data(contents, config, project, names, with_data)
         inside = places.mapped(
