@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -118,97 +118,119 @@ class PairedTests(NamedTuple):
 
 def sheets(comparison: Numbers) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
-    shown = [_of_measure(found) for found in tables(comparison)]
-    if found := comparison["spread"]:
-        shown.append(
-            _sheet(
-                found["methods"],
-                SPREAD,
-                name="spread",
-                heading="Spread over the clients",
-                caption=sentences.spread_caption(comparison),
-                grid=lay_out(found["methods"], SPREAD, leaders=found["leaders"]),
-                explanations=sentences.spread_legend(comparison),
-            )
-        )
-    if found := comparison["collaboration"]:
-        grid = lay_out(found["methods"], placed(COLLABORATION), leaders=found["leaders"])
-        where = grid.titles.index("BCF")
-        rows = [
-            (name, (*cells[:where], cells[where]._replace(mean="yes", half=""), *cells[where + 1 :]))
-            if method["satisfied"]
-            else (name, cells)
-            for method, (name, cells) in zip(found["methods"], grid.rows, strict=True)
-        ]
-        shown.append(
-            _sheet(
-                found["methods"],
-                placed(COLLABORATION),
-                name="collaboration",
-                heading="Collaborative fairness",
-                caption=sentences.collaboration_caption(comparison),
-                grid=Grid(grid.titles, tuple(rows)),
-                explanations=sentences.collaboration_legend(comparison),
-                notes=found["notes"],
-                narrow=True,
-            )
-        )
-    if found := comparison["group_fairness"]:
-        by_group = rates.grid(found)
-        shown.append(
-            Sheet(
-                "group-rates",
-                "Rates by group",
-                sentences.rates_caption(comparison),
-                by_group,
-                rates.explained(found),
-                narrow=True,
-                head="Group" if len(found["methods"]) == 1 else "Method, group",
-                narrow_titles=rates.narrow(by_group.titles),
-            )
-        )
-        gaps = gaps_of(found)
-        shown.append(
-            _sheet(
-                found["methods"],
-                gaps,
-                name="group-fairness",
-                heading="Group fairness",
-                caption=sentences.parity_caption(comparison),
-                grid=lay_out(found["methods"], gaps, leaders=found["leaders"]),
-                explanations=sentences.parity_legend(comparison),
-                narrow=True,
-            )
-        )
-    for k, (name, found) in enumerate(comparison["own_measures"].items(), start=1):
-        columns = _had(found["methods"], OWN)
+    return [
+        *map(_of_measure, tables(comparison)),
+        *_of_spread(comparison),
+        *_of_rewards(comparison),
+        *_of_rates(comparison),
+        *_of_own_measures(comparison),
+        *_of_validation(comparison),
+    ]
+
+
+def _of_spread(comparison: Numbers) -> Iterator[Sheet]:
+    """The accuracy over the clients."""
+    if not (table := comparison["spread"]):
+        return
+    yield _sheet(
+        table["methods"],
+        SPREAD,
+        name="spread",
+        heading="Spread over the clients",
+        caption=sentences.spread_caption(comparison),
+        grid=lay_out(table["methods"], SPREAD, leaders=table["leaders"]),
+        explanations=sentences.spread_legend(comparison),
+    )
+
+
+def _of_rewards(comparison: Numbers) -> Iterator[Sheet]:
+    """What clients get for what they contribute."""
+    if not (table := comparison["collaboration"]):
+        return
+    grid = lay_out(table["methods"], placed(COLLABORATION), leaders=table["leaders"])
+    where = grid.titles.index("BCF")
+    rows = [
+        (name, (*cells[:where], cells[where]._replace(mean="yes", half=""), *cells[where + 1 :]))
+        if method["satisfied"]
+        else (name, cells)
+        for method, (name, cells) in zip(table["methods"], grid.rows, strict=True)
+    ]
+    yield _sheet(
+        table["methods"],
+        placed(COLLABORATION),
+        name="collaboration",
+        heading="Collaborative fairness",
+        caption=sentences.collaboration_caption(comparison),
+        grid=Grid(grid.titles, tuple(rows)),
+        explanations=sentences.collaboration_legend(comparison),
+        notes=table["notes"],
+        narrow=True,
+    )
+
+
+def _of_rates(comparison: Numbers) -> Iterator[Sheet]:
+    """How the groups are treated: their rates, and the gaps between them."""
+    if not (fairness := comparison["group_fairness"]):
+        return
+    by_group = rates.grid(fairness)
+    yield Sheet(
+        "group-rates",
+        "Rates by group",
+        sentences.rates_caption(comparison),
+        by_group,
+        rates.explained(fairness),
+        narrow=True,
+        head="Group" if len(fairness["methods"]) == 1 else "Method, group",
+        narrow_titles=rates.narrow(by_group.titles),
+    )
+    gaps = gaps_of(fairness)
+    yield _sheet(
+        fairness["methods"],
+        gaps,
+        name="group-fairness",
+        heading="Group fairness",
+        caption=sentences.parity_caption(comparison),
+        grid=lay_out(fairness["methods"], gaps, leaders=fairness["leaders"]),
+        explanations=sentences.parity_legend(comparison),
+        narrow=True,
+    )
+
+
+def _of_own_measures(comparison: Numbers) -> Iterator[Sheet]:
+    """The measures of the user's own, a table each."""
+    for k, (name, measure) in enumerate(comparison["own_measures"].items(), start=1):
+        columns = _had(measure["methods"], OWN)
         worst = (
-            f"worst: that of the worst group, {found['better']} is better"
-            if found["better"]
+            f"worst: that of the worst group, {measure['better']} is better"
+            if measure["better"]
             else "neither way is better"
         )
         text = (
             f"{name} of the global model, in its own unit, the mean over the last rounds that have it, {comparison['averaged']} at most. AVG "
             f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
         )
-        text = " ".join([text, *sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison)])
-        notes = [f"Not defined for {where}: {why}." for where, why in [*found["undefined"].items()][:1]]
-        sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(found["methods"], columns), text)
-        shown.append(replace(sheet, notes=notes))
-    if found := comparison["validation"]:
-        several = len(_groups(comparison["methods"])) > 1
-        columns = [column for column in VALIDATION if several or column.key != "test_worst"]
-        text = (
-            f"The model of {comparison['exported']}{_exported(comparison)}: accuracy in percent and loss in nats on the samples that "
-            "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
-            f"worst: the clients of the worst group, or the worst 10{PERCENT} of the clients where they belong to no groups. "
-            "Beside it the accuracy of the global model on the test sets."
-        )
-        named = sentences.worst_named(found["methods"], what="The worst group of clients")
-        named += sentences.worst_named(found["methods"], "test_worst_groups", "The worst test set")
-        text = " ".join([text, *named, *sentences.plus_minus_of(comparison)]) + _marked(found["methods"])
-        shown.append(_block("validation", "Validation", lay_out(found["methods"], columns), text))
-    return shown
+        text = " ".join([text, *sentences.worst_named(measure["methods"]), *sentences.plus_minus_of(comparison)])
+        notes = [f"Not defined for {where}: {why}." for where, why in [*measure["undefined"].items()][:1]]
+        sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(measure["methods"], columns), text)
+        yield replace(sheet, notes=notes)
+
+
+def _of_validation(comparison: Numbers) -> Iterator[Sheet]:
+    """The models on what clients hold out of their own samples."""
+    if not (table := comparison["validation"]):
+        return
+    several = len(_groups(comparison["methods"])) > 1
+    columns = [column for column in VALIDATION if several or column.key != "test_worst"]
+    text = (
+        f"The model of {comparison['exported']}{_exported(comparison)}: accuracy in percent and loss in nats on the samples that "
+        "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
+        f"worst: the clients of the worst group, or the worst 10{PERCENT} of the clients where they belong to no groups. "
+        "Beside it the accuracy of the global model on the test sets."
+    )
+    named = sentences.worst_named(table["methods"], what="The worst group of clients")
+    named += sentences.worst_named(table["methods"], "test_worst_groups", "The worst test set")
+    text = " ".join([text, *named, *sentences.plus_minus_of(comparison)]) + _marked(table["methods"])
+    yield _block("validation", "Validation", lay_out(table["methods"], columns), text)
 
 
 def _marked(methods: Sequence[Numbers]) -> str:
@@ -271,7 +293,7 @@ def group_fairness(histories: Sequence[History], last: int | None = None) -> dic
     found = Comparison.of(histories, last)
     if not found["group_fairness"]:
         return None
-    sheet = next(sheet for sheet in sheets(found) if sheet.name == "group-fairness")
+    sheet = next(sheet for sheet in _of_rates(found) if sheet.name == "group-fairness")
     return {"caption": sheet.caption, "grid": sheet.grid, "legend": list(sheet.explanations)}
 
 
