@@ -473,6 +473,9 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
         ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"has 4 problems: \(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
          r".*\(3\) column client: .*\(4\) expected a number .* v: 1 of 3 is missing \('\?' in line 3\) and 1 of 3 is no number \('oops' in line 4\)"),
         ("v,label\n1.5,x\nTrue,y\n", r"v: 1 of 2 is no number \('True' in line 3\)"),
+        ("v;w;label\n1,5;2,25;x\n0,5;;y\n", r"a comma stands before the digits of fractions in v, w\. Say so: --set 'decimal=,'\.$"),
+        ("v;w;label\n1,5;oops;x\n0,5;1;y\n", r"fractions in v\. .* Other cells, too, are no numbers in w: what to do about them is said then"),
+        ("v;w;label\n1,5;0.5;x\n0,5;1;y\n", r"1 column has other cells\. v: all 2 .*If a comma .*Leave the column out"),
         ("v,label\n\"1,234\",x\n\"2,345\",y\n", r"all 2 are no number \('1,234' in line 2, .*If a comma stands before the digits of fractions: --set 'decimal=,'"),
         ("v,label\n1.234.567,x\n1 234,y\n", "all 2 are no number"),
     ],

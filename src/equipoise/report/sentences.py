@@ -156,8 +156,8 @@ def spread_legend(comparison: Numbers) -> list[str]:
         text.append(f"A client has {n}: of few, chance alone makes clients differ.")
     if found["small"]:
         text.append(
-            f"{_left_out(found['ranges']['small'])} left out, the small ones, with fewer than {found['least']} test samples: the numbers say "
-            f"nothing about them. --least-group {max(1, found['least'] // 2)}, or a larger part of each client's samples for testing, counts more of them."
+            f"{_left_out(found['ranges']['small'])} left out for having fewer than {found['least']} test samples: the numbers say "
+            f"nothing about that. --least-group {max(1, found['least'] // 2)}, or a larger part of each client's samples for testing, counts more of them."
         )
     if found["untested"]:
         text.append(f"{_left_out(found['ranges']['untested'])} left out, not tested in all of these rounds.")

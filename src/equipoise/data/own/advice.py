@@ -14,6 +14,7 @@ from equipoise.data.own.words import COMMAS, missing, number_pattern
 
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")
 CLASSES = {"class", "target", "outcome", "diagnosis", "y"}  # what the column of the class is called
+DESCRIBED = 10  # columns whose cells are described
 PURPOSES = {
     "label": "if it is the class",
     "client": "if it says whose the rows are (a hospital, a device)",
@@ -23,11 +24,12 @@ PURPOSES = {
 
 @dataclass(frozen=True)
 class Script:
-    """How pandas reads a table with the cells of ``read`` as text, and writes it to ``path`` with ``write``."""
+    """How pandas reads a table with its cells as text, and writes it to ``path``; whether its decimal sign can be declared."""
 
     read: str
     write: str
     path: str
+    decimal: bool = False
 
 
 def refusal(
@@ -37,6 +39,7 @@ def refusal(
     names: Sequence[str],
     used: Mapping[str, object],
     script: Script | None,
+    points: bool = True,
 ) -> str:
     """Sentences about columns that do not hold a number in every row, and what to do.
 
@@ -48,12 +51,21 @@ def refusal(
     names : of all columns of the table.
     used : the purposes that have a column.
     script : for one line of pandas; None where there is no file.
+    points : whether other columns have fractions, so with a point.
     """
     words = {name: ["" if cell is None else str(cell).strip() for cell in every] for name, every in cells.items()}
     signs = {
         name: _signs([word for word in every if not missing(word)], columns.decimal or ".")
         for name, every in words.items()
     }
+    declared = script is not None and script.decimal and columns.decimal != ","
+    commas = [name for name, every in words.items() if all(missing(word) or COMMAS.fullmatch(word) for word in every)]
+    if declared and not points and any(signs[name] == ("", ",") for name in commas):
+        rest = [name for name in wrong if name not in commas and name in words]
+        return (
+            f"a comma stands before the digits of fractions in {listed(commas)}. Say so: {option('decimal', ',')}."
+            f"{f' Other cells, too, are no numbers in {listed(rest)}: what to do about them is said then.' * bool(rest)}"
+        )
     few = {name: len(set(every)) for name, every in words.items() if signs[name] is None and _repeat(every)}
     purposes = [role for role in PURPOSES if role not in used]
     named = [name for name in few if name.casefold() in CLASSES]
@@ -62,13 +74,10 @@ def refusal(
     s = "s" * (len(wrong) > 1)
     said = [
         f"expected a number in every row of a column without another purpose; {len(wrong):,} column{s} "
-        f"{'have' if s else 'has'} other cells. {'; '.join(f'{name}: {wrong[name]}' for name in [*wrong][:MANY])}"
-        f"{f'; and {len(wrong) - MANY:,} columns more' * (len(wrong) > MANY)}."
+        f"{'have' if s else 'has'} other cells. {'; '.join(f'{name}: {wrong[name]}' for name in [*wrong][:DESCRIBED])}"
+        f"{f'; and {len(wrong) - DESCRIBED:,} columns more' * (len(wrong) > DESCRIBED)}."
     ]
-    if (
-        any(every and all(COMMAS.fullmatch(word) for word in every) for every in words.values())
-        and columns.decimal != ","
-    ):
+    if commas and declared:
         said.append(
             f"If a comma stands before the digits of fractions: {option('decimal', ',')}; if it stands between thousands, remove it."
         )

@@ -110,7 +110,7 @@ class Delimited:
         more = ", skipinitialspace=True" * self.spaced + ", index_col=False" * (self.width > len(self.names))
         read = f"pd.read_csv({_written(str(path), reading)}, dtype=str, keep_default_na=False{more}).rename(columns=str.strip)"
         writing = how | ({"decimal": self.decimal} if self.decimal != "." else {})
-        return Script(read, f"t.to_csv({_written(new, writing)}, index=False)", new)
+        return Script(read, f"t.to_csv({_written(new, writing)}, index=False)", new, decimal=True)
 
     def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""

@@ -209,7 +209,9 @@ def _numbers(
     x, wrong = table.numbers(rest)
     if wrong:
         cells = table.words([*wrong][:MANY])
-        problems.append(f"{path}: {refusal(wrong, cells, columns, table.names, used, table.script(path))}")
+        points = bool((x[:, [k for k, name in enumerate(rest) if name not in wrong]] % 1).any())
+        said = refusal(wrong, cells, columns, table.names, used, table.script(path), points)
+        problems.append(f"{path}: {said}")
         return x, rest
     if merged := table.merged(rest, x):
         notes.append(
@@ -217,10 +219,10 @@ def _numbers(
             "Divide them into several columns if the last digits matter."
         )
     unnamed = [name for name, cells in table.words(unnamed).items() if any(str(cell).strip() for cell in cells)]
-    x, rest, said = without_indices(x, rest, unnamed, columns.keep, path.name)
-    notes += said
+    x, rest, indices = without_indices(x, rest, unnamed, columns.keep, path.name)
+    notes += indices
     if not rest and not problems:
-        why = f" ({said[-1]})" if said else ""
+        why = f" ({indices[-1]})" if indices else ""
         problems.append(
             f"{path} has neither a column path nor columns of numbers, so there is nothing to learn from.{why}"
         )
