@@ -33,7 +33,7 @@ def explained(job: Job, problems: Mapping[int, str]) -> dict[int, str]:
     problems : what the guard saw, by row.
     """
     bound, causes, why = Bound(job.model), dict[int, str](), None
-    for row, seen in sorted(problems.items()):
+    for row, reason in sorted(problems.items()):
         try:
             cause = _before(job, bound, row)
             if not cause:
@@ -41,7 +41,7 @@ def explained(job: Job, problems: Mapping[int, str]) -> dict[int, str]:
                 cause = why
         except Exception:  # of a user's data or network: what the guard saw is all that is known
             cause = ""
-        causes[row] = cause or seen
+        causes[row] = cause or reason
     return causes
 
 
@@ -93,7 +93,7 @@ def _finite(job: Job, bound: Bound, row: int, rules: Sequence[Rule]) -> bool:
     """Whether what a client sends lies in the range when it trains with some of the rules."""
     keep = [k for k, rule in enumerate(job.rules) if any(rule is other for other in rules)]
     part = job.part([row])
-    states, messages = ([of[k] for k in keep] for of in (part.states, part.messages))
+    states, messages = ([values[k] for k in keep] for values in (part.states, part.messages))
     part = replace(part, rules=tuple(job.rules[k] for k in keep), states=states, messages=messages)
     answer = visit(part, bound, 0)
     return not guard.inspect(answer, part.received[0], tree_map(lambda x: x[0], states))

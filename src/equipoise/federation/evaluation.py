@@ -333,8 +333,8 @@ class EvaluationSets:
         if self.of_clients is None or personal(trial, p):
             models = (self._used(trial, p, m, shared) for m in range(self.n))
             return [None if model is None else self.accuracy(trial, model, m) for m, model in enumerate(models)]
-        there = [d for d in self.of_clients if d is not None]
-        right = (float(task.correct(*answer).double().mean()) for answer in answers(trial, shared, there))
+        sets = [d for d in self.of_clients if d is not None]
+        right = (float(task.correct(*answer).double().mean()) for answer in answers(trial, shared, sets))
         return [None if d is None else next(right) for d in self.of_clients]
 
     def _tested(self, accuracies: Sequence[float | None]) -> Record:

@@ -211,17 +211,17 @@ def quorum(
 def split(reason: str) -> tuple[str, str]:
     """What happened, and what to do, which only a diagnosed reason says."""
     head, colon, advice = reason.partition(": ")
-    known = colon and head.startswith((DIVERGED, NETWORK, DATA, OUT_OF_MEMORY))
-    return (head, advice) if known else (reason, "")
+    diagnosed = colon and head.startswith((DIVERGED, NETWORK, DATA, OUT_OF_MEMORY))
+    return (head, advice) if diagnosed else (reason, "")
 
 
 def blamed(clients: Sequence[tuple[str, str]], asked: int, when: str) -> str:
     """In words, what happened to ``clients`` (name and reason of each) of so many ``asked``, and what to do; ``when`` is a round."""
     names, (head, advice) = [name for name, _ in clients], split(clients[0][1])
     few = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-    who = f"{len(names)} of {asked} clients" + (f" ({few})" if len(names) < asked else "")
+    count = f"{len(names)} of {asked} clients" + (f" ({few})" if len(names) < asked else "")
     if not advice:
-        return f"{who if len(names) > 1 else few}: {head}"
+        return f"{count if len(names) > 1 else few}: {head}"
     if len({reason for _, reason in clients}) > 1:
         advice = ", ".join(f"{name}: {split(reason)[1]}" for name, reason in clients[:SHOWN])
-    return f"{head} in {who} in {when}: {advice}"
+    return f"{head} in {count} in {when}: {advice}"

@@ -286,15 +286,19 @@ class History:
     def spreads(self) -> bool:
         """Whether accuracies of clients can differ: False where one model was tested on one test set for all of them."""
         table = self._of_clients[1]
-        known = table[:, np.isfinite(table).any(axis=0)]
+        accuracies = table[:, np.isfinite(table).any(axis=0)]
         one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
-        return known.size > 0 and known.shape[1] > 1 and not (one_group and bool((known == known[:, :1]).all()))
+        return (
+            accuracies.size > 0
+            and accuracies.shape[1] > 1
+            and not (one_group and bool((accuracies == accuracies[:, :1]).all()))
+        )
 
     @cached_property
     def client_sizes(self) -> NDArray[np.int64] | None:
         """Samples on which each client is tested, [N], 0 for none; None where they are not its own, or not recorded."""
-        of = [record["clients"]["n"] for record in self.records if "n" in record.get("clients", {})]
-        return np.max(np.array(of, dtype=np.int64), axis=0) if of else None
+        counts = [record["clients"]["n"] for record in self.records if "n" in record.get("clients", {})]
+        return np.max(np.array(counts, dtype=np.int64), axis=0) if counts else None
 
     @property
     def small_clients(self) -> int:
@@ -312,8 +316,8 @@ class History:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes; empty where they are not known."""
         data = self.meta.get("data")
-        known = self.meta.get("classes") or (data.get("classes") if isinstance(data, Mapping) else ())
-        return tuple(str(name) for name in known or ())
+        names = self.meta.get("classes") or (data.get("classes") if isinstance(data, Mapping) else ())
+        return tuple(str(name) for name in names or ())
 
     @property
     def positive(self) -> Positive | None:
@@ -342,8 +346,8 @@ class History:
         for record in reversed(records[-last:]):
             if why := record.get("diverged") or diverged(record["groups"]):
                 return f"training diverged: {why}"
-        shown = [{name: of for name, of in r["groups"].items() if name in self.groups} for r in records]
-        counted = [groups for groups in shown if any(RATES in of for of in groups.values())][-last:]
+        shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
+        counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
         why = guesses(counted)
         return f"the global model is no better than guessing: {why}" if why else ""
 

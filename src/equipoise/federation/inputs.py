@@ -290,12 +290,12 @@ def of_clients(
     """Test sets, and the one of each client, where clients have their own and there are no others: theirs, or of many all together."""
     if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable) or groups is not None:
         return None, groups  # which is refused elsewhere
-    known = list(client_tests)
-    called = [f"client-{k}" for k in range(len(known))] if names is None else list(names)
-    there = {name: data for name, data in zip(called, known, strict=False) if data is not None}
-    if len(there) <= FEW:
-        return there, called if len(there) == len(called) == len(known) else None
-    each = [TensorDataset(*map(torch.as_tensor, d)) if isinstance(d, tuple | list) else d for d in there.values()]
+    sets = list(client_tests)
+    called = [f"client-{k}" for k in range(len(sets))] if names is None else list(names)
+    given = {name: data for name, data in zip(called, sets, strict=False) if data is not None}
+    if len(given) <= FEW:
+        return given, called if len(given) == len(called) == len(sets) else None
+    each = [TensorDataset(*map(torch.as_tensor, d)) if isinstance(d, tuple | list) else d for d in given.values()]
     if all(isinstance(d, TensorDataset) for d in each) and len({d.tensors[0].shape[1:] for d in each}) == 1:
         return {ALL: tuple(torch.cat([d.tensors[k] for d in each]) for k in (0, 1))}, None
     return {ALL: ConcatDataset(each)}, None

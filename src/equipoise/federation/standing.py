@@ -51,7 +51,9 @@ class Standing:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
-        tested, groups = next(((r["round"], of) for r in reversed(records) if (of := _groups(r, least))), (-1, {}))
+        tested, groups = next(
+            ((r["round"], accuracies) for r in reversed(records) if (accuracies := _groups(r, least))), (-1, {})
+        )
         asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r, least))), (-1, []))
         if groups:
             over = next(iter(groups)) if len(groups) == 1 else f"mean of {len(groups)} groups"
@@ -81,15 +83,15 @@ class Standing:
 
 def _groups(record: Mapping[str, Any], least: int) -> dict[str, float]:
     """The accuracy of every group with so many test samples."""
-    every = {name: of["accuracy"] for name, of in large(record, least).items()}
+    every = {name: scores["accuracy"] for name, scores in large(record, least).items()}
     return {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
 
 
 def _clients(record: Mapping[str, Any], least: int) -> list[float]:
     """The accuracies of the clients with so many test samples, the lowest first."""
-    of = record.get("clients") or {}
-    accuracies = of.get("accuracy") or ()
-    sizes = of.get("n") or [least] * len(accuracies)
+    clients = record.get("clients") or {}
+    accuracies = clients.get("accuracy") or ()
+    sizes = clients.get("n") or [least] * len(accuracies)
     return sorted(
         a for a, n in zip(accuracies, sizes, strict=True) if a is not None and math.isfinite(a) and n >= least
     )

@@ -33,7 +33,7 @@ def value(record: Record, measure: str) -> float | None:
 
 def worst_of(found: Record) -> float:
     """The accuracy of the worst group on what clients hold out; where they belong to no groups, of the worst 10 % of the clients."""
-    groups = [number(of["accuracy"]) for of in found["groups"].values()]
+    groups = [number(scores["accuracy"]) for scores in found["groups"].values()]
     clients = [number(a) for a in found.get("clients", {}).get("accuracy", ()) if a is not None]
     return min(groups) if len(groups) > 1 or not clients else worst_share(clients).value
 

@@ -109,7 +109,7 @@ def validation(records: Sequence[Record]) -> dict[str, Any] | None:
     """
     for record in reversed(records):
         if found := record.get("validation"):
-            groups = {group: number(of["accuracy"]) for group, of in found["groups"].items()}
+            groups = {group: number(scores["accuracy"]) for group, scores in found["groups"].items()}
             loss = number(found["loss"])
             return {
                 "round": record["round"],
@@ -169,19 +169,19 @@ def group_fairness(
         name: {key: (rounds / len(each) * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in each[0]}
         for name, each in every.items()
     }
-    found = parity(summed, positive, least * rounds)
+    fairness = parity(summed, positive, least * rounds)
     keys = ("accuracy_gap", "equal_opportunity", "equalised_odds", "demographic_parity", "worst_recall")
-    gaps = dict(zip(keys, (found.accuracy, *(getattr(found, key) for key in keys[1:])), strict=True))
+    gaps = dict(zip(keys, (fairness.accuracy, *(getattr(fairness, key) for key in keys[1:])), strict=True))
     return {
         **{key: _percent(value) for key, value in gaps.items()},
-        "of_class": dict(found.widest),
-        "classes": list(found.classes),
+        "of_class": dict(fairness.widest),
+        "classes": list(fairness.classes),
         "groups": {
-            name: _rates(rates, summed[name], every[name][-1], found.classes, rounds, least)
-            for name, rates in found.rates.items()
+            name: _rates(rates, summed[name], every[name][-1], fairness.classes, rounds, least)
+            for name, rates in fairness.rates.items()
         },
         "intervals": {key: ends.percent for key, ends in of_rates(summed, positive, rounds, least).items()},
-        "undefined": [list(what) for what in found.undefined],
+        "undefined": [list(what) for what in fairness.undefined],
         "averaged": [t for t, _ in chosen],
     }
 

@@ -325,7 +325,9 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
-    free = {f.name for of in (Settings, AppSettings) for f in dataclass_fields(of) if f.metadata.get("free")}
+    free = {
+        f.name for settings in (Settings, AppSettings) for f in dataclass_fields(settings) if f.metadata.get("free")
+    }
     other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(

@@ -65,10 +65,10 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
         return ""
     above = f", which {round(n):,} test samples do not tell apart (95\u00a0% interval)" * (accuracy > most)
     share = float(chosen.max() / max(1, chosen.sum()))
-    known = f"its accuracy is {100 * accuracy:.2f}\u00a0%, and always answering with the most frequent class gives {100 * most:.2f}\u00a0%{above}"
+    beside = f"its accuracy is {100 * accuracy:.2f}\u00a0%, and always answering with the most frequent class gives {100 * most:.2f}\u00a0%{above}"
     if share == 1:
-        return f"it predicts one class for every sample; {known}"
-    return f"it predicts one class for {100 * share:.1f}\u00a0% of the samples; {known}" if share > 0.9 else known
+        return f"it predicts one class for every sample; {beside}"
+    return f"it predicts one class for {100 * share:.1f}\u00a0% of the samples; {beside}" if share > 0.9 else beside
 
 
 def _counts(scores: Mapping[str, Mapping[str, Any]]) -> list[Counts]:

@@ -55,7 +55,7 @@ class Positive(NamedTuple):
 
 def large(record: Mapping[str, Any], least: int) -> dict[str, dict[str, Any]]:
     """The scores in a record by test set, without test sets that are known to have fewer than ``least`` samples."""
-    return {name: of for name, of in record.get("groups", {}).items() if of.get("n", least) >= least}
+    return {name: scores for name, scores in record.get("groups", {}).items() if scores.get("n", least) >= least}
 
 
 def positive_class(given: object, classes: Sequence[str]) -> Positive | None:
@@ -288,8 +288,10 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         check_whole("positive", positive, 0, C - 1, ", one of the classes")
     classes = (positive,) if positive is not None else (1,) if C == 2 else tuple(range(C))
     rates = {name: rates_of(counts, least) for name, counts in groups.items()}
-    rated = {c for of in rates.values() for c in _with_rate(of)}
-    rates = {name: of if _with_rate(of) == rated else of._replace(hardest=None) for name, of in rates.items()}
+    rated = {c for values in rates.values() for c in _with_rate(values)}
+    rates = {
+        name: values if _with_rate(values) == rated else values._replace(hardest=None) for name, values in rates.items()
+    }
 
     def between(rate: Callable[[Rates], Value]) -> Value:
         known = [value.value for value in map(rate, rates.values()) if value.defined]

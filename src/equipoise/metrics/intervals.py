@@ -167,37 +167,39 @@ def of_rates(
     least : as in `parity`, samples of one round.
     """
     rng = np.random.default_rng(0)
-    found = parity(groups, positive, least * rounds)
+    fairness = parity(groups, positive, least * rounds)
     n = {name: sum(counts["true"]) / rounds for name, counts in groups.items()}
 
-    def gap(rates: Mapping[str, Value], of: Mapping[str, float]) -> Interval:
-        known = [(rate.value, of[name]) for name, rate in rates.items() if rate.defined]
-        if len(known) < 2:
+    def gap(rates: Mapping[str, Value], sizes: Mapping[str, float]) -> Interval:
+        defined = [(rate.value, sizes[name]) for name, rate in rates.items() if rate.defined]
+        if len(defined) < 2:
             return Interval(math.nan, math.nan)
-        return interval(np.stack([rng.beta(m * p + 0.5, m * (1 - p) + 0.5, DRAWS) for p, m in known], 1), "gap")
+        return interval(np.stack([rng.beta(m * p + 0.5, m * (1 - p) + 0.5, DRAWS) for p, m in defined], 1), "gap")
 
     def largest(intervals: Sequence[Interval]) -> Interval:
-        known = [of for of in intervals if math.isfinite(of.low)]
-        if not known:
+        finite = [ends for ends in intervals if math.isfinite(ends.low)]
+        if not finite:
             return Interval(math.nan, math.nan)
-        return Interval(max(of.low for of in known), max(of.high for of in known))
+        return Interval(max(ends.low for ends in finite), max(ends.high for ends in finite))
 
     tpr, fpr, selected = [], [], []
-    for c in found.classes:
+    for c in fairness.classes:
         true = {name: counts["true"][c] / rounds for name, counts in groups.items()}
-        tpr.append(gap({name: of.tpr[c] for name, of in found.rates.items()}, true))
-        fpr.append(gap({name: of.fpr[c] for name, of in found.rates.items()}, {k: n[k] - m for k, m in true.items()}))
-        selected.append(gap({name: of.selection_rate[c] for name, of in found.rates.items()}, n))
+        tpr.append(gap({name: rate.tpr[c] for name, rate in fairness.rates.items()}, true))
+        fpr.append(
+            gap({name: rate.fpr[c] for name, rate in fairness.rates.items()}, {k: n[k] - m for k, m in true.items()})
+        )
+        selected.append(gap({name: rate.selection_rate[c] for name, rate in fairness.rates.items()}, n))
     return {
-        "accuracy_gap": gap({name: of.accuracy for name, of in found.rates.items()}, n),
+        "accuracy_gap": gap({name: rate.accuracy for name, rate in fairness.rates.items()}, n),
         "equal_opportunity": largest(tpr),
         "equalised_odds": largest([*tpr, *fpr]),
         "demographic_parity": largest(selected),
         "worst_recall": gap(
-            {name: of.worst_recall for name, of in found.rates.items()},
+            {name: rate.worst_recall for name, rate in fairness.rates.items()},
             {
-                name: groups[name]["true"][of.hardest] / rounds if of.hardest is not None else 0.0
-                for name, of in found.rates.items()
+                name: groups[name]["true"][rate.hardest] / rounds if rate.hardest is not None else 0.0
+                for name, rate in fairness.rates.items()
             },
         ),
     }

@@ -151,7 +151,9 @@ def marks(known: Holdings, least: int = 1) -> str:
     blocks = [block for block in (known["clients"], known["tests"]) if block]
     n_classes = max(len(one["counts"] or ()) for block in blocks for one in block)
     circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
-    few = any(0 < n < least for block in blocks for one in block for n in (one["size"], *(one["counts"] or ())))
+    few = any(
+        0 < n < least for block in blocks for holder in block for n in (holder["size"], *(holder["counts"] or ()))
+    )
     return (
         " Circles: the area is the number of samples." * (True in circles)
         + " Cells: the stronger the colour, the more samples." * (False in circles)

@@ -283,7 +283,7 @@ def of_parity(
     def name(c: int) -> str:
         return named[c] if c < len(named) else str(c)
 
-    several = max(len(of["classes"]) for of in every) > 1
+    several = max(len(gaps["classes"]) for gaps in every) > 1
     if several:
         yield "Compare one class with all others: --positive CLASS, in Python positive=."
     else:

@@ -282,7 +282,9 @@ def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
             "least_group=1, to see them all the same.",
         )
         return
-    if not any(of["mean"] is not None or method["untested"] for method in methods for of in method["groups"].values()):
+    if not any(
+        cell["mean"] is not None or method["untested"] for method in methods for cell in method["groups"].values()
+    ):
         yield 0, "No method was evaluated on any group, so there is nothing to compare yet."
         return
     if comparison["group_fairness"] and (text := missed(comparison["group_fairness"])):
@@ -372,7 +374,7 @@ def _reasons(comparison: Numbers) -> Iterator[str]:
 
 def _of_one(method: Numbers, only: bool) -> str:
     """What the one method that learned reaches; ``only`` if others did not."""
-    groups = {group: of["mean"] for group, of in method["groups"].items() if of["mean"] is not None}
+    groups = {group: cell["mean"] for group, cell in method["groups"].items() if cell["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
     if method["avg"]["mean"] is None:
         if not groups:
@@ -499,7 +501,7 @@ def _brackets(comparison: Numbers, lines: Sequence[str]) -> Iterator[str]:
     """What stands in brackets."""
     if not any(" [" in text for text in lines):  # no interval is known
         return
-    leaders = [leader for of in tables(comparison) for leader in of["leaders"].values()]
+    leaders = [leader for table in tables(comparison) for leader in table["leaders"].values()]
     family = max((found["family"] for leader in leaders for found in leader["versus"].values()), default=1)
     difference = "the difference and its" if any(" told apart from " in text for text in lines) else "the"
     if len(comparison["seeds"]) == 1:

@@ -57,8 +57,8 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
         ("site_down_bytes", "Bytes of tensors sent to a site so far.", "site", {s.name: s.sent[0] for s in sites}),
         ("site_up_bytes", "Bytes of tensors received from a site so far.", "site", {s.name: s.sent[1] for s in sites}),
         ("site_left_out", "Rounds that a site was left out of, not connected ones too.", "site", {s.name: len(s.left_out) for s in sites}),
-        ("accuracy", "Accuracy in the last evaluation, in [0, 1].", "group", {g: x.get("accuracy") for of in scores for g, x in of.items()}),
-        ("loss", "Loss in the last evaluation, in nats.", "group", {g: x.get("loss") for of in scores for g, x in of.items()}),
+        ("accuracy", "Accuracy in the last evaluation, in [0, 1].", "group", {g: x.get("accuracy") for tests in scores for g, x in tests.items()}),
+        ("loss", "Loss in the last evaluation, in nats.", "group", {g: x.get("loss") for tests in scores for g, x in tests.items()}),
     ]  # fmt: skip
     lines = []
     for gauge, text, label, values in gauges:

@@ -172,7 +172,10 @@ class Comparison(Mapping[str, Any]):
         """Paired differences to the first method with their 95 % interval, p, and p by Holm, as everywhere; NaN if undefined."""
         import pandas as pd
 
-        keys, others = ["difference", "low", "high", "p", "holm"], [of for of in self["methods"] if of["versus"]]
+        keys, others = (
+            ["difference", "low", "high", "p", "holm"],
+            [method for method in self["methods"] if method["versus"]],
+        )
         rows = [
             {"method": of["method"], "statistic": c.title, **{key: of["versus"][c.key][key] for key in keys}}
             for c in columns_of(self)
@@ -776,7 +779,7 @@ def _spread(
             {
                 "method": label,
                 "seeds": list(seeds),
-                **{column.key: over_seeds([of[column.key] for of in seeds.values()]) for column in SPREAD},
+                **{column.key: over_seeds([spread[column.key] for spread in seeds.values()]) for column in SPREAD},
                 "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
                 if label in draws
                 else None,
@@ -793,7 +796,9 @@ def _spread(
 def ranges(runs: Iterable[Run]) -> dict[str, list[int]]:
     """The least and the most of what `_counted` says of runs."""
     counts = [_counted(run) for run in runs]
-    return {key: [min(of[key] for of in counts), max(of[key] for of in counts)] for key in (counts or [{}])[0]}
+    return {
+        key: [min(count[key] for count in counts), max(count[key] for count in counts)] for key in (counts or [{}])[0]
+    }
 
 
 def _counted(run: Run) -> dict[str, int]:
@@ -817,7 +822,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
-    if len({len(of) for of in outcomes.values()}) != 1 or not all(outcomes.values()):
+    if len({len(numbers) for numbers in outcomes.values()}) != 1 or not all(outcomes.values()):
         return {}
     N = len(next(iter(outcomes.values())))
     draws = resampled([*outcomes.values()], max(1000, min(4000, 400_000 // N)))
@@ -925,7 +930,7 @@ def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, floa
 
 def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
     """A gap of the seeds that have it; None where none has."""
-    return [of[key] for of in seeds if of and of[key] is not None] or [None]
+    return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
 
 
 def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers | None:
@@ -982,7 +987,7 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
                     "failed": any(history.exported.failure(1) for history in validated),
                     "bound": validated[0].bound,
                     **{
-                        key: over_seeds([of[key] for of in validations])
+                        key: over_seeds([result[key] for result in validations])
                         for key in ("round", "accuracy", "worst", "loss")
                     },
                     "test": over_seeds([summary["avg"] for summary in summaries]),
