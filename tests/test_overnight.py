@@ -217,6 +217,7 @@ def test_a_name_is_found_in_what_status_prints_to_a_file(tmp_path: Path, equipoi
     assert sum(name in line for line in shown) == 1
     assert "worst tenth of the clients" in shown[0]
     assert sum("worst tenth" in line for line in shown) == 1
+    assert "accuracy: in percent, all" in shown
 
 
 # status

@@ -31,6 +31,7 @@ def status(
     """
     from equipoise.federation.standing import TENTH, clock
     from equipoise.runs.status import STATES, all_end, below
+    from equipoise.system.text import visible
 
     runs = list(below(folder))
     if not runs:
@@ -68,6 +69,8 @@ def status(
     end = all_end(runs, counts["running"]) if counts["running"] and len(active) > 1 else None
     said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
     out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
+    if measured := sorted({run.standing.over for run in runs if run.standing.over}):
+        out.print(escape(f"accuracy: in percent, {' or '.join(map(visible, measured))}"), highlight=False)
     for run in runs:
         if run.why:
             say(f"{_name(run, folder)} {run.state}: {run.why}")
