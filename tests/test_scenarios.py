@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.runs.configuration import configure
+from equipoise.runs import directory as runs
+from equipoise.runs.configuration import RunError, configure, option_value
 from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, describe, digits, load, partition
 from equipoise.system.files import cache_directory
 from helpers import fast_first
@@ -237,6 +238,39 @@ def test_scenarios_load_by_name_and_errors_help():
         load("digit")
     with pytest.raises(ValueError, match=r"Unknown option of scenario 'digits': 'client'\. Did you mean 'clients'\?"):
         load("digits", client=8)
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-iid", "digits-quality", "digits-label-skew", "digits-dir"])
+def test_a_seed_of_their_own_decides_the_data(name):
+    options = {option: value for option, value in SMALL.items() if option in SCENARIOS[name].options}
+    fixed, as_ever = load(name, seed=5, data_seed=2, **options), load(name, seed=2, **options)
+    assert json.dumps(fixed.manifest) == json.dumps(as_ever.manifest)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(fixed.clients, as_ever.clients, strict=True))
+    assert load(name, seed=5, data_seed=None, **options).manifest == load(name, seed=5, **options).manifest
+    assert load(name, seed=5, **options).manifest["sha256"] != fixed.manifest["sha256"]
+    for wrong in (-1, 0.5, "0", [1]):
+        with pytest.raises(ValueError, match="data_seed must be a whole number"):
+            describe(name, data_seed=wrong)
+
+
+def test_runs_with_a_data_seed_share_their_data_and_nothing_else(tmp_path):
+    """By the configuration, as the command line, a file and a plan make it; what they have otherwise is of their own seeds."""
+    assert option_value("digits-pow", "data_seed", "3") == 3
+    small = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20], "data_seed": 1}
+    feds = []
+    for seed in (0, 1):
+        config = configure("fedavg", "digits-pow", scenario_options=small, seed=seed, network="mlp", rounds=2)
+        runs.start(config, tmp_path / str(seed))
+        assert runs.load(tmp_path / str(seed)).scenario_options == small
+        feds.append(runs.federation(runs.load(tmp_path / str(seed)))[0])
+    assert feds[0].fingerprint["data"] == feds[1].fingerprint["data"]
+    assert not torch.equal(feds[0].model.initial, feds[1].model.initial)
+    own = {option: value for option, value in small.items() if option != "data_seed"}
+    config = configure("fedavg", "digits-pow", scenario_options=own, seed=1, network="mlp", rounds=2)
+    as_ever = runs.federation(config)[0]
+    assert as_ever.fingerprint == feds[1].fingerprint
+    with pytest.raises(RunError, match="holds a run with other settings"):
+        runs.start(config, tmp_path / "1")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 from equipoise.scenarios import collaboration, digits, fedheal, fedism, fedld, fedsac, label_skew, own, quality
 from equipoise.scenarios.corruption import CORRUPTIONS
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
+from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
 __all__ = [
@@ -26,6 +27,9 @@ __all__ = [
     "describe",
     "load",
 ]
+
+
+DATA_SEED = "data_seed"  # an option of every scenario: what its data are drawn with, instead of the run's seed
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,14 @@ class ScenarioEntry:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The scenario's own options and their defaults."""
-        return {p.name: p.default for p in self._parameters()}
+        """The scenario's own options and their defaults, and the one that all have."""
+        return {**{p.name: p.default for p in self._parameters()}, DATA_SEED: None}
 
     @property
     def kinds(self) -> Mapping[str, str]:
         """What each option is declared to be, as ``"str | None"``."""
-        return {p.name: inspect.formatannotation(p.annotation).strip("'") for p in self._parameters()}
+        own = {p.name: inspect.formatannotation(p.annotation).strip("'") for p in self._parameters()}
+        return {**own, DATA_SEED: "int | None"}
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -126,13 +131,15 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
     name : a key of ``SCENARIOS``.
     seed : >= 0; decides every random choice in the data and the partition.
     data : where the files are, for a scenario that reads some.
-    options : the scenario's own options, such as ``clients=8``.
+    options : the scenario's own options, such as ``clients=8``; and ``data_seed``, >= 0, with which the data are drawn instead of
+        ``seed``: runs that differ in their seeds then share one division.
 
     Raises
     ------
     ValueError if the name or an option is unknown, an option is out of its range, or ``data`` is missing or not needed.
     """
     check_data(name, data)
+    seed = _seed(name, options, seed)
     if name == "own" or data is None:
         return _described(name, data, options)[1](seed)
     folder = Path(data).expanduser().absolute()
@@ -147,6 +154,15 @@ def _read(name: str, seed: int, data: Path, _changed: int, options: tuple[tuple[
     Files that change while a program runs are not seen before the folder's own time of change says so.
     """
     return _described(name, data, dict(options))[1](seed)
+
+
+def _seed(name: str, options: Mapping[str, Any], seed: int) -> int:
+    """What the data are drawn with: the option that says so, or else the run's seed."""
+    fixed: int | None = options.get(DATA_SEED)
+    if fixed is None:
+        return seed
+    check_whole(f"{name}: {DATA_SEED}", fixed, 0)
+    return fixed
 
 
 def _frozen(value: Any) -> Any:
@@ -164,7 +180,8 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any]) -
     for option in options:
         if option not in entry.options:
             raise ValueError(unknown(f"option of scenario '{name}':", option, entry.options))
+    _seed(name, options, 0)
     if name == "own":
         check_data(name, data)
     files = (None if data is None else Path(data).expanduser(),) if entry.reads else ()
-    return entry.describe(*files, **options)
+    return entry.describe(*files, **{option: value for option, value in options.items() if option != DATA_SEED})
