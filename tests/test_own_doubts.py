@@ -144,3 +144,13 @@ def test_arrays_and_functions_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert not any("leave_out" in note for note in notes)
     np.savez(tmp_path / "i.npz", x=np.zeros((N, 8, 8), np.uint8), y=y)
     assert read_user_data("i.npz").notes == ()
+
+
+def test_numbers_of_half_precision_are_looked_at_as_others_are(tmp_path: Path) -> None:
+    x = np.column_stack([RNG.normal(size=N), np.full(N, 3), Y]).astype(np.float16)
+    notes = []
+    for dtype in (np.float16, np.float32):
+        np.savez(tmp_path / "t.npz", x=x.astype(dtype), y=Y)
+        notes.append(read_user_data(tmp_path / "t.npz").notes)
+    assert len(notes[0]) == 2
+    assert notes[0] == notes[1]

@@ -45,6 +45,7 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
         return
     if x.dtype == np.uint8 or ("function" in own.about and x.dtype.kind != "f"):
         return
+    x = x.astype(np.float64) if x.dtype == np.float16 else x  # whose largest number is below the limits here
     names = own.features or tuple(f"x[:, {k}]" for k in range(x.shape[1]))
     source = own.about.get("file", own.source)
 
