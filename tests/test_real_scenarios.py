@@ -225,24 +225,26 @@ def test_digits_have_the_sizes_of_the_paper(reads: Reads, tmp_path: Path) -> Non
     assert parts(scenario) == partition.domain_samples(known, np.repeat(range(4), 5).tolist(), 0.01, 0)
 
 
-def test_digits_reach_the_network_as_in_the_paper(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [32, 16, 5])
+def test_digits_reach_the_network_as_in_the_paper(size: int, tmp_path: Path) -> None:
     """Grey images become three equal channels, small ones are enlarged as Pillow does it, none is mirrored."""
     written = {name: getattr(fixture_data, name)(tmp_path, 60, 20) for name in ("mnist", "usps", "svhn", "syn")}
-    scenario = load("fedheal-digits", 0, tmp_path, clients=4, share=0.2)
+    scenario = load("fedheal-digits", 0, tmp_path, clients=4, share=0.2, size=size)
+    assert scenario.shape == (3, size, size)
+    assert isinstance(scenario.transform, Images)
+    assert scenario.transform.crop == size // 8
     for k, name in enumerate(written):
         pixels, y = written[name]["train"]
         part = parts(scenario)[k]
         assert labels(scenario.clients[k]).tolist() == y[part].tolist()
         assert len(part) == 12
         for image, row in zip(scenario.clients[k][0], part, strict=True):
-            if pixels.shape[1] == 3:
-                expected = pixels[row]
-            else:
-                resized = Image.fromarray(pixels[row, 0]).resize((32, 32), Image.Resampling.BILINEAR)
-                expected = np.stack([np.asarray(resized)] * 3)
+            whole = pixels[row].repeat(4 - pixels.shape[1], axis=0)[:3].transpose(1, 2, 0)
+            resized = Image.fromarray(np.ascontiguousarray(whole)).resize((size, size), Image.Resampling.BILINEAR)
+            expected = np.asarray(resized).transpose(2, 0, 1)
             assert image.tolist() == expected.tolist(), name
         assert len(labels(scenario.tests[name])) == 20
-        assert tuple(scenario.tests[name][0].shape[1:]) == (3, 32, 32)
+        assert tuple(scenario.tests[name][0].shape[1:]) == (3, size, size)
 
 
 def test_some_domains_will_do_and_a_missing_one_is_named(tmp_path: Path) -> None:
@@ -267,7 +269,11 @@ def test_some_domains_will_do_and_a_missing_one_is_named(tmp_path: Path) -> None
         ("fedheal-digits", {"clients": 0}, "clients must be a multiple of 4"),
         ("fedheal-digits", {"share": 0.3}, r"client 4 takes 18000 of the 6000 samples that are left of domain mnist"),
         ("fedheal-digits", {"share": 1.5}, r"share must be in \(0, 1\]"),
+        ("fedheal-digits", {"size": -16}, r"fedheal-digits: size must be a whole number >= 1; found -16"),
         ("fedheal-office", {"share": 0.01}, r"client 1 takes 3 of the 320 samples that are left of domain caltech"),
+        ("fedheal-office", {"size": 0}, r"fedheal-office: size must be a whole number >= 1; found 0"),
+        ("fedheal-office", {"size": 64.5}, r"fedheal-office: size must be a whole number >= 1; found 64\.5"),
+        ("fedheal-office", {"size": "64px"}, r"fedheal-office: size must be a whole number >= 1; found '64px'"),
     ],
 )
 def test_options_of_fedheal_out_of_range_are_named(
@@ -312,15 +318,27 @@ def test_office_overlaps_as_the_released_code_does(reads: Reads, tmp_path: Path)
     assert len(set(dslr)) < len(dslr)
 
 
-def test_office_reads_its_images(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [None, 64, 33, 1])
+def test_office_reads_its_images(size: int | None, tmp_path: Path) -> None:
     fixture_data.office(tmp_path)
-    scenario = load("fedheal-office", 0, tmp_path, clients=4, share=0.2)
-    assert scenario.shape == (3, 192, 192)
+    options = {} if size is None else {"size": size}
+    scenario = load("fedheal-office", 0, tmp_path, clients=4, share=0.2, **options)
+    side = size or 192
+    assert scenario.shape == describe("fedheal-office", **options).shape == (3, side, side)
     assert scenario.sizes == (16,) * 4
     assert all(isinstance(client, Mapped) for client in scenario.clients)
-    one = catalog.read("office-caltech10", tmp_path, "dslr")
     rows = scenario.manifest["clients"]["dslr-1"]
-    assert torch.equal(scenario.clients[3].gather(range(16))[0], one.data.gather(rows)[0])
+    files = sorted((tmp_path / "office_caltech_10" / "dslr").glob("*/*.jpg"))
+    for image, row in zip(scenario.clients[3].gather(range(16))[0], rows, strict=True):
+        whole = Image.open(files[row]).convert("RGB").resize((side, side), Image.Resampling.BILINEAR)
+        assert image.tolist() == np.asarray(whole).transpose(2, 0, 1).tolist()
+
+
+def test_office_has_the_same_parts_at_any_size(tmp_path: Path) -> None:
+    fixture_data.office(tmp_path)
+    one, other = (load("fedheal-office", 3, tmp_path, clients=4, share=0.2, size=size) for size in (16, 40))
+    assert parts(one) == parts(other)
+    assert one.manifest["sha256"] != other.manifest["sha256"], "a run that saw images of another size saw other data"
 
 
 # FedLD

@@ -18,6 +18,7 @@ from equipoise.data.memory_mapped import Data, Mapped, labels, take
 from equipoise.scenarios import papers, partition
 from equipoise.scenarios.papers import MEAN, STD
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
+from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
@@ -30,7 +31,7 @@ EACH = 5  # clients of a domain
 SIDE = 32  # of a digit, pixels
 OFFICE_SIDE = 192
 
-DIGITS_TRANSFORM = Images(MEAN, STD, crop=4, pad="zero")
+DIGITS_TRANSFORM = Images(MEAN, STD, crop=SIDE // 8, pad="zero")
 OFFICE_TRANSFORM = Images(MEAN, STD, flip=True)
 NETWORK = {"width": 64}
 DIGITS_PROTOCOL = Protocol(rounds=200, epochs=10, batch_size=64, lr=0.001, momentum=0.9, weight_decay=1e-5)
@@ -41,7 +42,12 @@ SUMMARY_OFFICE = "FedHEAL's office objects: Caltech, Amazon, webcam and DSLR, fi
 
 
 def digits(
-    data: Path | None, *, domains: str | Sequence[str] = DIGITS, clients: int | None = None, share: float = 0.01
+    data: Path | None,
+    *,
+    domains: str | Sequence[str] = DIGITS,
+    clients: int | None = None,
+    share: float = 0.01,
+    size: int = SIDE,
 ) -> Described:
     """Digits of four data sets; the clients of one share nothing, and everybody is tested on all of its test images.
 
@@ -51,6 +57,7 @@ def digits(
     domains : some of mnist, usps, svhn, syn and synth, in the order of reports, or one text of them with "+" between.
     clients : a multiple of the number of domains; five for each if None.
     share : in (0, 1], of a domain's training images, that one client has. 0.01 makes 600, 72, 732 and 100.
+    size : >= 1, side in pixels of what the network sees; training pads an eighth of it on each side.
 
     Raises
     ------
@@ -63,10 +70,12 @@ def digits(
     if not chosen or len(set(chosen)) < len(chosen):
         raise ValueError(f"fedheal-digits: domains must be different ones, at least one; found {', '.join(chosen)}.")
     groups = _groups("fedheal-digits", chosen, clients, share)
+    check_whole("fedheal-digits: size", size, 1)
     for domain in chosen:
         with _without(domain, chosen):
             papers.require(domain, data)
-    known = _described("fedheal-digits", SUMMARY_DIGITS, SIDE, DIGITS_TRANSFORM, DIGITS_PROTOCOL)
+    transform = replace(DIGITS_TRANSFORM, crop=size // 8)
+    known = _described("fedheal-digits", SUMMARY_DIGITS, size, transform, DIGITS_PROTOCOL)
 
     def read(domain: str, split: str) -> Contents:
         with _without(domain, chosen):
@@ -78,16 +87,21 @@ def digits(
             parts = _drawn({domain: labels(one.data) for domain, one in train.items()}, groups, share, seed)
         files = {f"{domain}/train": one for domain, one in train.items()}
         files |= {f"{domain}/test": one for domain, one in test.items()}
-        clients = (_rgb(take(train[d].data, part)) for d, part in zip(groups, parts, strict=True))
-        tests = {domain: _rgb(one.data) for domain, one in test.items()}
-        recipe = {"version": VERSION, "domains": chosen, "share": share}
+        clients = (_rgb(take(train[d].data, part), size) for d, part in zip(groups, parts, strict=True))
+        tests = {domain: _rgb(one.data, size) for domain, one in test.items()}
+        recipe = {"version": VERSION, "domains": chosen, "share": share, "size": size}
         return papers.scenario(known, seed, recipe, files, parts, clients, tests, names=numbered(groups), groups=groups)
 
     return known, build
 
 
 def office(
-    data: Path | None, *, clients: int | None = None, share: float = 0.1, paper_overlap: bool = False
+    data: Path | None,
+    *,
+    clients: int | None = None,
+    share: float = 0.1,
+    paper_overlap: bool = False,
+    size: int = OFFICE_SIDE,
 ) -> Described:
     """Photographs of ten kinds of office objects; of every ten images of a domain, eight are for training.
 
@@ -101,17 +115,19 @@ def office(
     clients : a multiple of four; five for each domain if None.
     share : in (0, 1], of a domain's training images, that one client has. 0.1 makes 89, 76, 23 and 12.
     paper_overlap : draw the images that complete a client as the released code does.
+    size : >= 1, side in pixels of the images, as they are kept and as the network sees them.
 
     Raises
     ------
     ValueError if an option is out of its range, or a domain has too few images. DataError if the data are not there.
     """
     groups = _groups("fedheal-office", OFFICE, clients, share)
+    check_whole("fedheal-office: size", size, 1)
     papers.require("office-caltech10", data)
-    known = _described("fedheal-office", SUMMARY_OFFICE, OFFICE_SIDE, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
+    known = _described("fedheal-office", SUMMARY_OFFICE, size, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
 
     def build(seed: int) -> Scenario:
-        images = {domain: papers.read("office-caltech10", data, domain) for domain in OFFICE}
+        images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in OFFICE}
         split = {domain: partition.every_tenth(len(one)) for domain, one in images.items()}
         train = {domain: labels(one.data)[split[domain][0]] for domain, one in images.items()}
         with partition.options_of("fedheal-office", share="share"):
@@ -120,7 +136,7 @@ def office(
         parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]
         clients = (take(images[d].data, part) for d, part in zip(groups, parts, strict=True))
         tests = {domain: take(one.data, split[domain][1]) for domain, one in images.items()}
-        recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap}
+        recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap, "size": size}
         return papers.scenario(
             known, seed, recipe, images, parts, clients, tests, names=numbered(groups), groups=groups
         )
@@ -163,10 +179,10 @@ def _without(domain: str, chosen: Sequence[str]) -> Iterator[None]:
         raise DataError(f"{error} To go on without it, which is not what the paper did: domains={rest}.") from None
 
 
-def _rgb(data: Data) -> tuple[Tensor, Tensor]:
-    """Images in memory, three channels, as large as digits are here."""
+def _rgb(data: Data, side: int) -> tuple[Tensor, Tensor]:
+    """Images in memory, three channels, so many pixels high and wide."""
     x, y = data.gather(range(len(data))) if isinstance(data, Mapped) else data
-    if x.shape[1:] != (3, SIDE, SIDE):
+    if x.shape[1:] != (3, side, side):
         pixels = x.permute(0, 2, 3, 1).numpy()
-        x = torch.stack([torch.from_numpy(resized(image, (SIDE, SIDE))) for image in pixels])
+        x = torch.stack([torch.from_numpy(resized(image, (side, side))) for image in pixels])
     return x, y

@@ -24,12 +24,12 @@ def syn(root: Path, split: str) -> Contents:
     return _read("syn", zero.parent, DIGITS, 32)
 
 
-def office(root: Path, split: str) -> Contents:
-    """Office-Caltech10: all images of one domain, uint8 [n, 3, 192, 192], sorted by class and file name.
+def office(root: Path, split: str, side: int = 192) -> Contents:
+    """Office-Caltech10: all images of one domain, uint8 [n, 3, side, side], sorted by class and file name.
 
     ``split`` is amazon, caltech, dslr or webcam.
     """
-    return _read("office-caltech10", located("office-caltech10", root, (f"office_caltech_10/{split}",)), OFFICE, 192)
+    return _read("office-caltech10", located("office-caltech10", root, (f"office_caltech_10/{split}",)), OFFICE, side)
 
 
 def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Contents:
