@@ -91,6 +91,8 @@ class Naive:
         u = [sum(a[i] * sent[i][j] for i in self.R) for j in range(P)]
         self.w_g = [w + x for w, x in zip(self.w_g, u, strict=True)]
         for i in range(N):
+            if rule.port and i not in self.R:
+                continue  # not even its own work
             self.w[i] = [w + x for w, x in zip(self.w[i], mine[i], strict=True)]
             if i not in self.R:
                 continue
@@ -100,7 +102,7 @@ class Naive:
             self.w[i] = [w + g - o * s for w, g, s in zip(self.w[i], got, sent[i], strict=True)]
 
     def judge(self, vacc: list[float], alpha: float) -> None:
-        before, total = len(self.R), sum(vacc[i] for i in self.R)
+        before, total = N if self.rule.port else len(self.R), sum(vacc[i] for i in self.R)
         rep = [0.0] * N
         for i in self.R:
             x = vacc[i] / total
@@ -141,6 +143,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "classes-mean": {"by": "classes"},
     "isolates": {"aggregation": "sum", "coef": 0.95},
     "port": {"port": True},
+    "port-isolates": {"port": True, "coef": 0.6},
 }
 
 
@@ -322,6 +325,19 @@ def test_contribution_decides_in_place_of_the_reputation() -> None:
     now, _ = rule.aggregate(rule.server_state(Setup(normal(4), (4,), asked.sizes)), asked)
     assert now["share"].tolist() == pytest.approx([0.8 / 3, 2 / 3, 0])
     assert bool(now["reputable"].all())
+
+
+@pytest.mark.parametrize("length", [0.05, 0.2, 0.29, 0.31, 2.0])
+def test_updates_shorter_than_gamma_turn_the_port_back(length: float) -> None:
+    """Of its own direction the largest client keeps its update, less gamma, and its part of the sum; as released it keeps that part."""
+    moved = []
+    for rule in (CFFL(port=True, gamma=0.5, reputation="contribution"), CFFL(reputation="contribution")):
+        start, updates = normal(4, 4, seed=1), length * torch.eye(4, dtype=torch.float64)  # which do not agree
+        asked = cohort(rule, [0.7, 0.8, 0.6, 0.7], [20, 40, 20, 20], updates, start)
+        now, asked = rule.aggregate(rule.server_state(Setup(start[0], (4,), asked.sizes)), asked)
+        moved.append(float((rule.reward(now, asked, start)[1] - start)[1, 1]))
+    assert moved == pytest.approx([length - 0.5 + 0.4 * 0.5, 0.4 * length], abs=1e-6)
+    assert (moved[0] < 0) is (length < 0.3)
 
 
 def test_it_asks_for_validation_data() -> None:

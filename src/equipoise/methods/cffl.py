@@ -45,7 +45,7 @@ def judged(
     Validation accuracies ``accuracy`` [N] are read where ``here`` [N] (boolean) is true; ``old`` is o. Those present share out what
     they held together, 1 / |R| each for who was never seen before, so that the reputations of absent clients, who keep theirs,
     stay comparable; only those present can be sent away, and if R were empty it stays. Accuracies all 0 count as equal.
-    ``port``: :math:`r_i \propto (\sinh(\alpha x_i) + x_i) / 2`.
+    ``port``: :math:`r_i \propto (\sinh(\alpha x_i) + x_i) / 2`, and the threshold stays coef / N.
     """
     r, R, seen = before["reputation"], before["reputable"], before["seen"]
     on = R & here
@@ -55,7 +55,7 @@ def judged(
     x = simplex(accuracy[on]) * held
     curve = (torch.sinh(alpha * x) + x) / 2 if port else torch.sinh(alpha * (old * r[on] + (1 - old) * x))
     r, seen = r.masked_scatter(on, simplex(curve) * held), seen | on
-    stays = R & ~(on & (r < coef / int(R.sum())))
+    stays = R & ~(on & (r < coef / (len(r) if port else int(R.sum()))))
     if not stays.any():
         stays = R
     known = int((seen & stays).sum()) / int(stays.sum())
@@ -88,8 +88,9 @@ class CFFL(Rule):
     by : n counts ``"samples"``, or the ``"classes"`` that a client reports to have.
     reputation : the rule's ``"own"``, or each client's ``"contribution"`` (standalone accuracy, as shares), which isolates no client.
     port : the FedSAC authors' version: updates scaled to length ``gamma`` instead of clipped, though clients keep their whole
-        work; reputations without history; the share q in every layer. Preset ``group-port``.
-    gamma : length of every update with ``port``, > 0.
+        work; reputations without history; the share q in every layer; who falls out of R also loses its own work. Preset
+        ``group-port``.
+    gamma : length of every update with ``port``, > 0: it must be shorter than what clients train, see below.
 
     Client state: with ``theta_u`` below 1 ``residual`` [P], what it has not sent; with ``by=classes`` ``classes`` [C],
     zeros. Server state: ``reputation``, ``reputable``, ``seen``, ``size`` (n / max n, or classes / C), ``share`` (q):
@@ -111,6 +112,9 @@ class CFFL(Rule):
     own. Absent clients (the paper has none) keep r and their model and cannot fall out; those present share out the r
     they had together, 1 / |R| for each who is new. The paper's text, as far as we know, mixes old and new reputations
     equally (``fade=False``).
+
+    With ``port`` a client keeps :math:`\Delta_i - o_i \Gamma \Delta_i / \lVert \Delta_i \rVert` of its own work. Where updates are
+    shorter than :math:`\Gamma`, as with a few local steps, that is a step back, the longest for the client with most data.
 
     The class is long because its published forms differ in eight hooks.
     """
@@ -234,7 +238,7 @@ class CFFL(Rule):
         each = {"sum": torch.ones_like(mean), "reputation": state["reputation"][i], "mean": mean}
         weights = each[self.aggregation] * on
         own = (size[i] / size.max() if self.aggregation == "mean" else torch.ones_like(size[i])) * on
-        kept = cohort.updates - own[:, None].to(sent) * sent
+        kept = cohort.updates * (on | (not self.port))[:, None] - own[:, None].to(sent) * sent
         kept = cohort.received + torch.cat([kept, cohort.buffer_updates], 1)
         state["share"] = self.shares(state["reputation"], size)
         notes = {**cohort.notes, "reputation": state["reputation"][i].tolist()}
