@@ -47,6 +47,13 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds: 0, 1, ... [default: the experiment's].")
     ] = None,
+    divisions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many divisions of the data, each with all seeds [default: the experiment's, else one a seed].",
+        ),
+    ] = None,
     part: Annotated[list[str] | None, typer.Option("--part", help="Only this block of columns. Repeatable.")] = None,
     row: Annotated[list[str] | None, typer.Option("--row", help="Only this row. Repeatable.")] = None,
     rounds: Annotated[
@@ -99,7 +106,7 @@ def reproduce(
     trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
-        if quick or any((seeds, part, row, rounds, jobs, device, precision, weights)):
+        if quick or any((seeds, divisions, part, row, rounds, jobs, device, precision, weights)):
             raise ValueError(
                 "--dry-run without --data or --embedded lists the whole experiment. Leave the other options out, or say where the data are."
             )
@@ -110,7 +117,7 @@ def reproduce(
             name,
             base / "reproduce",
             weights=None if weights is None else whole(weights),
-            data=None if data is None else whole(data), embedded=embedded, quick=quick, seeds=seeds, parts=part or (), rows=row or (),
+            data=None if data is None else whole(data), embedded=embedded, quick=quick, seeds=seeds, divisions=divisions, parts=part or (), rows=row or (),
             rounds=rounds, device=device, precision=precision,
         )  # fmt: skip
     if dry_run:
@@ -138,7 +145,9 @@ def reproduce(
 def _run(
     plan: ReproductionPlan, jobs: int | None, *, quiet: bool
 ) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
-    """Choose, and run: the plan with what was chosen, and why the cells that failed did."""
+    """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
+    from equipoise.report import reproduction
+    from equipoise.runs import agreement
     from equipoise.runs import reproduce as reproductions
     from equipoise.runs.comparison import fitting
     from equipoise.system.errors import ExpectedError
@@ -154,6 +163,12 @@ def _run(
         failed = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
         if not plan.runs:
             raise ExpectedError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
+        if plan.calibration is not None and plan.asked:
+            bar.update(task, description=f"{len(plan.calibration.runs)} runs that calibrate")
+            failed |= reproductions.run(plan.calibration, jobs=at_once, on_progress=shown, lines=not quiet)
+            rows = [] if quiet else [*agreement.calibrated(plan, failed)]
+            for title in dict.fromkeys(one.title for one in rows):
+                say(f"{title}: {reproduction.calibration([one for one in rows if one.title == title])}")
         bar.update(task, description=f"{len(plan.runs)} runs")
         return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown, lines=not quiet)
 
@@ -168,11 +183,16 @@ def _write(
     from equipoise.report.drawing import save
     from equipoise.report.html import write as write_report
     from equipoise.runs import reproduce as reproductions
+    from equipoise.runs.agreement import division
     from equipoise.system.environment import environment
 
     reports: dict[str, str] = {}
     seeds = {part: plan.seeds(part, [row for where, row in histories if where == part]) for part, _ in histories}
-    histories = {(part, row): [h for h in of if h.seed in seeds[part]] for (part, row), of in histories.items()}
+    several = (plan.experiment.divisions or 1) > 1  # then reports and figures are of the first
+    histories = {
+        (part, row): [h for h in of if h.seed in seeds[part] and not (several and division(h))]
+        for (part, row), of in histories.items()
+    }
     for part in seeds:
         of_part: list[History] = [run for (where, _), of in histories.items() if where == part for run in of]
         reports[part] = f"{part}/report.html"
@@ -243,7 +263,8 @@ def _outline(experiment: PaperExperiment, json_: bool) -> None:
         rows = experiment.of(part)
         trained = ", ".join(f"{k}={v}" for k, v in part.train.items()) or "the scenario's own settings"
         out.print(
-            f"  {part.title or part.name}: {part.scenario}, {part.network or 'its network'}, {trained}; {len(rows)} rows x {part.seeds or experiment.seeds} seeds",
+            f"  {part.title or part.name}: {part.scenario}, {part.network or 'its network'}, {trained}; {len(rows)} rows x {part.seeds or experiment.seeds} seeds"
+            + (f" x {experiment.divisions} divisions" if experiment.divisions else ""),
             highlight=False,
         )
     out.print("Time and memory depend on the data: add --data DIR or --embedded.", highlight=False)
@@ -257,7 +278,9 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
     at_once = jobs or fitting([cell.config for cell in plan.runs])
     lines, seconds, most = [], 0.0, 0.0
     shown = {}
-    for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in plan.runs)]:
+    first = () if plan.calibration is None or not plan.asked else plan.calibration.runs
+    runs_once = {cell.path: cell for cell in (*first, *plan.runs)}.values()
+    for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in runs_once)]:
         key = (cell.part, cell.row, trial)
         if key not in shown:  # the first candidate's, for all that may be taken
             with err.status(f"Trying {cell.part}: {cell.row} ..."):

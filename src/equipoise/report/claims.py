@@ -12,10 +12,10 @@ from equipoise.report.formatting import UNDEFINED, number
 from equipoise.system.text import cell, markdown
 
 HOW = (
-    "Difference: mean with its 95 % interval over seeds (Student's t), paired by seed where two rows are compared. Each interval is one "
-    "by itself, not corrected for how many claims there are: of 20 claims where in truth there is no difference (or just one as large "
-    "as the margin), about one would seem to hold or not to hold by chance alone, and more where seeds were added after a look at the first. The "
-    "seeds that would tell do so in four of five cases, if mean and spread stay as they are."
+    "Difference: mean with its 95 % interval over seeds (Student's t), or over divisions of the data where there are several, paired by seed "
+    "where two rows are compared. Each interval is one by itself, not corrected for how many claims there are: of 20 claims where in truth there is "
+    "no difference (or just one as large as the margin), about one would seem to hold or not to hold by chance alone, and more where seeds were "
+    "added after a look at the first. The seeds that would tell do so in four of five cases, if mean and spread stay as they are."
 )
 EMBEDDED = "All this is of embedded data that come with Equipoise, not of the paper's own."
 DOUBTS = "Before you rely on a verdict, read the doubts that stand below the numbers of:"

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib import resources
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.columns import GROUPS
 from equipoise.metrics.communication import traffic
 from equipoise.report import claims as claimed
@@ -29,8 +31,16 @@ EMBEDDED = (
 )
 
 
+CALIBRATED = (
+    "A row fits if its mean lies within two standard deviations of both together of the paper's, 2 √(s² + p²): s is ours over the seeds of one "
+    "division, or over divisions where there are several, and p the paper's. Fewer than three seeds or divisions cannot tell."
+)
+LEAST = 3  # seeds or divisions without which no spread is judged by
+
 AVERAGED = "of the last five rounds that were evaluated, in percent"
 LAST = "of the last round that was evaluated, in percent"
+LAST_20 = "mean over the last 20 rounds in which clients were evaluated"
+BEST = "in the best of all rounds, chosen by the test data, so that nobody could have stopped there"
 CORRELATION = "100 times the correlation, in the last round that was evaluated"
 
 
@@ -62,6 +72,32 @@ def _of_clients(key: str, measured: str = LAST) -> Statistic:
     return Statistic(lambda history, last, _: (history.summary(last)["collaboration"] or {}).get(key), measured)
 
 
+def _over_rounds(key: str, reduce: "Callable[[list[float]], float]", measured: str) -> Statistic:
+    """Of what clients get in the rounds in which they were evaluated: NaN in the list where a round has no such number."""
+
+    def compute(history: "History", last: int, measure: str) -> float | None:
+        rewards, contribution = history.of_honest(history.client_table()[1]), history.contribution
+        if not rewards.size or contribution is None:
+            return None
+        c = history.of_honest(contribution)
+        values = [
+            100 * float(row.max()) if key == "max" else collaborative_fairness(c, row).value
+            for row in rewards
+        ]  # fmt: skip
+        number = reduce(values)
+        return number if math.isfinite(number) else None
+
+    return Statistic(compute, measured)
+
+
+def _last_20(values: list[float]) -> float:
+    return fmean(values[-20:])
+
+
+def _best(values: list[float]) -> float:
+    return max((one for one in values if math.isfinite(one)), default=math.nan)
+
+
 def _mean_client(history: "History", last: int, measure: str) -> float | None:
     """Mean accuracy of the clients' own models in one round, the last with an evaluation, like `last`."""
     table = history.client_table()[1]
@@ -81,13 +117,21 @@ STATISTICS: "Mapping[str, Statistic]" = {  # what columns of an experiment's fil
     "fairness": _of_clients("fairness", CORRELATION),
     "spearman": _of_clients("spearman", CORRELATION),
     **{key: _of_clients(key) for key in ("max", "min", "mean")},
+    "fairness_last20": _over_rounds("fairness", _last_20, f"100 times the correlation, {LAST_20}"),
+    "fairness_best": _over_rounds("fairness", _best, f"100 times the correlation, {BEST}"),
+    "max_last20": _over_rounds("max", _last_20, f"{LAST_20}, in percent"),
+    "max_best": _over_rounds("max", _best, f"{BEST}, in percent"),
     "mean_client": Statistic(_mean_client, LAST),
     "traffic": Statistic(_traffic, "in MiB, of one client in one round"),
 }
 
 
 class ReproducedValue(NamedTuple):
-    """A cell: the values of the seeds, their mean, spread (ddof 1) and 95 % half-width, and what the paper prints."""
+    """A cell: the values of the seeds, their mean, spread (ddof 1) and 95 % half-width, and what the paper prints.
+
+    Of several ``divisions`` of the data spread and half-width are those of the divisions' means, and ``within`` is the spread over the seeds
+    of one.
+    """
 
     values: tuple[float, ...]
     mean: float
@@ -95,6 +139,8 @@ class ReproducedValue(NamedTuple):
     ci95: float
     paper: float | None = None
     paper_std: float | None = None
+    within: float = math.nan
+    divisions: int = 0
 
     @property
     def difference(self) -> float | None:
@@ -106,7 +152,8 @@ class ReproducedValue(NamedTuple):
 class Block:
     """A block of the table: its columns, its rows and their entries; ``missing`` says why a row has none.
 
-    ``measured`` says in which unit and rounds the numbers are, ``doubts`` are warnings about them.
+    ``measured`` says in which unit and rounds the numbers are, ``doubts`` are warnings about them; ``divisions`` of the data each have all
+    seeds, 0 where each seed draws its own.
     """
 
     name: str
@@ -119,6 +166,7 @@ class Block:
     seeds: int = 0
     measured: str = "of the last five rounds that were evaluated, in percent"
     doubts: tuple[str, ...] = ()
+    divisions: int = 0
 
     def agreement(self, column: str) -> tuple[float, int] | None:
         """Kendall's tau-b between our order of the rows and the paper's, and over how many rows; None below three."""
@@ -129,6 +177,68 @@ class Block:
             return None
         tau = float(kendalltau([e.mean for e in both], [e.paper for e in both]).statistic)
         return None if math.isnan(tau) else (tau, len(both))
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A row by which a part is calibrated: ours beside the paper's; ``why`` is the reason that it says nothing.
+
+    It fits if both means differ by no more than two standard deviations of both together, `2 √(s² + p²)`: s is ours over the seeds of a
+    division, or over three divisions or more, and p the paper's.
+    """
+
+    part: str
+    title: str
+    row: str
+    column: str
+    entry: ReproducedValue
+    why: str = ""
+
+    @property
+    def allowed(self) -> float:
+        """How far apart both means may be."""
+        return 2 * math.hypot(self.entry.std, self.entry.paper_std or 0.0)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether ours is the paper's within both spreads; None if that cannot be told."""
+        away, e = self.entry.difference, self.entry
+        few = (e.divisions if e.divisions > 1 else len(e.values)) < LEAST
+        return None if self.why or few or away is None else abs(away) <= self.allowed
+
+    def __str__(self) -> str:
+        e = self.entry
+        if self.why or e.difference is None or e.paper is None:
+            return f"{self.row}: {self.why}"
+        what = f"{self.row} {self.column} {number(e.mean)}{_deviation(e.std)}, the paper's {number(e.paper)}{_deviation(e.paper_std)}"
+        apart = f"{number(abs(e.difference))} {'lower' if e.difference < 0 else 'higher'}"
+        if self.fits is None:
+            return f"{what}: {apart} (fewer than {LEAST} {'divisions' if e.divisions > 1 else 'seeds'} have no spread to judge it by)"
+        return f"{what}: {apart}, {number(self.allowed)} allowed"
+
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        e, known = self.entry, self.fits is not None
+        return {"part": self.part, "row": self.row, "column": self.column, "mean": None if math.isnan(e.mean) else e.mean,
+                "std": None if math.isnan(e.std) else e.std, "paper": e.paper, "paper_std": e.paper_std,
+                "allowed": self.allowed if known else None, "fits": self.fits, "why": self.why}  # fmt: skip
+
+
+def _deviation(std: float | None) -> str:
+    return "" if std is None or math.isnan(std) else f" ± {number(std)}"
+
+
+def calibration(rows: Sequence[Calibrated]) -> str:
+    """Whether the division of a part is the paper's within its spread, and by which numbers."""
+    if wrong := [one.row for one in rows if one.fits is False]:
+        said = f"Not calibrated: {' and '.join(wrong)} {'do' if len(wrong) > 1 else 'does'} not fit"
+        said += "; the division, or how clients train alone, is not the paper's" if wrong[0] == rows[0].row else ""
+        said += ", so differences of other rows to the paper's need not be due to their methods"
+    elif all(one.fits for one in rows):
+        said = "Calibrated: the division is the paper's within its spread"
+    else:
+        said = "Not known whether the division is the paper's, so conclude nothing from other rows yet"
+    return f"{said}. {'; '.join(map(str, rows))}."
 
 
 @dataclass(frozen=True)
@@ -146,6 +256,22 @@ class Result:
     claims: tuple[claimed.JudgedClaim, ...] = ()
     chosen: tuple[claimed.Chosen, ...] = ()
     reads: bool = True
+    calibrated: tuple[Calibrated, ...] = ()
+
+    def calibration(self, part: str) -> str:
+        """Whether the division of a part is the paper's; empty if nothing calibrates it."""
+        rows = [one for one in self.calibrated if one.part == part]
+        return calibration(rows) if rows else ""
+
+    @property
+    def fits(self) -> str:
+        """Which parts are calibrated, which are not, and by which rule; empty if nothing calibrates."""
+        kinds: dict[str, list[str]] = {"Calibrated": [], "Not calibrated": [], "Not known": []}
+        for title in dict.fromkeys(one.title for one in self.calibrated):
+            fit = [one.fits for one in self.calibrated if one.title == title]
+            kinds["Not calibrated" if False in fit else "Not known" if None in fit else "Calibrated"].append(title)
+        said = [f"{kind}: {'; '.join(titles)}." for kind, titles in kinds.items() if titles]
+        return " ".join([*said, CALIBRATED]) if said else ""
 
     @property
     def said(self) -> list[claimed.Table]:
@@ -161,8 +287,9 @@ class Result:
 
 
 def ours(entry: ReproducedValue) -> str:
-    """Mean and 95 % half-width over seeds."""
-    return number(entry.mean) + ("" if math.isnan(entry.ci95) else f" ±{number(entry.ci95)}")
+    """Mean and 95 % half-width over seeds; of several divisions also both spreads."""
+    spreads = f" ({number(entry.within)}, {number(entry.std)})" if entry.divisions > 1 else ""
+    return number(entry.mean) + ("" if math.isnan(entry.ci95) else f" ±{number(entry.ci95)}") + spreads
 
 
 def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
@@ -178,6 +305,11 @@ def sentences(result: Result, part: Block) -> list[str]:
     interval = (
         "mean ± half the 95 % interval over seeds (Student's t)" if part.seeds > 1 else "one seed, so no interval"
     )
+    if part.divisions > 1:
+        interval = (
+            f"mean ± half the 95 % interval over {part.divisions} divisions of the data (Student's t), and in brackets the standard deviation "
+            "over the seeds of one division and that over the divisions' means; figures and the full report are of the first division"
+        )
     said = [f"Ours: {interval}, {part.measured}.", *part.doubts]
     if any(e.paper is not None for e in part.entries.values()):
         said.append(
@@ -204,8 +336,10 @@ def rich_tables(result: Result) -> "Group":
     from rich.table import Table
     from rich.text import Text
 
-    shown: list[Table | Text] = []
+    shown: list[Table | Text] = [Text(result.fits), Text()] if result.fits else []
     for part in result.parts:
+        if calibrated := result.calibration(part.name):
+            shown.append(Text(calibrated))
         table = Table(
             title=f"{result.title}\n{part.title}", title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
@@ -236,10 +370,12 @@ def rich_tables(result: Result) -> "Group":
 def markdown(result: Result) -> str:
     """For a page or an issue."""
     lines = [f"## {result.title}", "", result.about, "", f"Source: {result.citation}.", ""]
+    lines += [f"**{result.fits}**", ""] if result.fits else []
     for said in result.said:
         lines += [f"### {said.title}", "", *said.markdown(), "", said.below, ""]
     for part in result.parts:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
+        lines += [f"**{calibrated}**", ""] if (calibrated := result.calibration(part.name)) else []
         lines += [f"| | {' | '.join(map(escaped, part.columns))} |", f"|---|{'---:|' * len(part.columns)}"]
         for row in part.rows:
             cells = (part.entries[row, column] for column in part.columns)
@@ -269,7 +405,7 @@ def latex(result: Result) -> str:
         lines = [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{tex(f'{result.title}. {part.title}. ' + ' '.join(sentences(result, part)))}}}",
+            rf"\caption{{{tex(' '.join([f'{result.title}. {part.title}.', result.calibration(part.name), *sentences(result, part)]))}}}",
         ]
         lines += [rf"\begin{{tabular}}{{l{'r' * len(part.columns)}}}", r"\toprule"]
         lines += [" & ".join(["", *map(tex, part.columns)]) + r" \\", r"\midrule"]
@@ -297,23 +433,39 @@ def table_csv(result: Result) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(
-        ["part", "row", "column", "mean", "std", "ci95", "seeds", "paper", "paper_std", "difference", "embedded"]
+        [
+            "part",
+            "row",
+            "column",
+            "mean",
+            "std",
+            "ci95",
+            "seeds",
+            "paper",
+            "paper_std",
+            "difference",
+            "embedded",
+            "divisions",
+            "within",
+        ]
     )
     for part in result.parts:
         for row in part.rows:
             for column in part.columns:
                 e = part.entries[row, column]
-                numbers = [None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95)]
+                numbers = [None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95, e.within)]
                 away = None if result.embedded or e.difference is None else round(e.difference, 4)
                 writer.writerow(
                     [
                         *map(cell, (part.name, row, column)),
-                        *numbers,
+                        *numbers[:3],
                         len(e.values),
                         e.paper,
                         e.paper_std,
                         away,
                         int(result.embedded),
+                        e.divisions,
+                        numbers[3],
                     ]
                 )
     return file.getvalue()
@@ -337,9 +489,12 @@ def as_dict(result: Result) -> dict[str, object]:
             {
                 "part": part.name, "row": row, "column": column, "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std),
                 "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std, "difference": None if result.embedded else plain(e.difference),
+                "divisions": e.divisions, "within": plain(e.within),
             }
             for part in result.parts for row in part.rows for column in part.columns for e in [part.entries[row, column]]
         ],
+        "calibration": [one.plain() for one in result.calibrated],
+        "calibrated": {part.name: said for part in result.parts if (said := result.calibration(part.name))},
         "claims": [claim.plain() for claim in result.claims],
         "chosen": [one.plain() for one in result.chosen],
         "missing": {f"{part.name}/{row}": why for part in result.parts for row, why in part.missing.items()},

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import judge, summary_over_seeds
 from equipoise.report.claims import JudgedClaim
 from equipoise.report.notes import mixed_machines, releases
-from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, ReproducedValue, Result, of_groups
+from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, Calibrated, ReproducedValue, Result, of_groups
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
+from equipoise.scenarios import DATA_SEED
 
 
 def value(history: History, spec: str, last: int = 5) -> float:
@@ -64,20 +66,14 @@ def collect(
         of_part = {row: [h for h in found.get((part.name, row), []) if h.seed in seeds] for row in ran}
         for row in rows:
             for column in columns:
-                ours = [value(h, experiment.columns[column]) for h in of_part.get(row.name, [])]
-                seen = [v for v in ours if not math.isnan(v)]
-                over = summary_over_seeds(seen) if seen else None
-                mean, std = planned.published.get((row.name, part.name, column), (None, None))
-                entries[row.name, column] = ReproducedValue(
-                    tuple(seen), over.mean if over else math.nan, over.std if over else math.nan,
-                    over.ci95 if over else math.nan, mean, std,
-                )  # fmt: skip
+                entries[row.name, column] = _entry(planned, part.name, row.name, column, of_part.get(row.name, []))
         shown.append(
             Block(
                 part.name, part.title or part.name, condition.scenario, tuple(columns), tuple(row.name for row in rows), entries,
                 {row.name: reasons[part.name, row.name] for row in rows if (part.name, row.name) in reasons},
                 max(map(len, of_part.values()), default=0),
                 _measured({column: experiment.columns[column] for column in columns}), tuple(_doubts(planned, part.name, entries, of_part, found)),
+                experiment.divisions or 0,
             )
         )  # fmt: skip
     left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part for row in experiment.of(part)
@@ -89,7 +85,87 @@ def collect(
         note=note, embedded=planned.embedded or paper_elsewhere, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
         settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.runs)},
         claims=tuple(_judged(planned, reasons, found)), chosen=tuple(planned.chosen.values()), reads=planned.reads,
+        calibrated=tuple(calibrated(planned, failed or {})),
     )  # fmt: skip
+
+
+def division(history: History) -> int | None:
+    """The number of the division of the data that a run shares with others; None if its seed draws its own."""
+    config = history.meta.get("config") or {}
+    number: int | None = (config.get("scenario_options") or {}).get(DATA_SEED)
+    return number
+
+
+def _draw(history: History) -> str:
+    """Which of the runs of a row one is."""
+    shared = division(history)
+    return f"{'' if shared is None else f'division {shared}, '}seed {history.seed}"
+
+
+def _units(pairs: Iterable[tuple[int | None, float]]) -> tuple[list[float], float]:
+    """What an interval is over, of values with their divisions: the values of one division, or the means of several.
+
+    Also the standard deviation within a division, pooled over them; NaN unless there are several with several values.
+    """
+    groups: dict[int | None, list[float]] = {}
+    for where, number in pairs:
+        groups.setdefault(where, []).append(number)
+    if len(groups) < 2:
+        return [number for of in groups.values() for number in of], math.nan
+    free = sum(len(of) - 1 for of in groups.values())
+    squares = sum((number - fmean(of)) ** 2 for of in groups.values() for number in of)
+    return [fmean(of) for of in groups.values()], math.sqrt(squares / free) if free else math.nan
+
+
+def _entry(
+    planned: ReproductionPlan, part: str, row: str, column: str, histories: Sequence[History]
+) -> ReproducedValue:
+    """A cell, of the runs of a row in a part."""
+    experiment = planned.experiment
+    ours = [(division(h), value(h, experiment.columns[column])) for h in histories]
+    seen = [(where, v) for where, v in ours if not math.isnan(v)]
+    units, within = _units(seen)
+    over = summary_over_seeds(units) if units else None
+    paper = planned.published.get((row, part, experiment.beside.get(column, column)), (None, None))
+    return ReproducedValue(
+        tuple(v for _, v in seen), over.mean if over else math.nan, over.std if over else math.nan,
+        over.ci95 if over else math.nan, paper[0], paper[1], within, len({where for where, _ in seen} - {None}),
+    )  # fmt: skip
+
+
+def calibrated(planned: ReproductionPlan, failed: Mapping[tuple[str, str], str]) -> Iterator[Calibrated]:
+    """Of the rows by which an experiment calibrates, how near to the paper's numbers ours are, part by part.
+
+    Parameters
+    ----------
+    failed : why cells have no numbers, as :func:`equipoise.runs.reproduce.run` says it.
+    """
+    if (first := planned.calibration) is None or (by := planned.experiment.calibration) is None:
+        return
+    found = histories(first)
+    titles = {part.name: part.title or part.name for part in first.experiment.part}
+    for part in dict.fromkeys(one.part for one in first.runs):
+        for row in by.rows:
+            runs = found.get((part, row), [])
+            left = sum((one.part, one.row) == (part, row) for one in first.runs) - len(runs)
+            entry = _entry(first, part, row, by.column, runs)
+            reasons = [
+                *(["the paper has no number"] if entry.paper is None else []),
+                *(of[part, row] for of in (first.skipped, failed) if (part, row) in of),
+                *(
+                    [
+                        f"{left} {'run is' if left == 1 else 'runs are'} left"
+                        if planned.asked
+                        else "not among what was asked for"
+                    ]
+                    if left or not runs
+                    else []
+                ),
+                *(why for h in runs if (why := h.failure())),
+                *(["fewer rounds than the experiment has"] if first.trial else []),
+                *(["not defined for all seeds"] if len(entry.values) < len(runs) else []),
+            ]
+            yield Calibrated(part, titles[part], row, by.column, entry, next(iter(reasons), ""))
 
 
 def _judged(
@@ -103,6 +179,7 @@ def _judged(
         for part in experiment.claimed(claim):
             seeds = planned.seeds(part.name, claim.rows)
             cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
+            several = (experiment.divisions or 0) > 1
             paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
             broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
             there = claim.column in part.condition(embedded=planned.embedded).columns
@@ -110,20 +187,20 @@ def _judged(
             told = told if there else [f"there is no column {claim.column} with these data"]
             values = [
                 {
-                    h.seed: value(h, experiment.columns[claim.column])
+                    (division(h), h.seed): value(h, experiment.columns[claim.column])
                     for h in found.get((part.name, row), [])
                     if h.seed in seeds
                 }
                 for row in claim.rows
             ]
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
-            pairs = [(v, w) for seed, v in values[0].items() if (w := less.get(seed)) is not None]
-            seen = [v - w for v, w in pairs if there and math.isfinite(v - w)]
+            pairs = [(draw, v - w) for draw, v in values[0].items() if (w := less.get(draw)) is not None]
+            seen = [(draw[0], d) for draw, d in pairs if there and math.isfinite(d)]
             asked = len(paths[claim.row])
             unchosen = [
                 row for row in claim.rows if (part.name, row) in planned.candidates.keys() - planned.chosen.keys()
             ]
-            useless = [f"{h.label}, seed {h.seed}: {why}" for row in claim.rows
+            useless = [f"{h.label}, {_draw(h)}: {why}" for row in claim.rows
                        for h in found.get((part.name, row), []) if h.seed in seeds and (why := h.failure())]  # fmt: skip
             if claim.than is not None and paths[claim.row] == paths[claim.than]:
                 undecided = ["both rows are the same runs"]
@@ -137,8 +214,8 @@ def _judged(
                 undecided = broken or [f"not there, or not defined, for {asked - len(seen)} of {asked} seeds"]
             yield JudgedClaim(
                 claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
-                claim.direction, claim.margin, asked,
-                judge(seen, claim.direction, claim.margin or 0.0),
+                claim.direction, claim.margin, experiment.divisions or 0 if several else asked,
+                judge(_units(seen)[0], claim.direction, claim.margin or 0.0),
                 "; ".join(told) if not seen else "fewer rounds or seeds than the experiment has" if planned.trial else "; ".join(undecided),
             )  # fmt: skip
 
@@ -169,12 +246,14 @@ def _doubts(
         for (row, column), entry in entries.items()
         if (lost := (runs_ := len(of_part.get(row, ()))) - len(entry.values))
     ]
+    if planned.experiment.divisions == 1:
+        yield "All seeds share one division of the data, and no interval covers another one: --divisions 3 has three."
     if undefined:
         yield f"Not defined, and left out of the means: {', '.join(undefined)} seeds."
     for row in dict.fromkeys(cell.row for cell in cells):
         for history in found.get((part, row), ()):
             if why := history.failure():
-                yield f"{row}, seed {history.seed}: {why}."
+                yield f"{row}, {_draw(history)}: {why}."
     if _changed(cells, found):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
@@ -184,11 +263,11 @@ def _doubts(
 
 
 def _changed(cells: Sequence[PlannedRun], found: Mapping[tuple[str, str], Sequence[History]]) -> bool:
-    """Whether runs of one seed and the same options saw different data."""
+    """Whether runs of one seed, one division and the same options saw different data."""
     trained: dict[str, set[str]] = {}
     for cell in cells:
         for history in found.get((cell.part, cell.row), ()):
-            if history.seed == cell.seed:
+            if (history.seed, division(history)) == (cell.seed, cell.config.scenario_options.get(DATA_SEED)):
                 same = json.dumps([cell.config.scenario_options, cell.seed], sort_keys=True)
                 trained.setdefault(same, set()).add(str(history.meta.get("data", {}).get("sha256")))
     return any(len(of) > 1 for of in trained.values())

@@ -26,7 +26,16 @@ from equipoise.system.suggestions import unknown
 FOLDER = resources.files("equipoise.runs") / "experiments"
 ENTRIES = {"part": "name", "row": "name", "ours": "what"}  # and what they are called by
 NEEDED = {"scenario", "method", "why"}  # what a part, a row and a choice of ours cannot do without
-INHERITED = {"paper", "seeds", "columns", "choice", *ENTRIES}  # what an experiment takes from the one that it is like
+INHERITED = {
+    "paper",
+    "seeds",
+    "divisions",
+    "columns",
+    "beside",
+    "choice",
+    "calibration",
+    *ENTRIES,
+}  # what an experiment takes from the one that it is like
 TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "rounds", "validation"}
 
 
@@ -117,6 +126,17 @@ class Quick(Strict):
     seeds: int | None = Field(ge=1, default=None)
 
 
+class Calibration(Strict):
+    """Rows whose published numbers in a column say whether a division is the paper's, the plainest first.
+
+    ``of`` is the experiment that has them, in parts of the same names; the same if empty.
+    """
+
+    rows: list[str] = Field(min_length=1)
+    column: str
+    of: str = ""
+
+
 class Claim(Strict):
     """What a paper says of a column of a row: less that of the row ``than``, or less ``value``, it has a direction.
 
@@ -149,7 +169,11 @@ class Assumption(Strict):
 
 
 class PaperExperiment(Strict):
-    """A table or figure of a paper, as its file describes it."""
+    """A table or figure of a paper, as its file describes it.
+
+    ``divisions`` are how many divisions of the data there are, each with all seeds; None if each seed draws its own. ``beside`` are columns
+    that stand beside the published numbers of another.
+    """
 
     title: str
     paper: str
@@ -157,8 +181,11 @@ class PaperExperiment(Strict):
     kind: Literal["table", "figure"] = "table"
     about: str
     seeds: int = Field(ge=1, default=3)
+    divisions: int | None = Field(ge=1, default=None)
     note: str = ""
     columns: dict[str, str]
+    beside: dict[str, str] = {}
+    calibration: Calibration | None = None
     part: list[ColumnGroup] = Field(min_length=1)
     row: list[Row] = Field(min_length=1)
     figure: dict[str, Any] = {}
@@ -180,7 +207,7 @@ class PaperExperiment(Strict):
     def runs(self, *, embedded: bool = False) -> int:
         """How many runs it has, trial runs with them, with the stand-ins or without."""
         trials = 0 if self.choice is None else len(self.choice.seeds)
-        return sum(
+        return (self.divisions or 1) * sum(
             self.seeds_of(part, row) + len(row.candidates) * trials
             for part in self.part
             for row in self.of(part)
@@ -280,6 +307,7 @@ def _written(name: str) -> dict[str, Any]:
         raise ExperimentError(f"{name}: like: {unknown('experiment', str(like), experiment_names())}")
     other = {} if like is None else {key: value for key, value in _written(like).items() if key in INHERITED}
     if "columns" in own:  # the other's parts show columns that this file does not have
+        other.pop("beside", None)
         for part in other.get("part", []):
             part.pop("columns")
             part.get("embedded", {}).pop("columns", None)
@@ -352,6 +380,15 @@ def _check(name: str, experiment: PaperExperiment) -> None:
             raise ExperimentError(
                 f"{name}: column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
             )
+    own = by if (by := experiment.calibration) is not None and by.of in ("", name) else None
+    for where, what, given, allowed in (
+        ("beside", "column", [*experiment.beside], [*experiment.columns]),
+        ("calibration", "column", [own.column] if own else [], [*experiment.columns]),
+        ("calibration", "row", own.rows if own else [], [row.name for row in experiment.row if not row.choose]),
+    ):
+        for one in given:
+            if one not in allowed:
+                raise ExperimentError(f"{name}: {where}: {unknown(what, one, allowed)}")
     for problem in (*_wrong_choices(experiment), *_wrong_claims(experiment)):
         raise ExperimentError(f"{name}: {problem}")
 

@@ -61,7 +61,8 @@ class ReproductionPlan:
     """The runs of an experiment, and the cells that cannot be run, with the reason.
 
     ``candidates`` are those of cells that choose, which have the first one's runs until ``chosen`` says what became of all. A
-    ``trial`` has fewer rounds or seeds than the experiment, to try it; ``reads`` says whether it is of the user's files.
+    ``trial`` has fewer rounds or seeds than the experiment, to try it; ``reads`` says whether it is of the user's files. ``calibration`` has
+    the rows that say whether the divisions are the paper's, which are run first; ``asked`` says whether they are, or only read.
     """
 
     experiment: PaperExperiment
@@ -73,6 +74,8 @@ class ReproductionPlan:
     chosen: Mapping[tuple[str, str], Chosen] = field(default_factory=dict)
     trial: bool = False
     reads: bool = True
+    calibration: ReproductionPlan | None = None
+    asked: bool = True
 
     @property
     def rounds(self) -> int:
@@ -98,8 +101,10 @@ def plan(
     embedded: bool = False,
     quick: bool = False,
     seeds: int | None = None,
+    divisions: int | None = None,
     parts: Sequence[str] = (),
     rows: Sequence[str] = (),
+    calibrates: bool = True,
     **choices: Any,
 ) -> ReproductionPlan:
     """Say which runs an experiment takes, and where each is kept.
@@ -112,7 +117,9 @@ def plan(
     embedded : take the stand-ins that need no files.
     quick : take the rounds and seeds that the file has for a quick trial.
     seeds : how many, 0, 1, ...; None for as many as the file says.
+    divisions : how many divisions of the data there are, each with all seeds; None for as many as the file says.
     parts, rows : names of those to run; empty for all.
+    calibrates : have the rows that the file calibrates by, too.
     choices : fields of :class:`equipoise.runs.configuration.RunConfig` that win over the file's, such as ``rounds=2``; and ``weights``, a file
         that the networks start from.
 
@@ -122,6 +129,8 @@ def plan(
     ValueError : a setting that does not fit.
     """
     experiment = read_experiment(name)
+    if divisions is not None:
+        experiment = experiment.model_copy(update={"divisions": divisions})
     reads = experiment.reads
     if not reads:
         if embedded:
@@ -168,7 +177,7 @@ def plan(
                 continue
             read = data if part.scenario in reads and not embedded else None
             cells = partial(_cells, base, part, condition, read)
-            numbers = range(seeds or experiment.seeds_of(part, row))
+            numbers = _draws(seeds or experiment.seeds_of(part, row), experiment.divisions)
             if choice is None or not row.choose:
                 planned += cells(row, numbers, choices)
                 continue
@@ -177,7 +186,11 @@ def plan(
             candidates[part.name, row.name] = tuple(
                 Candidate(
                     one,
-                    cells(row.taking({**one, "validation": choice.validation}), choice.seeds, tried),
+                    cells(
+                        row.taking({**one, "validation": choice.validation}),
+                        _draws(choice.seeds, experiment.divisions),
+                        tried,
+                    ),
                     cells(row.taking(one), numbers, choices),
                 )
                 for one in row.candidates
@@ -187,12 +200,24 @@ def plan(
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
     trial = quick or any(one.config.rounds < one.rounds for one in planned)
+    by, first = experiment.calibration if calibrates and reads and not embedded else None, None
+    if by is not None:
+        other, asked_for = read_experiment(by.of or name), {one.part for one in planned}
+        there = [p.name for p in other.part if p.name in asked_for and {*by.rows} & {row.name for row in other.of(p)}]
+        more = {"data": data, "seeds": seeds, "divisions": experiment.divisions, "calibrates": False, **choices}
+        first = plan(by.of or name, base, parts=there, rows=by.rows, **more) if there else None
     return _decided(
         ReproductionPlan(
             experiment, tuple(planned), skipped, embedded, published(name), candidates,
-            trial=trial, reads=bool(reads) and not embedded,
+            trial=trial, reads=bool(reads) and not embedded, calibration=first, asked=not rows,
         )
     )  # fmt: skip
+
+
+def _draws(seeds: int | Sequence[int], divisions: int | None) -> list[tuple[int, int | None]]:
+    """Every seed with every division of the data, or with that of its own."""
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    return [(seed, division) for division in (range(divisions) if divisions else [None]) for seed in numbers]
 
 
 def _cells(
@@ -201,7 +226,7 @@ def _cells(
     condition: Condition,
     data: str | None,
     row: Row,
-    seeds: Iterable[int],
+    draws: Iterable[tuple[int, int | None]],
     choices: Mapping[str, Any],
 ) -> tuple[PlannedRun, ...]:
     options = {**condition.options, **row.options}
@@ -210,14 +235,20 @@ def _cells(
         **condition.train,
         **row.train,
     }
-    configs = [_config(part, condition, row, seed, data, choices) for seed in seeds]
+    configs = [_config(part, condition, row, draw, data, choices) for draw in draws]
     where = base / "cells" / condition.scenario
     return tuple(PlannedRun(part.name, row.name, c.seed, c, _place(where, c), said["rounds"]) for c in configs)
 
 
 def _config(
-    part: ColumnGroup, condition: Condition, row: Row, seed: int, data: str | None, choices: Mapping[str, Any]
+    part: ColumnGroup,
+    condition: Condition,
+    row: Row,
+    draw: tuple[int, int | None],
+    data: str | None,
+    choices: Mapping[str, Any],
 ) -> RunConfig:
+    seed, division = draw
     has = parse(row.method).parts
     overrides = {key: value for key, value in part.set.items() if key.split(".", 1)[0] in has} | row.set
     weights = choices.get("weights")
@@ -231,7 +262,7 @@ def _config(
             f"part {part.name}: {condition.scenario} has a network of its own here, which takes no weights, and --weights "
             "would do nothing. Leave it out."
         )
-    options = {**condition.options, **row.options}
+    options = {**condition.options, **row.options, **({} if division is None else {scenarios.DATA_SEED: division})}
     config = configure(
         row.method, condition.scenario, overrides=overrides, seed=seed, scenario_options=options, data=data, **settings
     )

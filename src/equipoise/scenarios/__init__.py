@@ -18,6 +18,7 @@ from equipoise.system.suggestions import unknown
 
 __all__ = [
     "CORRUPTIONS",
+    "DATA_SEED",
     "SCENARIOS",
     "Description",
     "Images",
