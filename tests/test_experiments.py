@@ -9,17 +9,22 @@ import tomllib
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import claims
+import numpy as np
 import pytest
+import real_data
 
+import fixture_data
 from equipoise import networks
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
 from equipoise.methods.fphl import FPHL
+from equipoise.report.claims import Chosen, Tried
 from equipoise.report.reproduced_figures import KINDS
-from equipoise.report.reproduction import STATISTICS
+from equipoise.report.reproduction import STATISTICS, Block, ReproducedValue
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
 from equipoise.runs.experiment import ExperimentError, Row, experiment_names, published, read_experiment
@@ -33,6 +38,7 @@ FIGURES = [name for name in EVERY if "/figure" in name]
 CLAIMS = [name for name in EVERY if name.startswith("claims/")]
 TABLES_AND_FIGURES = [name for name in EVERY if name not in CLAIMS]
 READ = {name: read_experiment(name) for name in EVERY}
+ON_EMBEDDED_DATA = [name for name in CLAIMS if not READ[name].reads]
 
 
 def text(name: str) -> str:
@@ -395,7 +401,7 @@ def test_the_page_lists_every_experiment() -> None:
 
 def test_the_page_of_the_claims_has_every_claim_of_its_experiment_files() -> None:
     page = (DOCS / "claims.md").read_text(encoding="utf-8")
-    for name in CLAIMS:
+    for name in ON_EMBEDDED_DATA:
         table = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0].strip().splitlines()[2:]
         asked = [(claim, part) for claim in READ[name].claim for part in READ[name].claimed(claim)]
         of_models = 6 if name == "claims/fedism" else 0  # of both variants, from models and not from records
@@ -408,7 +414,7 @@ def test_the_page_of_the_claims_has_every_claim_of_its_experiment_files() -> Non
 
 def test_the_first_table_of_the_claims_counts_the_verdicts_of_the_others() -> None:
     page = claims.PAGE.read_text(encoding="utf-8")
-    papers = {READ[name].paper: claims.between(page, name) for name in CLAIMS}
+    papers = {READ[name].paper: claims.between(page, name) for name in ON_EMBEDDED_DATA}
     assert claims.between(page, "claims") == [*claims.overview(papers)]
     line = "| A claim (Table 1) | x | a − b, AVG: higher | +1.00 | 5 | not run |"
     with pytest.raises(ValueError, match="Mine: A claim: expected a verdict; found not run"):
@@ -536,15 +542,87 @@ def test_the_example_of_claims_can_be_run(tmp_path: Path) -> None:
     assert (len(plan.runs), len(plan.trials)) == (2 * 20, 2 * (2 + 4))
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", ON_EMBEDDED_DATA)
 def test_every_candidate_of_claims_can_be_run(name: str, tmp_path: Path) -> None:
     """And their data come with the library, so that nobody needs files to see what holds."""
     assert READ[name].claim
-    assert not READ[name].reads
     plan = reproduce.plan(name, tmp_path)
     assert len(plan.runs) + len(plan.trials) == READ[name].runs()
+
+
+REAL = "claims/fedheal-real"
+
+
+def test_the_papers_whose_claims_are_judged_are_judged_on_embedded_data() -> None:
+    assert [f"claims/{paper}" for paper in ("fedheal", "fedism", "fedld", "fedsac")] == ON_EMBEDDED_DATA
+
+
+def test_every_method_of_fedheals_tables_can_be_run_on_real_images(tmp_path: Path) -> None:
+    fixture_data.office(tmp_path / "data")
+    fixture_data.digits(tmp_path / "data")
+    planned = reproduce.plan(REAL, tmp_path / "runs", data=str(tmp_path / "data"))
+    assert len(planned.runs) + len(planned.trials) == READ[REAL].runs()
+    local = {row.name for row in READ["fedheal/table2"].row if "+" not in row.name}
+    rows = {row.name: parse(row.method).parts for row in READ[REAL].row}
+    assert local <= rows.keys()
+    assert all({*rows[f"{name}+FedHEAL"]} == {*rows[name], "fedheal"} for name in local)
+    assert {tuple(sorted({one.config.lr for one in planned.trials if one.row == row})) for row in rows} == {(0.03, 0.1)}
+    rules = {(one.part, rule) for one in planned.runs for rule in parse(one.config.method).rules}
+    assert {(part, rule.tau) for part, rule in rules if isinstance(rule, FPHL)} == {("office", 0.4), ("digits", 0.3)}
+
+
+def test_the_published_numbers_beside_real_images_are_those_of_the_tables() -> None:
+    tables = published("fedheal/table2") | published("fedheal/table3")
+    rows = {row.name for row in READ[REAL].row}
+    assert published(REAL) == {key: value for key, value in tables.items() if key[1] == "office" and key[0] in rows}
+    assert len(published(REAL)) == 6 * (len(rows) - 1), "equal weights are our control"
 
 
 def test_the_page_names_every_statistic_and_kind_of_figure() -> None:
     for word in (*STATISTICS, *KINDS):
         assert f"`{word}`" in PAGE, word
+
+
+def seen(seed: int, *rounds: tuple[float, float]) -> Any:
+    """A run of two groups, as far as the page on real images looks at it; each entry stands for five rounds."""
+    table = np.repeat(np.array(rounds) / 100, 5, axis=0)
+    told = SimpleNamespace(
+        group_table=lambda: (list(range(len(table))), table), records=[{"seconds": 6.0}] * len(table)
+    )
+    return SimpleNamespace(seed=seed, **vars(told))
+
+
+def test_the_page_on_real_images_says_what_changes_from_round_to_round() -> None:
+    """By hand: AVG of (40, 60) is 50 and of (50, 64) 57; STD of a and b is |a - b| / sqrt(2)."""
+    runs = {
+        ("office", "FedAvg"): [seen(0, (40, 60), (60, 70)), seen(1, (40, 60), (60, 70)), seen(2, (1, 2), (3, 4))],
+        ("office", "FedAvg+FedHEAL"): [seen(1, (50, 64), (58, 68)), seen(0, (50, 64), (60, 68))],
+        ("office", "FedProx"): [seen(0, (40, 60), (60, 70))],
+        ("digits", "FedAvg"): [seen(0, (40, 60))],
+    }
+    assert [*real_data.course("office", runs)] == [
+        "| AVG / STD | 1–5 | 6–10 |",
+        "|---|---:|---:|",
+        "| FedAvg | +7.00 / −4.24 | −1.50 / −0.71 |",
+    ]
+    assert [*real_data.intervals("office", runs)][2:] == [
+        "| 1–5 | 50.00 | 57.00 | +7.00 [+7.00, +7.00] | 14.14 | 9.90 | −4.24 [−4.24, −4.24] |",
+        "| 6–10 | 65.00 | 63.50 | −1.50 [−7.85, +4.85] | 7.07 | 6.36 | −0.71 [−9.69, +8.28] |",
+    ]
+    assert [*real_data.course("digits", runs)] == [*real_data.intervals("digits", runs)] == []
+
+
+def test_the_page_on_real_images_shows_rates_seeds_and_minutes() -> None:
+    tried = Chosen(
+        "office", "Office", "A", (Tried({"lr": 0.03}, 50.0), Tried({"lr": 0.1}, math.nan, "seed 100: failed"))
+    )
+    entry = ReproducedValue((50.0, 52.0), 51.0, 1.41, 12.71, 58.35)
+    lost = ReproducedValue((), math.nan, math.nan, math.nan)
+    part = Block("office", "Office", "x", ("AVG",), ("A", "B"), {("A", "AVG"): entry, ("B", "AVG"): lost})
+    runs = {("office", "A"): [seen(0, (40, 60)), seen(1, (40, 60))]}
+    assert [*real_data.results(part, {"A": tried}, runs)] == [
+        "|  | rate (tried, by validation) | AVG | AVG, paper | seeds | minutes |",
+        "|---|---|---:|---:|---:|---:|",
+        "| A | 0.03 (0.03: 50.0, 0.1: seed 100: failed) | 51.00 ±12.71 | 58.35 | 2 | 0.50 |",
+        "| B | – | – | – | 0 | – |",
+    ]

@@ -1,0 +1,132 @@
+"""Write what was measured on real images into docs/real-data.md, and print what there is to doubt about it.
+
+equipoise reproduce claims/fedheal-real --data DIR
+python tools/real_data.py --data DIR
+
+A cell whose runs are not all there is shown with the seeds that are, and a claim about it as one that cannot be told.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, median
+
+import numpy as np
+from claims import ROOT, filled
+
+from equipoise.federation.history import History
+from equipoise.metrics.statistics import judge
+from equipoise.report.claims import Chosen, tables
+from equipoise.report.formatting import UNDEFINED, number
+from equipoise.report.reproduction import Block, ours
+from equipoise.runs import agreement, reproduce
+
+PAGE = ROOT / "docs" / "real-data.md"
+NAME = "claims/fedheal-real"
+FEDHEAL = "+FedHEAL"
+BLOCK = 5  # rounds whose models are averaged, as in the table
+
+Runs = Mapping[tuple[str, str], Sequence[History]]
+
+
+def results(part: Block, chosen: Mapping[str, Chosen], runs: Runs) -> Iterator[str]:
+    """A line per row: its rate, its numbers, the paper's AVG and STD, and how long a run took."""
+    compared = [
+        c
+        for c in part.columns
+        if c in ("AVG", "STD") and any(part.entries[row, c].paper is not None for row in part.rows)
+    ]
+    columns = ["", "rate (tried, by validation)", *part.columns, *(f"{c}, paper" for c in compared), "seeds", "minutes"]
+    yield f"| {' | '.join(columns)} |"
+    yield f"|---|---|{'---:|' * (len(columns) - 2)}"
+    for row in part.rows:
+        of_row = runs.get((part.name, row), ())
+        papers = (part.entries[row, column].paper for column in compared)
+        shown = [
+            row,
+            _rate(chosen.get(row)),
+            *(ours(part.entries[row, column]) for column in part.columns),
+            *(UNDEFINED if paper is None else number(paper) for paper in papers),
+            str(len(of_row)),
+            number(median(sum(r["seconds"] for r in run.records) for run in of_row) / 60) if of_row else UNDEFINED,
+        ]
+        yield f"| {' | '.join(shown)} |"
+
+
+def _rate(chosen: Chosen | None) -> str:
+    """The learning rate that a row took, and the validation accuracy of all that it tried."""
+    if chosen is None or chosen.taken is None:
+        return UNDEFINED
+    tried = ", ".join(f"{one.settings['lr']}: {one.why or f'{one.accuracy:.1f}'}" for one in chosen.tried)
+    return f"{chosen.taken.settings['lr']} ({tried})"
+
+
+def table(run: History) -> np.ndarray:
+    """AVG and STD of a run, of blocks of rounds, in percent: shape [blocks, 2]; each group is averaged over the rounds first."""
+    accuracy = 100 * run.group_table()[1]
+    blocks = np.array([accuracy[a:b].mean(0) for a, b in pairwise(range(0, len(accuracy) + 1, BLOCK))])
+    return np.stack([blocks.mean(1), blocks.std(1, ddof=1)], 1)
+
+
+def course(part: str, runs: Runs) -> Iterator[str]:
+    """A line per way to train: what FedHEAL changes in AVG and STD, by blocks of rounds."""
+    lines = []
+    for row, with_it in ((r, f"{r}{FEDHEAL}") for where, r in runs if where == part):
+        plain, fair = ({h.seed: table(h) for h in runs.get((part, name), ())} for name in (row, with_it))
+        changes = np.array([fair[seed] - plain[seed] for seed in plain.keys() & fair.keys()])  # [seeds, blocks, 2]
+        if len(changes):
+            cells = (" / ".join(number(v, sign=True) for v in block) for block in changes.mean(0))
+            lines.append(f"| {row} | {' | '.join(cells)} |")
+            n = changes.shape[1]
+    if lines:
+        yield f"| AVG / STD | {' | '.join(f'{BLOCK * k + 1}–{BLOCK * (k + 1)}' for k in range(n))} |"
+        yield f"|---|{'---:|' * n}"
+    yield from lines
+
+
+def intervals(part: str, runs: Runs) -> Iterator[str]:
+    """A line per block of rounds: FedAvg with and without FedHEAL, and the differences with their intervals."""
+    plain, fair = ({h.seed: table(h) for h in runs.get((part, row), ())} for row in ("FedAvg", f"FedAvg{FEDHEAL}"))
+    seeds = sorted(plain.keys() & fair.keys())
+    if not seeds:
+        return
+    yield "| rounds | AVG FedAvg | AVG with FedHEAL | difference | STD FedAvg | STD with FedHEAL | difference |"
+    yield f"|---|{'---:|' * 6}"
+    for k in range(len(plain[seeds[0]])):
+        shown = [f"{BLOCK * k + 1}–{BLOCK * (k + 1)}"]
+        for j in range(2):
+            told = judge([fair[seed][k, j] - plain[seed][k, j] for seed in seeds], "higher")
+            ends = f"[{number(told.low, sign=True)}, {number(told.high, sign=True)}]"
+            shown += [number(mean(of[seed][k, j] for seed in seeds)) for of in (plain, fair)]
+            shown.append(f"{number(told.mean, sign=True)} {ends}")
+        yield f"| {' | '.join(shown)} |"
+
+
+def main() -> None:
+    """Fill the page in."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, help="the folder of the papers' data sets")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "reproduce", help="where the runs are kept")
+    given = parser.parse_args()
+    planned = reproduce.plan(NAME, given.runs, data=str(Path(given.data).absolute()))
+    runs = reproduce.histories(planned)
+    result = agreement.collect(planned, found=runs)
+    text = PAGE.read_text(encoding="utf-8")
+    for part in result.parts:
+        for doubt in part.doubts:
+            print(f"{part.title}: {doubt}")
+        chosen = {row: told for (where, row), told in planned.chosen.items() if where == part.name}
+        claims = [claim for claim in result.claims if claim.part == part.name]
+        for what, lines in (
+            ("results", results(part, chosen, runs)),
+            ("claims", tables(claims, (), embedded=False)[0].markdown()),
+            ("rounds", intervals(part.name, runs)),
+            ("course", course(part.name, runs)),
+        ):
+            text = filled(text, f"{NAME} {part.name} {what}", lines)
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
