@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.data.sets import catalog
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure, option_value
 from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, describe, digits, load, partition
@@ -222,7 +223,8 @@ def test_the_glyphs_are_small_and_hold_no_pickle():
     assert (glyphs["masks"].reshape(230, -1).max(1) > 200).all()
 
 
-def test_scenarios_load_by_name_and_errors_help():
+def test_scenarios_load_by_name_and_errors_help(monkeypatch, tmp_path):
+    monkeypatch.setattr(catalog, "INSTALLED", tmp_path)
     for name, entry in SCENARIOS.items():
         if entry.reads:
             with pytest.raises(ValueError, match=f"scenario {name} reads .*: say where the files are, with --data"):

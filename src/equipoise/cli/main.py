@@ -26,6 +26,7 @@ from equipoise.cli.init import init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
+from equipoise.cli.quickstart import quickstart
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, resume, run
@@ -43,6 +44,7 @@ app = typer.Typer(
     epilog="Start with `equipoise compare fedavg fedheal`. Add `--debug` to any command for a traceback.",
 )
 COMMANDS: dict[Callable[..., Any], str] = {  # with an example
+    quickstart: "equipoise quickstart fashion",
     run: "equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4",
     compare: "equipoise compare fedavg afl qffl fedheal --seeds 3 --jobs 2",
     resume: "equipoise resume runs/fedheal-digits-seed0",

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli import completion
-from equipoise.cli.choices import for_parts, read
+from equipoise.cli.choices import Choices, for_parts, read
 from equipoise.cli.console import out, print_json, progress_bar, say
 from equipoise.cli.options import (
     Base,
@@ -39,6 +39,7 @@ from equipoise.system.suggestions import some
 if TYPE_CHECKING:
     from equipoise.federation.forecast import Forecast
     from equipoise.federation.history import History
+    from equipoise.runs.configuration import RunConfig
 
 
 @training_options
@@ -88,6 +89,7 @@ def run(
         _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), json_)
         return
     runs.check(config)
+    _say_data(config, chosen, json_)
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
     with Tracking(directory, config.track):
@@ -138,6 +140,7 @@ def compare(
         if key not in used:
             raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
     labels = new_labels(label, called)
+    _say_data(configs[0], chosen, json_)
     directory = runs.place(base, name, f"compare-{configs[0].scenario}")
     with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
@@ -150,6 +153,12 @@ def compare(
         )
     histories = relabelled(histories, labels)
     _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
+
+
+def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
+    """Say where data are that nobody named."""
+    if config.data and not chosen.fields.get("data") and not json_:
+        say(f"data: {config.data}, where a package of the system has put them")
 
 
 def resume(

@@ -89,7 +89,8 @@ def configure(
     rules = parse(method, overrides)
     options = chosen.get("scenario_options", {})
     try:
-        scenarios.check_data(scenario, chosen.get("data"))
+        if (folder := scenarios.folder(scenario, chosen.get("data"))) is not None:
+            chosen["data"] = str(folder)
         data = scenarios.describe(scenario, chosen.get("data"), **options)
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None

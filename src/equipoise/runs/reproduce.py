@@ -135,7 +135,7 @@ def plan(
     if not reads:
         if embedded:
             raise ExperimentError(f"{name}: its data are embedded already. Leave --embedded out.")
-        scenarios.check_data(experiment.part[0].scenario, data)
+        scenarios.folder(experiment.part[0].scenario, data)
     elif not embedded and data is None:
         raise ExperimentError(
             f"{name} trains on the data of the paper ({', '.join(reads)}): say where they are, with --data DIR, or take the "

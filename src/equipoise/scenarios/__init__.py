@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from equipoise.data.sets import catalog
 from equipoise.scenarios import collaboration, digits, fedheal, fedism, fedld, fedsac, label_skew, own, quality
 from equipoise.scenarios.corruption import CORRUPTIONS
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
@@ -105,8 +106,8 @@ def with_server_validation() -> list[str]:
     return [name for name in SCENARIOS if name != "own" and describe(name).has_server_validation]
 
 
-def check_data(name: str, data: str | Path | None) -> None:
-    """Require a folder where a scenario reads files, and none where it does not.
+def folder(name: str, data: str | Path | None) -> str | Path | None:
+    """The folder that a scenario reads: the user's, or where packages of the system have put all its data sets; None if it reads none.
 
     Raises
     ------
@@ -115,13 +116,20 @@ def check_data(name: str, data: str | Path | None) -> None:
     reads = _entry(name).reads
     if data is not None and not reads:
         raise ValueError(f"scenario {name} makes its own data, and data={str(data)!r} would not be read. Leave it out.")
-    if data is None and reads:
-        help_ = (
-            "`equipoise init --data DIR` says what is there."
-            if name == "own"
-            else "`equipoise data` says where to get them, `equipoise data check --data DIR` whether they are complete."
-        )
-        raise ValueError(f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR. {help_}")
+    if data is not None or not reads:
+        return data
+    asked = f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR."
+    if name == "own":
+        raise ValueError(f"{asked} `equipoise init --data DIR` says what is there.")
+    if all(map(catalog.installed, reads)):
+        return catalog.INSTALLED
+    packages = [catalog.data_set(one).package for one in reads]
+    packed = f" On Debian and Ubuntu without: `apt-get install {' '.join(map(str, packages))}`." * all(packages)
+    gets = " and ".join(f"`equipoise data get {one}`" for one in reads)
+    says, them = ("say", "them") if len(reads) > 1 else ("says", "it")
+    raise ValueError(
+        f"{asked}{packed} {gets} {says} where to get {them}, `equipoise data check --data DIR` whether they are complete."
+    )
 
 
 def load(name: str, seed: int = 0, data: str | Path | None = None, **options: Any) -> Scenario:
@@ -131,7 +139,8 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
     ----------
     name : a key of ``SCENARIOS``.
     seed : >= 0; decides every random choice in the data and the partition.
-    data : where the files are, for a scenario that reads some.
+    data : where the files are, for a scenario that reads some; None if packages of the system have put all of them into
+        ``/usr/share/datasets``.
     options : the scenario's own options, such as ``clients=8``; and ``data_seed``, >= 0, with which the data are drawn instead of
         ``seed``: runs that differ in their seeds then share one division.
 
@@ -139,13 +148,13 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
     ------
     ValueError if the name or an option is unknown, an option is out of its range, or ``data`` is missing or not needed.
     """
-    check_data(name, data)
+    data = folder(name, data)
     seed = _seed(name, options, seed)
     if name == "own" or data is None:
         return _described(name, data, options)[1](seed)
-    folder = Path(data).expanduser().absolute()
-    changed = folder.stat().st_mtime_ns if folder.exists() else 0
-    return _read(name, seed, folder, changed, tuple((key, _frozen(options[key])) for key in sorted(options)))
+    place = Path(data).expanduser().absolute()
+    changed = place.stat().st_mtime_ns if place.exists() else 0
+    return _read(name, seed, place, changed, tuple((key, _frozen(options[key])) for key in sorted(options)))
 
 
 @lru_cache(maxsize=1)
@@ -183,6 +192,6 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any]) -
             raise ValueError(unknown(f"option of scenario '{name}':", option, entry.options))
     _seed(name, options, 0)
     if name == "own":
-        check_data(name, data)
+        folder(name, data)
     files = (None if data is None else Path(data).expanduser(),) if entry.reads else ()
     return entry.describe(*files, **{option: value for option, value in options.items() if option != DATA_SEED})
