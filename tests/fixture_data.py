@@ -78,6 +78,17 @@ def usps(root: Path, train: int = 40, test: int = 20, *, seed: int = 2) -> Writt
     return made
 
 
+def usps_of_the_book(root: Path, train: int = 40, test: int = 20, *, packed: bool = True, seed: int = 2) -> Written:
+    """USPS as The Elements of Statistical Learning has it: the digit and 256 numbers on a line, with a blank at its end."""
+    made = _splits(train, test, 1, 16, seed)
+    for split, (x, y) in made.items():
+        values = (x.reshape(len(x), -1) + 0.25) / 255 * 2 - 1
+        lines = "".join(f"{k:.4f} {' '.join(f'{v:.5f}' for v in image)} \n" for k, image in zip(y, values, strict=True))
+        path = _made(root / f"zip.{split}{'.gz' * packed}")
+        path.write_bytes(gzip.compress(lines.encode()) if packed else lines.encode())
+    return made
+
+
 # MATLAB
 def mat(path: Path, x: NDArray[np.uint8], y: NDArray[np.int64], *, compressed: bool = True) -> None:
     """X [32, 32, 3, n] with the images last, y [n, 1] with 10 for the digit 0."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import shlex
+import shutil
+import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +29,8 @@ from equipoise.data.sets import catalog, download
 from equipoise.data.sets.catalog import Count, each
 from equipoise.data.sets.check import WHOLE, SplitCheck, check
 from equipoise.data.sets.download import Address, FetchError, fetch
+
+Write = Callable[[Path], Any]
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +99,112 @@ def test_check_counts_classes_beside_the_published_ones(tmp_path: Path) -> None:
     assert ["0", "5", "4", "2", "2"] in rows
     assert ["1", "4", "4", "2", "2"] in rows
     assert ["together", "41", "40", "20", "20"] in rows
-    assert "train: differs\ntest: OK\n" in done.stdout
-    assert f"equipoise data get mnist --data {tmp_path}" in done.stdout
+    assert "train: differs, other files\ntest: OK, other files with the same counts\n" in done.stdout
+    assert f"equipoise data get mnist --data {tmp_path} --download" in done.stdout
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, root: Path) -> None:
+    """As if what lies below a folder were what was published."""
+    files = []
+    for file in catalog.SETS[name].files:
+        whole = (root / file.place).read_bytes() if (root / file.place).exists() else b""
+        md5 = hashlib.md5(whole, usedforsecurity=False).hexdigest()
+        inside = [(root / one).read_bytes() for one in file.unpack] or [
+            gzip.decompress(whole) if file.inside else whole
+        ]
+        sums = tuple(hashlib.md5(one, usedforsecurity=False).hexdigest() for one in inside)
+        files.append(replace(file, md5=md5, size=len(whole), inside=sums))
+    monkeypatch.setitem(catalog.SETS, name, replace(catalog.SETS[name], files=tuple(files)))
+
+
+@pytest.mark.usefixtures("small")
+def test_check_says_whose_files_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed as published, packed again, or not packed; and other images of the same classes."""
+    made.mnist(tmp_path / "published", packed=True)
+    publish(monkeypatch, "mnist", tmp_path / "published")
+    for folder, write in {
+        "published": lambda root: None,
+        "again": lambda root: made.mnist(root, packed=True),
+        "unpacked": made.mnist,
+        "other": lambda root: made.mnist(root, seed=5),
+    }.items():
+        write(tmp_path / folder)
+        if folder == "again":
+            for path in (tmp_path / folder).rglob("*.gz"):
+                path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 1, mtime=1))
+        origin = "other files with the same counts" if folder == "other" else "the publisher's files"
+        done = ask("check", "mnist", "--data", folder)
+        assert f"train: OK, {origin}\ntest: OK, {origin}\n" in done.stdout
+        assert done.exit_code == 0
+        told = json.loads(ask("check", "mnist", "--data", folder, "--json").stdout)[0]["splits"]
+        assert {split["publishers_files"] for split in told.values()} == {folder != "other"}
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "known"),
+    [
+        ("cifar10", made.cifar10, True),
+        ("usps", made.usps, True),
+        ("svhn", made.svhn, True),
+        ("usps", made.usps_of_the_book, None),
+        ("syn", made.syn, None),
+        ("synth", made.synth, None),
+    ],
+)
+def test_only_files_with_a_known_checksum_are_judged(
+    name: str, write: Write, known: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    judged = {one.genuine for one in check(name, tmp_path) if one.found}
+    assert judged == {None if known is None else False}
+    publish(monkeypatch, name, tmp_path)
+    assert {one.genuine for one in check(name, tmp_path) if one.found} == {known}
+
+
+@pytest.mark.usefixtures("small")
+def test_check_names_what_is_there_twice(tmp_path: Path) -> None:
+    made.mnist(tmp_path)
+    made.mnist(tmp_path, packed=True, seed=9)
+    made.usps(tmp_path)
+    made.usps_of_the_book(tmp_path / "USPS")
+    (tmp_path / "office_caltech_10/caltech10").mkdir(parents=True)
+    (tmp_path / "office_caltech_10/caltech").symlink_to("caltech10")
+    raw = tmp_path / "MNIST/raw"
+    packed = [str(raw / f"train-{what}-ubyte.gz") for what in ("images-idx3", "labels-idx1")]
+    done = ask("check", "mnist", "--data", str(tmp_path)).stdout
+    assert f"also there, and not read: {', '.join(packed)}\n" in done
+    told = json.loads(ask("check", "usps", "--data", str(tmp_path), "--json").stdout)[0]["splits"]
+    assert told["test"]["not_read"] == [str(tmp_path / "USPS/zip.test.gz")]
+    assert [len(files) for files in catalog.copies("office-caltech10", tmp_path, ["caltech"])] == [
+        1
+    ]  # a link is the same
+    assert "not read" not in ask("check", "mnist", "--data", str(made_alone(tmp_path / "alone"))).stdout
+
+
+def made_alone(root: Path) -> Path:
+    made.mnist(root)
+    return root
+
+
+def test_a_part_is_right_or_wrong_whatever_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.office(tmp_path, 1)
+    shutil.rmtree(tmp_path / "office_caltech_10/dslr")
+    entry = catalog.SETS["office-caltech10"]
+    monkeypatch.setitem(
+        catalog.SETS, "office-caltech10", replace(entry, splits=dict.fromkeys(entry.splits, each(*[1] * 10)))
+    )
+    assert ask("check", "office-caltech10", "--data", str(tmp_path)).exit_code == 1
+    assert ask("check", "office-caltech10", "--data", str(tmp_path), "--only-present").exit_code == 0
+    assert json.loads(ask("check", "office-caltech10", "--data", str(tmp_path), "--only-present", "--json").stdout)[0][
+        "complete"
+    ]
+    (tmp_path / "office_caltech_10/amazon/mug/frame_0001.jpg").write_bytes(b"")
+    assert ask("check", "office-caltech10", "--data", str(tmp_path), "--only-present").exit_code == 1
+    shutil.rmtree(tmp_path / "office_caltech_10")
+    (tmp_path / "office_caltech_10").mkdir()
+    assert (
+        ask("check", "office-caltech10", "--data", str(tmp_path), "--only-present").exit_code == 1
+    )  # nothing is there
 
 
 @pytest.mark.usefixtures("small")
@@ -324,10 +433,8 @@ def test_archive_is_unpacked_as_a_whole(server: tuple[str, type[Server]], tmp_pa
     packed = archive(**{"set/a": b"1", "set/b": b"2"})
     server[1].pages["/file"] = packed
     wanted = replace(address(server[0], content=packed, unpack=("set/a", "set/b")), place="set.tar.gz")
-    assert not wanted.there(tmp_path)
     fetch(wanted, tmp_path)
     assert left(tmp_path) == ["set.tar.gz", "set/a", "set/b"]
-    assert wanted.there(tmp_path)
     fetch(wanted, tmp_path)
     (tmp_path / "set/b").unlink()
     with pytest.raises(FileExistsError, match="is there already, and lacks files"):
@@ -401,6 +508,81 @@ def test_get_one_split(plain: type[Server]) -> None:
     assert "Unknown split of usps 'val'" in str(ask("get", "usps", "--split", "val").exception)
 
 
+@pytest.mark.parametrize(
+    "write", [made.usps_of_the_book, lambda root: made.usps(root / "USPS"), lambda root: made.usps(root / "usps")]
+)
+def test_get_fetches_nothing_that_is_there_in_another_form(write: Write, plain: type[Server]) -> None:
+    write(Path("sets"))
+    done = ask("get", "usps", "--data", "sets", "--download")
+    assert done.exit_code == 0
+    assert done.stdout.count("is there\n") == 2
+    assert "All files are there. Next: equipoise data check usps --data sets\n" in done.stdout
+    assert plain.asked == []
+    next(path for path in Path("sets").rglob("*") if "test" in path.name or ".t." in path.name).unlink()
+    assert ask("get", "usps", "--data", "sets", "--download").exit_code == 0
+    assert plain.asked == ["/usps.t.bz2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("mnist", made.mnist),
+        ("mnist", lambda root: made.mnist(root, folder="mnist")),
+        ("fashion-mnist", lambda root: made.mnist(root, folder="fashion-mnist", packed=True)),
+        ("svhn", lambda root: made.svhn(root / "SVHN")),
+        ("cifar10", made.cifar10),
+        ("cifar10", lambda root: made.cifar10(root / "CIFAR10")),
+    ],
+)
+def test_get_sees_what_check_reads(name: str, write: Write) -> None:
+    write(Path("sets"))
+    assert all(one.found for one in check(name, Path("sets")) if one.needed)
+    done = ask("get", name, "--data", "sets").stdout
+    assert "Nothing was fetched" not in done
+    assert done.count("is there, and is not the published file\n") == len(catalog.SETS[name].files) - (name == "svhn")
+
+
+def test_get_of_the_folder_of_the_set_itself() -> None:
+    made.mnist(Path("sets"))
+    for folder in ("sets/MNIST", "sets/MNIST/raw"):
+        assert "Nothing was fetched" not in ask("get", "mnist", "--data", folder).stdout
+
+
+def test_advice_about_a_damaged_file_leads_to_the_published_one(plain: type[Server], tmp_path: Path) -> None:
+    """Each command as it was printed, in a folder whose name needs quotes."""
+    made.usps(tmp_path / "my sets")
+    (tmp_path / "my sets/usps.bz2").write_bytes(b"")
+    printed = ask("check", "usps", "--data", str(tmp_path / "my sets")).stdout
+    (line,) = [line for line in printed.splitlines() if line.startswith("To fetch it: ")]
+    get = shlex.split(line.removeprefix("To fetch it: "))[2:]
+    first = ask(*get)
+    assert first.exit_code == 0
+    assert plain.asked == []
+    (line,) = [line for line in first.stdout.splitlines() if line.startswith("To have the published file")]
+    subprocess.run(line.partition(", first: ")[2], shell=True, check=True)
+    last = ask(*get).stdout.splitlines()[-1]
+    assert plain.asked == ["/usps.bz2"]
+    assert ask(*shlex.split(last.partition("Next: ")[2])[2:]).exit_code == 0
+
+
+def test_get_of_a_set_that_was_fetched_by_hand() -> None:
+    made.office(Path("sets"), 1)
+    done = ask("get", "office-caltech10", "--data", "sets")
+    assert done.exit_code == 0
+    assert "is there: sets/office_caltech_10/amazon, " in done.stdout
+    shutil.rmtree("sets/office_caltech_10/dslr")
+    assert ask("get", "office-caltech10", "--data", "sets").exit_code != 0
+
+
+def test_get_knows_the_package_of_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(catalog, "INSTALLED", tmp_path)
+    told = ask("get", "fashion-mnist").stdout
+    assert "on Debian and Ubuntu: apt-get install dataset-fashion-mnist, which is found without --data.\n" in told
+    made.mnist(tmp_path, folder="fashion-mnist")
+    assert f"found without --data. It is there: --data {tmp_path}\n" in ask("get", "fashion-mnist").stdout
+    assert "apt-get" not in ask("get", "mnist").stdout
+
+
 def test_get_leaves_out_what_no_experiment_needs() -> None:
     assert "extra" not in ask("get", "svhn").stdout.split("md5", 1)[1]
     assert "extra_32x32.mat: 1.3 GB" in ask("get", "svhn", "--split", "extra").stdout
@@ -419,9 +601,6 @@ def test_get_of_a_set_without_plain_addresses(name: str, words: tuple[str, ...])
 
 def test_unknown_set() -> None:
     assert "Unknown data set 'cifar'. Did you mean 'cifar10'?" in str(ask("get", "cifar").exception)
-
-
-Write = Callable[[Path], Any]
 
 
 @pytest.mark.parametrize(

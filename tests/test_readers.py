@@ -132,6 +132,39 @@ def test_usps_lines_that_are_wrong(line: str, words: str, tmp_path: Path) -> Non
         catalog.read("usps", tmp_path, "train")
 
 
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("folder", ["", "USPS", "usps"])
+def test_usps_of_the_book_is_that_of_libsvm(folder: str, packed: bool, tmp_path: Path) -> None:
+    written = made.usps(tmp_path / "libsvm")
+    made.usps_of_the_book(tmp_path / "book" / folder, packed=packed)
+    for split in ("train", "test"):
+        same(catalog.read("usps", tmp_path / "book", split), written[split])
+
+
+NUMBERS = "0.5 " * 255
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"10 {NUMBERS}1", "a digit 0..9 and 256 numbers in \\[-1, 1\\]; found 10 and 256 numbers, from 0.5 to 1"),
+        (f"0.5 {NUMBERS}1", "found 0.5 and 256 numbers"),
+        (f"-1 {NUMBERS}1", "found -1 and 256 numbers"),
+        (f"3 {NUMBERS}", "found 3 and 255 numbers"),
+        (f"3 {NUMBERS}1 1", "found 3 and 257 numbers"),
+        ("3", "found 3 and 0 numbers"),
+        (f"3 {NUMBERS}1.5", "from 0.5 to 1.5"),
+        (f"3 {NUMBERS}nan", "from nan to nan"),
+        (f"3 {NUMBERS}white", "expected a digit and 256 numbers, found '3 0.5"),
+        ("4 1:0.5", "expected a digit and 256 numbers, found '4 1:0.5'"),
+    ],
+)
+def test_lines_of_the_book_that_are_wrong(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "zip.train.gz").write_bytes(gzip.compress(f"3 {NUMBERS}1\n{line}\n".encode()))
+    with pytest.raises(DataError, match=rf"zip.train.gz, line 2: .*{words}"):
+        catalog.read("usps", tmp_path, "train")
+
+
 def test_svhn_ten_is_the_digit_zero_and_images_stand_upright(tmp_path: Path) -> None:
     x = np.zeros((32, 32, 3, 2), np.uint8)
     x[5, 20, 2, 1] = 200  # row 5, column 20, blue, second image
@@ -172,7 +205,16 @@ def test_syn_images_of_other_sizes_are_resized(tmp_path: Path) -> None:
 
 
 # Office-Caltech10
-@pytest.mark.parametrize("folder", ["office_caltech_10", "Office_Caltech_10", "Office-Caltech10"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "office_caltech_10",
+        "Office_Caltech_10",
+        "Office-Caltech10",
+        "Office-Caltech",
+        "OfficeCaltechDomainAdaptation/images",
+    ],
+)
 def test_office_in_any_spelling(folder: str, tmp_path: Path) -> None:
     made.office(tmp_path, 2, folder=folder)
     for root in (tmp_path, tmp_path / folder):
@@ -192,6 +234,31 @@ def test_office_classes_in_other_spellings_keep_their_numbers(tmp_path: Path) ->
     assert labels(found.data).tolist() == list(range(10))
     assert found.classes[2] == "calculator"
     np.testing.assert_array_equal(arrays(found)[0], before)
+
+
+@pytest.mark.parametrize(("domain", "name"), [("caltech", "caltech10"), ("caltech", "Caltech10"), ("amazon", "Amazon")])
+@pytest.mark.parametrize("laptop", ["laptop", "Laptop"])
+def test_office_as_other_copies_call_it(domain: str, name: str, laptop: str, tmp_path: Path) -> None:
+    made.office(tmp_path, 1)
+    top = tmp_path / "office_caltech_10"
+    before, _ = arrays(catalog.read("office-caltech10", tmp_path, domain))
+    (top / domain / "laptop_computer").rename(top / domain / laptop)
+    (top / domain).rename(top / name)
+    for root in (tmp_path, top):
+        found = catalog.read("office-caltech10", root, domain)
+        assert labels(found.data).tolist() == list(range(10))
+        np.testing.assert_array_equal(arrays(found)[0], before)
+
+
+@pytest.mark.parametrize(("name", "other"), [("laptop_computer", "laptop"), ("mug", "Mug"), ("back_pack", "backpack")])
+def test_a_class_of_office_in_two_folders_is_refused(name: str, other: str, tmp_path: Path) -> None:
+    made.office(tmp_path, 1)
+    domain = tmp_path / "office_caltech_10/dslr"
+    shutil.copytree(domain / name, domain / other)
+    with pytest.raises(
+        DataError, match=r"dslr: expected one folder per class, .*; one class in two folders: \w+ and \w+\.$"
+    ):
+        catalog.read("office-caltech10", tmp_path, "dslr")
 
 
 def test_office_is_sorted_by_class_and_file_name_as_text(tmp_path: Path) -> None:

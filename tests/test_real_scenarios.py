@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner, Result
 
 import fixture_data
 import fixture_medical
+from equipoise.cli.main import app
 from equipoise.data.contents import Contents, DataError
+from equipoise.data.locations import MissingError
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog
 from equipoise.runs import comparison
 from equipoise.runs import directory as runs
-from equipoise.runs.configuration import configure
+from equipoise.runs.configuration import called, configure
 from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
 from equipoise.scenarios.corrupted import corrupted
 
@@ -68,7 +74,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
     def say(sets: dict[tuple[str, str], Contents]) -> None:
         monkeypatch.setattr(catalog, "read", lambda name, root, split, **options: sets[name, split])
-        monkeypatch.setattr(papers, "require", lambda name, data: None)
+        monkeypatch.setattr(papers, "require", lambda data, wanted: None)
 
     return say
 
@@ -247,10 +253,69 @@ def test_digits_reach_the_network_as_in_the_paper(size: int, tmp_path: Path) -> 
         assert tuple(scenario.tests[name][0].shape[1:]) == (3, size, size)
 
 
+def commands(error: object) -> list[list[str]]:
+    """The words of the commands that an error advises."""
+    return [shlex.split(text) for text in re.findall(r"`equipoise ([^`]*)`", str(error))]
+
+
+def asked(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.mark.parametrize("folder", ["sets", "my sets"])
+@pytest.mark.parametrize(
+    ("name", "make", "lost", "rest"),
+    [
+        ("fedheal-digits", fixture_data.digits, ("usps*", "syn"), "mnist+svhn"),
+        ("fedheal-digits", fixture_data.digits, ("usps.t.bz2",), "mnist+svhn+syn"),
+        ("fedheal-digits", fixture_data.digits, ("MNIST/raw/t10k-labels*", "*.mat", "usps*"), "syn"),
+        ("fedheal-office", fixture_data.office, ("*/caltech", "*/webcam"), "amazon+dslr"),
+    ],
+)
+def test_all_missing_domains_are_named_at_once_and_the_advice_works(
+    name: str, make: Callable[[Path], Any], lost: Sequence[str], rest: str, folder: str, tmp_path: Path
+) -> None:
+    root = tmp_path / folder
+    make(root)
+    gone = [path for pattern in lost for path in root.glob(pattern)]
+    for path in gone:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(DataError) as error:
+        describe(name, root)
+    assert all(path.name.removesuffix("-ubyte") in str(error.value) for path in gone if path.parent == root)
+    *gets, compare = commands(error.value)
+    assert compare[:2] == ["compare", "fedavg"]
+    assert f"{name}(domains={rest})" in compare
+    options = dict(zip(compare[3::2], compare[4::2], strict=True))
+    scenario, given = called("--scenario", options["--scenario"], "")
+    assert configure("fedheal", scenario, data=options["--data"], scenario_options=given).scenario == name
+    for words in gets:
+        assert words[:2] == ["data", "get"]
+        assert str(root) in asked(*words).stdout
+    reproduced = asked(
+        "reproduce", "fedheal/table5" if name.endswith("digits") else "fedheal/table2", "--data", str(root)
+    )
+    assert commands(reproduced.exception)[-1][-1] == str(root)
+
+
+def test_a_whole_set_names_all_that_it_lacks(tmp_path: Path) -> None:
+    written = fixture_data.cifar10(tmp_path)
+    assert written
+    for file in ("data_batch_2", "data_batch_4", "test_batch"):
+        (tmp_path / "cifar-10-batches-py" / file).unlink()
+    with pytest.raises(
+        MissingError, match=r"^missing in .*: \S*data_batch_2, \S*data_batch_4, \S*test_batch of cifar10\. `equipoise"
+    ):
+        describe("fedsac-cifar10", tmp_path)
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")
+    with pytest.raises(MissingError, match="must be unpacked first: tar -xzf"):
+        describe("fedsac-cifar10", tmp_path)
+
+
 def test_some_domains_will_do_and_a_missing_one_is_named(tmp_path: Path) -> None:
     fixture_data.mnist(tmp_path)
     fixture_data.svhn(tmp_path)
-    with pytest.raises(DataError, match=r"usps.*To go on without it.*domains=mnist\+svhn\+syn"):
+    with pytest.raises(DataError, match=r"usps.*To go on without.*domains=mnist\+svhn,"):
         load("fedheal-digits", 0, tmp_path, share=0.1)
     scenario = load("fedheal-digits", 0, tmp_path, domains="svhn+mnist", share=0.1)
     assert scenario.client_groups == ("svhn",) * 5 + ("mnist",) * 5
@@ -270,6 +335,12 @@ def test_some_domains_will_do_and_a_missing_one_is_named(tmp_path: Path) -> None
         ("fedheal-digits", {"share": 0.3}, r"client 4 takes 18000 of the 6000 samples that are left of domain mnist"),
         ("fedheal-digits", {"share": 1.5}, r"share must be in \(0, 1\]"),
         ("fedheal-digits", {"size": -16}, r"fedheal-digits: size must be a whole number >= 1; found -16"),
+        (
+            "fedheal-office",
+            {"domains": "caltech+webcan"},
+            r"domain of fedheal-office: 'webcan'\. Did you mean 'webcam'",
+        ),
+        ("fedheal-office", {"domains": "dslr", "clients": 0}, "clients must be a multiple of 1, the domains; found 0"),
         ("fedheal-office", {"share": 0.01}, r"client 1 takes 3 of the 320 samples that are left of domain caltech"),
         ("fedheal-office", {"size": 0}, r"fedheal-office: size must be a whole number >= 1; found 0"),
         ("fedheal-office", {"size": 64.5}, r"fedheal-office: size must be a whole number >= 1; found 64\.5"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +16,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from equipoise.cli import completion
-from equipoise.cli.console import err, out, plain_table, print_json
+from equipoise.cli.console import err, out, plain_table, print_json, say
 from equipoise.cli.options import Json
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import some, unknown
 
 if TYPE_CHECKING:
     from equipoise.data.sets.catalog import DataSet
@@ -76,10 +78,18 @@ def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
 
 
 @app.command("check", epilog="Example: `equipoise data check svhn --data data`")
-def checked(name: Name = None, data: Folder = Path("data"), json_: Json = False) -> None:
+def checked(
+    name: Name = None,
+    data: Folder = Path("data"),
+    only_present: Annotated[
+        bool, typer.Option("--only-present", help="Do not count it as an error that a split is missing.")
+    ] = False,
+    json_: Json = False,
+) -> None:
     """Read your files and count their classes, beside the published numbers; status 0 only if all is complete.
 
-    Every file is read. Image files are decoded on the way, once: a run finds them decoded.
+    Every file is read, and compared with the publisher's checksum where that is known. Image files are decoded on the way,
+    once: a run finds them decoded.
     """
     from equipoise.data.sets import catalog
     from equipoise.data.sets.check import check
@@ -88,6 +98,9 @@ def checked(name: Name = None, data: Folder = Path("data"), json_: Json = False)
     if not names:
         raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
     results = {known: check(known, data.expanduser()) for known in names}
+    for known, parts in results.items():
+        if only_present and any(part.found for part in parts):
+            results[known] = tuple(replace(part, needed=part.there) for part in parts)
     if json_:
         print_json([_record(known, catalog.SETS[known], parts) for known, parts in results.items()])
     else:
@@ -110,6 +123,8 @@ def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[st
             },
             "problem": part.problem,
             "parts": dict(part.parts),
+            "publishers_files": part.genuine,
+            "not_read": [str(path) for path in part.unread],
         }
         for part in parts
     }
@@ -124,16 +139,21 @@ def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) 
         out.print(_counts(there))
     for part in parts:
         colour = {"OK": "green", "nothing to compare with": "dim"}.get(part.verdict, "red" if not part.good else "dim")
-        more = f"; {len(part.parts)} lists of clients or sites" * bool(part.parts) + " (no experiment needs it)" * (
-            not part.needed
+        more = f", {part.origin}" * bool(part.origin) + f"; {len(part.parts)} lists of clients or sites" * bool(
+            part.parts
         )
+        more += " (no experiment needs it)" * (not part.needed and part.split in entry.optional)
         out.print(f"{part.split}: [{colour}]{part.verdict}[/]{more}", highlight=False)
         if part.problem and not part.good:
             out.print(f"  {escape(part.problem)}", soft_wrap=True, highlight=False)
+        if part.unread:
+            out.print(
+                f"  also there, and not read: {escape(some([*map(str, part.unread)]))}", soft_wrap=True, highlight=False
+            )
     if not all(part.good for part in parts):
         out.print(f"Where to get it: {escape(entry.source)}. Terms: {escape(entry.terms)}.", soft_wrap=True)
         if entry.files:
-            out.print(f"To fetch it: equipoise data get {name} --data {escape(str(data))}", soft_wrap=True)
+            out.print(f"To fetch it: {escape(_get(name, data))} --download", soft_wrap=True)
     out.print()
 
 
@@ -160,6 +180,10 @@ def _counts(parts: list[SplitCheck]) -> Table:
     return table
 
 
+def _get(name: str, data: Path, command: str = "get") -> str:
+    return shlex.join(["equipoise", "data", command, name, "--data", str(data)])
+
+
 @app.command(epilog="Example: `equipoise data get mnist --data data --download`")
 def get(
     name: Annotated[
@@ -184,24 +208,40 @@ def get(
     files = [file for file in entry.files if file.split is None or file.split in splits]
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, {escape(entry.size)}", highlight=False)
     out.print(f"from: {escape(entry.source)}\nterms: {escape(entry.terms)}", soft_wrap=True, highlight=False)
+    root = data.expanduser()
+    if entry.package:
+        there = f" It is there: --data {catalog.INSTALLED}" * catalog.installed(name)
+        package = f"on Debian and Ubuntu: apt-get install {entry.package}, which is found without --data.{there}"
+        out.print(package, soft_wrap=True, highlight=False)
     if not files:
+        copies = catalog.copies(name, root, splits)
+        if all(copies):
+            say(f"is there: {some([str(path) for path, *_ in copies])}\nNext: {_get(name, data, 'check')}")
+            return
         places = " or ".join(str(data / place) for place in entry.places)
         out.print(f"put it at: {escape(places)}", soft_wrap=True, highlight=False)
         raise ValueError(
             f"{name} has no plain address: fetch it by hand, from the place named above, on the terms of that place. "
-            f"Then: equipoise data check {name} --data {data}"
+            f"Then: {_get(name, data, 'check')}"
         )
-    root = data.expanduser()
+    missing, others = [], list[Path]()
     for file in files:
-        state = "is there" if file.there(root) else decimal(file.size)
-        about = f"{escape(str(data / file.place))}: {state}\n    {file.url}, md5 {file.md5}"
-        out.print(about, soft_wrap=True, highlight=False)
-    missing = [file for file in files if not file.there(root)]
+        held = catalog.held(name, file, root)
+        strange = [path for path in held if catalog.genuine(name, path) is False]
+        others += strange
+        missing += [] if held else [file]
+        place = held[0].parent if len(held) > 1 else held[0] if held else data / file.place
+        state = "is there, and is not the published file" if strange else "is there" if held else decimal(file.size)
+        out.print(f"{escape(str(place))}: {state}\n    {file.url}, md5 {file.md5}", soft_wrap=True, highlight=False)
+    for path in others:
+        say(f"To have the published file in its place, first: {shlex.join(['mv', str(path), f'{path}.other'])}")
     if missing and not wanted:
         out.print("Nothing was fetched. Add --download to fetch these files from these addresses.")
-    elif missing:
+        return
+    if missing:
         _fetch(missing, root)
-        out.print(f"All files are there, with the published checksums. Next: equipoise data check {name} --data {data}")
+    published = "" if others else ", with the published checksums" if len(missing) == len(files) else ""
+    say(f"All files are there{published}. Next: {_get(name, data, 'check')}")
 
 
 def _fetch(files: list[Address], root: Path) -> None:

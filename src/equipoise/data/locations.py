@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+import shlex
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from equipoise.data.contents import DataError
 
 SHOWN = 8  # entries of a folder that an error lists
+Files = tuple[
+    tuple[str, ...], ...
+]  # each file (or folder) of a split as the places where it may lie, the usual one first
 
 
 class MissingError(DataError):
-    """Nothing of a data set, or of one of its splits, is where it was looked for."""
+    """Nothing of a data set, or of one of its splits, is where it was looked for; ``lost`` are such sets and splits."""
+
+    def __init__(self, message: str, lost: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
 
 
 def plain(name: str) -> str:
@@ -23,12 +33,18 @@ def plain(name: str) -> str:
 
 
 def find(root: Path, places: Iterable[str]) -> Path | None:
-    """The first place that exists; ``root`` may be any of the folders on the way to it.
+    """The first place that exists, see :func:`existing`."""
+    return next(existing(root, places), None)
+
+
+def existing(root: Path, places: Iterable[str]) -> Iterator[Path]:
+    """The places that exist, in their order, each file once; ``root`` may be any of the folders on the way to one.
 
     ``MNIST/raw/x`` is found as ``root/MNIST/raw/x``, as ``root/raw/x`` if ``root`` is called MNIST, and as ``root/x`` if it
     is called MNIST/raw. Names are compared by :func:`plain`.
     """
     above = [plain(part) for part in Path(os.path.abspath(root)).parts]  # noqa: PTH100 (a link keeps its own name)
+    before: list[Path] = []
     for place in places:
         parts = place.split("/")
         for k in range(len(parts) + 1):
@@ -36,9 +52,9 @@ def find(root: Path, places: Iterable[str]) -> Path | None:
                 path: Path | None = root if root.exists() else None
                 for part in parts[k:]:
                     path = _child(path, part) if path is not None else None
-                if path is not None:
-                    return path
-    return None
+                if path is not None and not any(path.samefile(other) for other in before):
+                    before.append(path)
+                    yield path
 
 
 def _child(folder: Path, name: str) -> Path | None:
@@ -56,22 +72,25 @@ def entries(folder: Path) -> list[Path]:
         return []
 
 
-def located(name: str, root: Path, places: Sequence[str]) -> Path:
+def located(name: str, root: Path, places: Sequence[str], astray: str = "") -> Path:
     """The first of a data set's places that exists.
 
     Parameters
     ----------
     name : the data set's name in the catalogue.
     root : the folder that the user names.
-    places : paths below it, the usual one first; see :func:`find`.
+    places : paths below it, the usual one first; see :func:`existing`.
+    astray : what is to be done about files that are there and cannot be read where they lie.
 
     Raises
     ------
-    MissingError : none exists; it lists what was looked for and what is there instead.
+    MissingError : none exists; it lists what was looked for and what is there instead. DataError : something is astray.
     """
     path = find(root, places)
+    if path is None and astray:
+        raise DataError(astray)
     if path is None:
-        raise MissingError(f"{name}: expected {_or(places)} in {root}; {_holds(root)}. {_help(name, root)}")
+        raise MissingError(f"{name}: expected {_or(places)} in {root}; {holds(root)}. {where_from([name], root)}")
     return path
 
 
@@ -79,7 +98,7 @@ def _or(places: Sequence[str]) -> str:
     return places[0] + "".join(f" or {place}" for place in places[1:])
 
 
-def _holds(root: Path) -> str:
+def holds(root: Path) -> str:
     """What is in a folder, in words."""
     if not root.is_dir():
         return "that is a file and no folder" if root.exists() else "there is no such folder"
@@ -90,8 +109,11 @@ def _holds(root: Path) -> str:
     return f"found there: {', '.join(names[:SHOWN])}{more}"
 
 
-def _help(name: str, root: Path) -> str:
-    return f"`equipoise data get {name} --data {root}` says where to get it."
+def where_from(names: Sequence[str], root: Path) -> str:
+    """The commands that say where to get data sets."""
+    commands = [f"`equipoise data get {name} --data {shlex.quote(str(root))}`" for name in names]
+    says, them = ("say", "them") if len(names) > 1 else ("says", "it")
+    return f"{' and '.join(commands)} {says} where to get {them}."
 
 
 def of_the_system(error: Exception) -> bool:
@@ -104,7 +126,10 @@ def facts(paths: Iterable[Path]) -> dict[str, Any]:
     return {"files": {path.name: {"bytes": path.stat().st_size, "sha256": digest(path)} for path in paths}}
 
 
-def digest(path: Path, algorithm: str = "sha256") -> str:
-    """Checksum of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+def digest(path: Path, algorithm: str = "sha256", *, unpacked: bool = False) -> str:
+    """Checksum of a file, in hexadecimal; ``unpacked``: of what gzip has packed in it, or nothing if that is damaged."""
+    try:
+        with gzip.open(path) if unpacked else path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return ""

@@ -4,6 +4,7 @@ Chen, Huang and Ye, "Fair Federated Learning under Domain Skew with Local Consis
 and its released code where the paper is silent.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,22 +64,16 @@ def digits(
     ------
     ValueError if an option is out of its range, or a domain has too few images. DataError if a domain is not there.
     """
-    chosen = tuple(domains.split("+")) if isinstance(domains, str) else tuple(domains)
-    for domain in chosen:
-        if domain not in READABLE:
-            raise ValueError(unknown("domain of fedheal-digits:", domain, READABLE))
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise ValueError(f"fedheal-digits: domains must be different ones, at least one; found {', '.join(chosen)}.")
+    chosen = _domains("fedheal-digits", domains, READABLE)
     groups = _groups("fedheal-digits", chosen, clients, share)
     check_whole("fedheal-digits: size", size, 1)
-    for domain in chosen:
-        with _without(domain, chosen):
-            papers.require(domain, data)
+    with _without("fedheal-digits", data, chosen):
+        papers.require(data, dict.fromkeys(chosen, ("train", "test")))
     transform = replace(DIGITS_TRANSFORM, crop=size // 8)
     known = _described("fedheal-digits", SUMMARY_DIGITS, size, transform, DIGITS_PROTOCOL)
 
     def read(domain: str, split: str) -> Contents:
-        with _without(domain, chosen):
+        with _without("fedheal-digits", data, chosen, domain):
             return papers.read(domain, data, split)
 
     def build(seed: int) -> Scenario:
@@ -98,6 +93,7 @@ def digits(
 def office(
     data: Path | None,
     *,
+    domains: str | Sequence[str] = OFFICE,
     clients: int | None = None,
     share: float = 0.1,
     paper_overlap: bool = False,
@@ -112,22 +108,25 @@ def office(
     Parameters
     ----------
     data : the folder that holds the data set.
-    clients : a multiple of four; five for each domain if None.
+    domains : some of caltech, amazon, webcam and dslr, in the order of reports, or one text of them with "+" between.
+    clients : a multiple of the number of domains; five for each if None.
     share : in (0, 1], of a domain's training images, that one client has. 0.1 makes 89, 76, 23 and 12.
     paper_overlap : draw the images that complete a client as the released code does.
     size : >= 1, side in pixels of the images, as they are kept and as the network sees them.
 
     Raises
     ------
-    ValueError if an option is out of its range, or a domain has too few images. DataError if the data are not there.
+    ValueError if an option is out of its range, or a domain has too few images. DataError if a domain is not there.
     """
-    groups = _groups("fedheal-office", OFFICE, clients, share)
+    chosen = _domains("fedheal-office", domains, OFFICE)
+    groups = _groups("fedheal-office", chosen, clients, share)
     check_whole("fedheal-office: size", size, 1)
-    papers.require("office-caltech10", data)
+    with _without("fedheal-office", data, chosen):
+        papers.require(data, {"office-caltech10": chosen})
     known = _described("fedheal-office", SUMMARY_OFFICE, size, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
 
     def build(seed: int) -> Scenario:
-        images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in OFFICE}
+        images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in chosen}
         split = {domain: partition.every_tenth(len(one)) for domain, one in images.items()}
         train = {domain: labels(one.data)[split[domain][0]] for domain, one in images.items()}
         with partition.options_of("fedheal-office", share="share"):
@@ -136,7 +135,8 @@ def office(
         parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]
         clients = (take(images[d].data, part) for d, part in zip(groups, parts, strict=True))
         tests = {domain: take(one.data, split[domain][1]) for domain, one in images.items()}
-        recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap, "size": size}
+        some = {} if chosen == OFFICE else {"domains": chosen}
+        recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap, "size": size, **some}
         return papers.scenario(
             known, seed, recipe, images, parts, clients, tests, names=numbered(groups), groups=groups
         )
@@ -149,6 +149,17 @@ def _described(name: str, summary: str, side: int, transform: Images, protocol: 
         name=name, summary=summary, sample=(3, side, side), transform=transform, n_classes=10,
         network="resnet10", network_options=NETWORK, protocol=protocol,
     )  # fmt: skip
+
+
+def _domains(name: str, domains: str | Sequence[str], all_: Sequence[str]) -> tuple[str, ...]:
+    """The domains that were asked for."""
+    chosen = tuple(domains.split("+")) if isinstance(domains, str) else tuple(domains)
+    for domain in chosen:
+        if domain not in all_:
+            raise ValueError(unknown(f"domain of {name}:", domain, all_))
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"{name}: domains must be different ones, at least one; found {', '.join(chosen)}.")
+    return chosen
 
 
 def _groups(name: str, domains: Sequence[str], clients: int | None, share: float) -> tuple[str, ...]:
@@ -168,15 +179,19 @@ def _drawn(known: Mapping[str, Tensor], groups: Sequence[str], share: float, see
 
 
 @contextmanager
-def _without(domain: str, chosen: Sequence[str]) -> Iterator[None]:
-    """Have an error of a domain's files say how to go on without it."""
+def _without(name: str, data: Path | None, chosen: Sequence[str], *read: str) -> Iterator[None]:
+    """Have an error of the files of some domains say how to go on without these: those ``read``, or that are missing."""
     try:
         yield
     except DataError as error:
-        rest = "+".join(other for other in chosen if other != domain)
+        lost = {*read, *(word for pair in getattr(error, "lost", ()) for word in pair)}
+        rest = "+".join(domain for domain in chosen if domain not in lost)
         if not rest:
             raise
-        raise DataError(f"{error} To go on without it, which is not what the paper did: domains={rest}.") from None
+        words = ["compare", "fedavg", "fedheal", "--scenario", f"{name}(domains={rest})", "--data", str(data)]
+        raise DataError(
+            f"{error} To go on without, which is not what the paper did: domains={rest}, as in `equipoise {shlex.join(words)}`."
+        ) from None
 
 
 def _rgb(data: Data, side: int) -> tuple[Tensor, Tensor]:

@@ -218,7 +218,7 @@ def _scenario(
     options: Mapping[str, Any],
     about: Mapping[str, Any],
 ) -> Described:
-    papers.require(reads, data)
+    papers.require(data, {reads: ("train", "test")})
     side = options["size"]
     known = Description(
         name=name, summary=summary, sample=(3, side, side), transform=TRANSFORM,

@@ -155,7 +155,7 @@ def _scenario(
     transform: Images,
     **more: Any,
 ) -> Described:
-    papers.require(reads, data)
+    papers.require(data, {reads: ("train", "test")})
     known = Description(
         name=name, transform=transform, n_classes=len(catalog.data_set(reads).classes), network="resnet50",
         measures=("accuracy", "balanced", "auc"), **more,

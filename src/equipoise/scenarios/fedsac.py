@@ -105,7 +105,7 @@ def _scenario(
     if how not in RECIPES[scene]:
         raise ValueError(unknown(f"recipe of {name}(scene={scene}):", how, RECIPES[scene]))
     division = Division(name, scene, clients, each, how, holdout, 1.0 if alpha is None else alpha)
-    papers.require(of.reads, data)
+    papers.require(data, {of.reads: ("train", "test")})
     known = Description(
         name=name, summary=of.summary, sample=of.sample, transform=of.transform, n_classes=10,
         network="mlp", network_options=NETWORK, protocol=of.protocol, has_server_validation=True, collaborative=True,

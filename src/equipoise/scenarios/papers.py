@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.data import locations
 from equipoise.data.contents import Contents
 from equipoise.data.memory_mapped import Data, labels, shape
 from equipoise.data.sets import catalog
@@ -68,15 +67,15 @@ def scenario(
     )
 
 
-def require(name: str, data: Path | None) -> None:
-    """Require that something of a data set is there, before anything is read; nothing if the folder is not known yet.
+def require(data: Path | None, wanted: Mapping[str, Iterable[str]]) -> None:
+    """Require the files of some splits, by data set, before any is read; nothing if the folder is not known yet.
 
     Raises
     ------
-    MissingError : nothing is.
+    MissingError : some are missing; names those of all sets.
     """
     if data is not None:
-        locations.located(name, data, catalog.data_set(name).places)
+        catalog.require(data, wanted)
 
 
 def read(name: str, data: Path | None, split: str, **options: Any) -> Contents:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from equipoise.data.contents import Contents
-from equipoise.data.locations import find
+from equipoise.data.locations import Files, MissingError, digest, existing, find, holds, plain, where_from
 from equipoise.data.sets import cifar, class_folders, covid, idx, isic, mat, retina, rsna, usps
 from equipoise.data.sets.download import Address
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import some, unknown
 
 DIGITS = idx.DIGITS
+INSTALLED = Path("/usr/share/datasets")  # where Debian and Ubuntu have the data sets of their packages
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,12 @@ class DataSet:
     terms : of use, as stated there at the time of writing.
     places : files and folders by which the set is recognised, below the user's folder, the usual one first.
     read : takes the user's folder, a split and options, and gives what it found.
+    needs : the files of a split, each as the places where it may lie.
     files : plain addresses, if the set has stable ones.
     optional : splits that no experiment needs.
     whole : counts over all splits, where more is known of them than of each.
+    astray : what is to be done about files in the user's folder that cannot be read where they lie.
+    package : of Debian and Ubuntu, which puts it into ``INSTALLED``.
     """
 
     title: str
@@ -64,13 +70,16 @@ class DataSet:
     terms: str
     places: tuple[str, ...]
     read: Callable[..., Contents] = field(repr=False)
+    needs: Callable[[str], Files] = field(repr=False)
     files: tuple[Address, ...] = ()
     optional: tuple[str, ...] = ()
     whole: Count | None = None
+    astray: Callable[[Path], str] = field(default=lambda _: "", repr=False)
+    package: str | None = None
 
 
-def _idx(folder: str, base: str, kinds: tuple[tuple[str, int, str], ...]) -> tuple[Address, ...]:
-    """The four files of a set in the idx format: kind, bytes, md5."""
+def _idx(folder: str, base: str, kinds: tuple[tuple[str, int, str, str], ...]) -> tuple[Address, ...]:
+    """The four files of a set in the idx format: kind, bytes, md5, md5 unpacked."""
     return tuple(
         Address(
             f"{base}{kind}-ubyte.gz",
@@ -78,8 +87,9 @@ def _idx(folder: str, base: str, kinds: tuple[tuple[str, int, str], ...]) -> tup
             size,
             md5,
             "train" if kind.startswith("train") else "test",
+            inside=(unpacked,),
         )
-        for kind, size, md5 in kinds
+        for kind, size, md5, unpacked in kinds
     )
 
 
@@ -97,14 +107,16 @@ SETS: dict[str, DataSet] = {
         terms="CC BY-SA 3.0 or MIT; sources differ",
         places=("MNIST/raw", "MNIST"),
         read=idx.mnist,
+        needs=partial(idx.needs, "mnist"),
+        astray=partial(idx.astray, "mnist"),
         files=_idx(
             "MNIST",
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             (
-                ("train-images-idx3", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-                ("train-labels-idx1", 28881, "d53e105ee54ea40749a09fcbcd1e9432"),
-                ("t10k-images-idx3", 1648877, "9fb629c4189551a2d022fa330f9573f3"),
-                ("t10k-labels-idx1", 4542, "ec29112dd5afa0611ce80d1b7f02629c"),
+                ("train-images-idx3", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+                ("train-labels-idx1", 28881, "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+                ("t10k-images-idx3", 1648877, "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+                ("t10k-labels-idx1", 4542, "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
             ),
         ),
     ),
@@ -121,6 +133,7 @@ SETS: dict[str, DataSet] = {
         terms="none stated",
         places=("usps.bz2", "usps.t.bz2", "USPS"),
         read=usps.read,
+        needs=usps.needs,
         files=tuple(
             Address(
                 f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/{file}", file, size, md5, split
@@ -145,6 +158,7 @@ SETS: dict[str, DataSet] = {
         terms="for non-commercial use",
         places=("train_32x32.mat", "test_32x32.mat", "SVHN"),
         read=mat.svhn,
+        needs=mat.svhn_needs,
         files=tuple(
             Address(f"http://ufldl.stanford.edu/housenumbers/{split}_32x32.mat", f"{split}_32x32.mat", size, md5, split)
             for split, size, md5 in (
@@ -165,6 +179,7 @@ SETS: dict[str, DataSet] = {
         terms="those of its Kaggle page; backgrounds from COCO",
         places=("syn", "synthetic_digits"),
         read=class_folders.syn,
+        needs=class_folders.syn_needs,
     ),
     "synth": DataSet(
         title="synthetic digits of Ganin and Lempitsky (2015)",
@@ -176,6 +191,7 @@ SETS: dict[str, DataSet] = {
         terms="none stated",
         places=("synth_train_32x32.mat", "synth_test_32x32.mat", "synth"),
         read=mat.synth,
+        needs=mat.synth_needs,
     ),
     "cifar10": DataSet(
         title="CIFAR-10",
@@ -187,6 +203,8 @@ SETS: dict[str, DataSet] = {
         terms="none stated",
         places=(cifar.FOLDER, f"CIFAR10/{cifar.FOLDER}", "CIFAR-10"),
         read=cifar.read,
+        needs=cifar.needs,
+        astray=cifar.astray,
         files=(
             Address(
                 "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -195,6 +213,15 @@ SETS: dict[str, DataSet] = {
                 "c58f30108f718f92721af3b95e74349a",
                 unpack=tuple(
                     f"{cifar.FOLDER}/{file}" for file in (*cifar.FILES["train"], *cifar.FILES["test"], cifar.META)
+                ),
+                inside=(
+                    "c99cafc152244af753f735de768cd75f",
+                    "d4bba439e000b95fd0a9bffe97cbabec",
+                    "54ebc095f3ab1f0389bbae665268c751",
+                    "634d18415352ddfa80567beed471001a",
+                    "482c414d41f54cd18b22e5b47cb7c3cb",
+                    "40351d587109b95175f43aff81a1287e",
+                    "5ff9c542aee3614f3951f8cda6e48888",
                 ),
             ),
         ),
@@ -205,18 +232,21 @@ SETS: dict[str, DataSet] = {
         classes=idx.CLOTHES,
         splits={"train": each(*(6000,) * 10), "test": each(*(1000,) * 10)},
         size="31 MB",
-        source="plain addresses (the authors' repository); or torchvision's FashionMNIST",
+        source="plain addresses (the authors' repository); or torchvision's FashionMNIST; or apt-get install dataset-fashion-mnist",
         terms="MIT",
         places=("FashionMNIST/raw", "FashionMNIST"),
         read=idx.fashion,
+        needs=partial(idx.needs, "fashion-mnist"),
+        astray=partial(idx.astray, "fashion-mnist"),
+        package="dataset-fashion-mnist",
         files=_idx(
             "FashionMNIST",
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
             (
-                ("train-images-idx3", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-                ("train-labels-idx1", 29515, "25c81989df183df01b3e8a0aad5dffbe"),
-                ("t10k-images-idx3", 4422102, "bef4ecab320f06d8554ea6380940ec79"),
-                ("t10k-labels-idx1", 5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+                ("train-images-idx3", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+                ("train-labels-idx1", 29515, "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+                ("t10k-images-idx3", 4422102, "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+                ("t10k-labels-idx1", 5148, "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
             ),
         ),
     ),
@@ -233,8 +263,9 @@ SETS: dict[str, DataSet] = {
         size="about 100 MB",
         source="Hugging Face: office_caltech_10_dataset.zip of Jemary/FedBN_Dataset",
         terms="for research; no licence stated",
-        places=("office_caltech_10",),
+        places=class_folders.OFFICE_FOLDERS,
         read=class_folders.office,
+        needs=class_folders.office_needs,
     ),
     "retina": DataSet(
         title="Retina, as SSL-FL prepared it",
@@ -246,6 +277,7 @@ SETS: dict[str, DataSet] = {
         terms="rules of the Kaggle competition, which you must accept there",
         places=("Retina", "diabetic-retinopathy-detection", "trainLabels.csv"),
         read=retina.read,
+        needs=retina.needs,
     ),
     "covid-fl": DataSet(
         title="COVID-FL, as SSL-FL prepared it",
@@ -257,6 +289,7 @@ SETS: dict[str, DataSet] = {
         terms="those of its eight sources, most of them non-commercial",
         places=("COVID-FL",),
         read=covid.read,
+        needs=covid.needs,
     ),
     "rsna-ich": DataSet(
         title="RSNA intracranial haemorrhage",
@@ -268,6 +301,7 @@ SETS: dict[str, DataSet] = {
         terms="non-commercial, with attribution; rules of the competition, which you must accept there",
         places=("rsna-intracranial-hemorrhage-detection", "ICH_20", "ICH_20-three", "stage_2_train.csv"),
         read=rsna.read,
+        needs=rsna.needs,
         whole=Count(25000),
     ),
     "isic2019": DataSet(
@@ -280,6 +314,7 @@ SETS: dict[str, DataSet] = {
         terms="CC BY-NC 4.0",
         places=("ISIC2019", "ISIC2019_20", isic.TRUTH),
         read=isic.read,
+        needs=isic.needs,
         whole=each(4522, 12875, 3323, 867, 2624, 239, 253, 628),
     ),
 }
@@ -320,4 +355,66 @@ def read(name: str, root: Path, split: str, **options: Any) -> Contents:
 
 def present(name: str, root: Path) -> bool:
     """Whether anything of a data set is there, complete or not."""
-    return find(root, data_set(name).places) is not None
+    return find(root, data_set(name).places) is not None or any(copies(name, root, data_set(name).splits))
+
+
+def copies(name: str, root: Path, splits: Iterable[str]) -> tuple[tuple[Path, ...], ...]:
+    """For each file of some splits all that can be taken for it, the one that is read first; none where it is missing."""
+    return tuple(tuple(existing(root, places)) for split in splits for places in data_set(name).needs(split))
+
+
+def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
+    """Require the files of some splits of data sets, before any is read.
+
+    Parameters
+    ----------
+    root : the user's folder.
+    wanted : splits, by data set.
+
+    Raises
+    ------
+    MissingError : files are missing; names the first ten of all sets, and the commands that say where to get them.
+    """
+    lost = {
+        name: {split: files for split in splits if (files := _missing(name, root, split))}
+        for name, splits in wanted.items()
+    }
+    if names := [name for name, splits in lost.items() if splits]:
+        each = "; ".join(f"{some([*chain(*lost[name].values())])} of {name}" for name in names)
+        astray = [text for name in names if (text := data_set(name).astray(root))]
+        said = [f"missing in {root} ({holds(root)}): {each}.", *astray, where_from(names, root)]
+        raise MissingError(" ".join(said), [(name, split) for name in names for split in lost[name]])
+
+
+def _missing(name: str, root: Path, split: str) -> list[str]:
+    return [places[0] for places in data_set(name).needs(split) if find(root, places) is None]
+
+
+def held(name: str, address: Address, root: Path) -> tuple[Path, ...]:
+    """The files for which an address need not be fetched, in any form and place that is read; none if one is missing."""
+    fetched = {address.place, *address.unpack}
+    files = [places for split in data_set(name).splits for places in data_set(name).needs(split)]
+    paths = [find(root, places) for places in files if fetched & {*places}]
+    return () if None in paths else tuple(path for path in paths if path)
+
+
+def genuine(name: str, path: Path) -> bool | None:
+    """Whether a file of a data set is its publisher's, packed again or not; None where no checksum of it is known."""
+    stem = plain(path.name.removesuffix(".gz"))
+    known = {
+        md5
+        for address in data_set(name).files
+        for place in (address.place, *address.unpack)
+        if plain(Path(place).name.removesuffix(".gz")) == stem
+        for md5 in (address.md5, *address.inside)
+    }
+    if not known:
+        return None
+    return digest(path, "md5") in known or (path.suffix == ".gz" and digest(path, "md5", unpacked=True) in known)
+
+
+def installed(name: str) -> bool:
+    """Whether a package of the system has put a data set into ``INSTALLED``, whole."""
+    known = data_set(name)
+    needed = [split for split in known.splits if split not in known.optional]
+    return known.package is not None and all(copies(name, INSTALLED, needed))

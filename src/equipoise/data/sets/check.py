@@ -33,6 +33,8 @@ class SplitCheck:
     there : whether any of it is there.
     problem : why it could not be read.
     parts : images of each client or site that the set ships with.
+    genuine : whether all of its files are the publisher's; None where no checksums of them are known.
+    unread : files that are there, too, and are not read, as the same is there in another form or place.
     """
 
     split: str
@@ -43,6 +45,8 @@ class SplitCheck:
     there: bool = True
     problem: str | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
+    genuine: bool | None = None
+    unread: tuple[Path, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -53,6 +57,17 @@ class SplitCheck:
             return "nothing to compare with"
         same = sum(self.found) == self.published.images and self.published.classes in (None, self.found)
         return "OK" if same else "differs"
+
+    @property
+    def origin(self) -> str:
+        """Whose files they are, as far as checksums tell."""
+        if self.genuine is None:
+            return ""
+        return (
+            "the publisher's files"
+            if self.genuine
+            else "other files" + " with the same counts" * (self.verdict == "OK")
+        )
 
     @property
     def good(self) -> bool:
@@ -74,8 +89,8 @@ def check(name: str, root: Path) -> tuple[SplitCheck, ...]:
     """
     findings = tuple(_findings(name, catalog.data_set(name), root))
     whole = catalog.data_set(name).whole
-    if whole is not None and (counts := [one.found for one in findings if one.found is not None]):
-        together = tuple(map(sum, zip(*counts, strict=True)))
+    if whole is not None and all(counts := [one.found for one in findings]):
+        together = tuple(map(sum, zip(*filter(None, counts), strict=True)))
         findings += (SplitCheck(WHOLE, findings[0].classes, together, whole),)
     return findings
 
@@ -91,4 +106,10 @@ def _findings(name: str, entry: catalog.DataSet, root: Path) -> Iterator[SplitCh
             continue
         counts = torch.bincount(labels(found.data), minlength=len(found.classes)).tolist()
         parts = {part: len(rows) for part, rows in found.parts.items()}
-        yield SplitCheck(split, found.classes, tuple(counts), published, needed, parts=parts)
+        files = catalog.copies(name, root, [split])
+        marks = [catalog.genuine(name, path) for of_file in files for path in of_file[:1]]
+        genuine = None if None in marks or not marks else all(marks)
+        unread = tuple(path for of_file in files for path in of_file[1:])
+        yield SplitCheck(
+            split, found.classes, tuple(counts), published, needed, parts=parts, genuine=genuine, unread=unread
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import pickle
+import shlex
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import facts, find, located, of_the_system
+from equipoise.data.locations import Files, facts, find, located, of_the_system
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDER, ARCHIVE, META = "cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta"
@@ -49,18 +50,22 @@ def read(root: Path, split: str) -> Contents:
     ------
     DataError : a missing, damaged or cut file, one that is more than data, or only the archive is there.
     """
-    paths = [_file(root, name) for name in FILES[split]]
+    paths = [located("cifar10", root, places, astray(root)) for places in needs(split)]
     batches = [_batch(path) for path in paths]
     x, y = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*batches, strict=True))
     return Contents((x, y), CLASSES, about=facts(paths))
 
 
-def _file(root: Path, name: str) -> Path:
-    places = (f"{FOLDER}/{name}", f"CIFAR10/{FOLDER}/{name}", f"CIFAR-10/{name}")
-    archive = find(root, (ARCHIVE, f"CIFAR10/{ARCHIVE}"))
-    if archive is not None and find(root, places) is None:
-        raise DataError(f"{archive}: must be unpacked first: tar -xzf {archive} -C {archive.parent}")
-    return located("cifar10", root, places)
+def needs(split: str) -> Files:
+    """The files of a split, unpacked."""
+    return tuple((f"{FOLDER}/{name}", f"CIFAR10/{FOLDER}/{name}", f"CIFAR-10/{name}") for name in FILES[split])
+
+
+def astray(root: Path) -> str:
+    """What to do about the archive."""
+    if (archive := find(root, (ARCHIVE, f"CIFAR10/{ARCHIVE}"))) is None:
+        return ""
+    return f"{archive}: must be unpacked first: {shlex.join(['tar', '-xzf', str(archive), '-C', str(archive.parent)])}"
 
 
 def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -35,6 +35,7 @@ class Address:
     md5 : of the whole file, in hexadecimal, as its publishers or torchvision give it.
     split : the split that needs it; ``None`` if all do.
     unpack : files of this archive that go beside it, all in one folder; empty if it is none.
+    inside : md5 of each of them, or of what is packed in the file.
     """
 
     url: str
@@ -43,11 +44,7 @@ class Address:
     md5: str
     split: str | None = None
     unpack: tuple[str, ...] = ()
-
-    def there(self, root: Path) -> bool:
-        """Whether nothing is left to do below ``root``; what is in the files is not looked at."""
-        places = [root / name for name in self.unpack] or [root / self.place]
-        return all(path.exists() for path in places)
+    inside: tuple[str, ...] = ()
 
 
 def fetch(address: Address, root: Path, on_bytes: Callable[[int], object] = int) -> Path:

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.locations import facts, find, located
+from equipoise.data.locations import Files, facts, find, located
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 STEM = {"train": "train", "test": "t10k"}
+FOLDERS = {"mnist": ("MNIST/raw", "MNIST"), "fashion-mnist": ("FashionMNIST/raw", "FashionMNIST")}
 
 
 def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
@@ -63,16 +64,34 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 def mnist(root: Path, split: str) -> Contents:
     """MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
-    return _read("mnist", root, split, ("MNIST/raw", "MNIST"), DIGITS)
+    return _read("mnist", root, split, DIGITS)
 
 
 def fashion(root: Path, split: str) -> Contents:
     """Fashion-MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
-    return _read("fashion-mnist", root, split, ("FashionMNIST/raw", "FashionMNIST"), CLOTHES)
+    return _read("fashion-mnist", root, split, CLOTHES)
 
 
-def _read(name: str, root: Path, split: str, folders: tuple[str, ...], classes: tuple[str, ...]) -> Contents:
-    paths = [_file(name, root, folders, f"{STEM[split]}-{what}-ubyte") for what in ("images-idx3", "labels-idx1")]
+def needs(name: str, split: str) -> Files:
+    """Images and labels of a split, packed or not."""
+    of_split = (f"{STEM[split]}-{what}-ubyte" for what in ("images-idx3", "labels-idx1"))
+    return tuple(tuple(f"{folder}/{file}{end}" for folder in FOLDERS[name] for end in ("", ".gz")) for file in of_split)
+
+
+def astray(name: str, root: Path) -> str:
+    """What to do about files in a folder that does not say whose they are."""
+    ours = [places for split in STEM for places in needs(name, split)]
+    bare = find(root, [Path(place).name for places in ours for place in places])
+    if bare is None or any(find(root, places) for places in ours):
+        return ""
+    return (
+        f"{bare}: MNIST and Fashion-MNIST have the same file names, so the folder must tell which it is: "
+        f"for {name}, put its four files into {root / FOLDERS[name][0]}."
+    )
+
+
+def _read(name: str, root: Path, split: str, classes: tuple[str, ...]) -> Contents:
+    paths = [located(name, root, places, astray(name, root)) for places in needs(name, split)]
     x, y = array(paths[0], 3), array(paths[1], 1)
     if len(x) != len(y) or len(y) == 0:
         raise DataError(f"{paths[1]}: expected a label for each of the {len(x)} images beside it; found {len(y)}.")
@@ -80,14 +99,3 @@ def _read(name: str, root: Path, split: str, folders: tuple[str, ...], classes: 
         raise DataError(f"{paths[1]}: expected labels 0..{len(classes) - 1}; found {y.max()}. Get it again.")
     data = torch.from_numpy(x)[:, None], torch.from_numpy(y).long()
     return Contents(data, classes, about=facts(paths))
-
-
-def _file(name: str, root: Path, folders: tuple[str, ...], file: str) -> Path:
-    places = [f"{folder}/{file}{end}" for folder in folders for end in ("", ".gz")]
-    bare = find(root, (file, f"{file}.gz"))
-    if bare is not None and find(root, places) is None:
-        raise DataError(
-            f"{bare}: MNIST and Fashion-MNIST have the same file names, so the folder must tell which it is: "
-            f"for {name}, put its four files into {root / folders[0]}."
-        )
-    return located(name, root, places)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.locations import facts, located, of_the_system
+from equipoise.data.locations import Files, facts, located, of_the_system
 from equipoise.data.sets.idx import DIGITS
 
 CHUNK = 256  # images turned at a time
@@ -19,14 +19,22 @@ CHUNK = 256  # images turned at a time
 
 def svhn(root: Path, split: str) -> Contents:
     """SVHN, cropped digits: images uint8 [n, 3, 32, 32]; ``split`` is train, test or extra."""
-    file = f"{split}_32x32.mat"
-    return _read(located("svhn", root, (file, f"SVHN/{file}")))
+    return _read(located("svhn", root, svhn_needs(split)[0]))
+
+
+def svhn_needs(split: str) -> Files:
+    """The one file of a split."""
+    return ((f"{split}_32x32.mat", f"SVHN/{split}_32x32.mat"),)
 
 
 def synth(root: Path, split: str) -> Contents:
     """The synthetic digits of Ganin and Lempitsky: images uint8 [n, 3, 32, 32]; ``split`` is train or test."""
-    file = f"synth_{split}_32x32.mat"
-    return _read(located("synth", root, (file, f"synth/{file}", f"syn/{file}")))
+    return _read(located("synth", root, synth_needs(split)[0]))
+
+
+def synth_needs(split: str) -> Files:
+    """The one file of a split."""
+    return (tuple(f"{folder}synth_{split}_32x32.mat" for folder in ("", "synth/", "syn/")),)
 
 
 def _read(path: Path) -> Contents:

@@ -1,42 +1,49 @@
-"""USPS digits, in the text format of libsvm."""
+"""USPS digits, in the text format of libsvm or in that of The Elements of Statistical Learning."""
 
 from __future__ import annotations
 
 import bz2
+import gzip
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import facts, located, of_the_system
+from equipoise.data.locations import Files, facts, located, of_the_system
 from equipoise.data.sets.idx import DIGITS
 
-FILES = {"train": "usps.bz2", "test": "usps.t.bz2"}
+FILES = {"train": ("usps.bz2", "zip.train.gz", "zip.train"), "test": ("usps.t.bz2", "zip.test.gz", "zip.test")}
+OPEN: dict[str, Callable[..., IO[str]]] = {".bz2": bz2.open, ".gz": gzip.open}
 SIDE = 16
 
 
 def read(root: Path, split: str) -> Contents:
     """USPS: images uint8 [n, 1, 16, 16]; ``split`` is train or test.
 
-    A line is ``label 1:v 2:v ... 256:v`` with label 1..10, where 1 is the digit 0, and v in [-1, 1], which becomes
-    ``(v + 1) / 2 * 255`` without its fraction. A number that is left out is 0.
+    In libsvm's ``usps.bz2`` a line is ``label 1:v 2:v ... 256:v`` with label 1..10, where 1 is the digit 0, and a number that is
+    left out is 0. In ``zip.train.gz`` of The Elements of Statistical Learning it is the digit and 256 numbers. Each v in [-1, 1]
+    becomes ``(v + 1) / 2 * 255`` without its fraction.
 
     Raises
     ------
     DataError : a missing, damaged or cut file, or a line of another form.
     """
-    path = located("usps", root, (FILES[split], f"USPS/{FILES[split]}"))
+    path = located("usps", root, needs(split)[0])
+    parsed = _libsvm if path.suffix == ".bz2" else _plain
     pixels, digits = bytearray(), []
     try:
-        with bz2.open(path, "rt", encoding="ascii") as file:
+        with OPEN.get(path.suffix, open)(path, "rt", encoding="ascii") as file:
             for number, line in enumerate(file, 1):
                 if words := line.split():
-                    digit, image = _parsed(words, f"{path}, line {number}")
+                    digit, image = parsed(words, f"{path}, line {number}")
                     digits.append(digit)
                     pixels += image.tobytes()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         if of_the_system(error):
             raise
         raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
@@ -46,8 +53,34 @@ def read(root: Path, split: str) -> Contents:
     return Contents((x, torch.tensor(digits)), DIGITS, about=facts([path]))
 
 
-def _parsed(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
-    """The digit, and the pixels uint8 [256], of one line."""
+def needs(split: str) -> Files:
+    """The one file of a split, in libsvm's form or the book's."""
+    return (tuple(f"{folder}{file}" for file in FILES[split] for folder in ("", "USPS/")),)
+
+
+def _plain(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
+    """The digit, and the pixels uint8 [256], of one line of the book's file."""
+    try:
+        digit, *given = map(float, words)
+    except ValueError:
+        raise DataError(
+            f"{where}: expected a digit and {SIDE * SIDE} numbers, found {' '.join(words)[:40]!r}."
+        ) from None
+    values = np.array(given, np.float32)
+    if digit not in range(10) or len(values) != SIDE * SIDE or not (abs(values) <= 1).all():
+        ends = f", from {values.min():g} to {values.max():g}" if len(values) else ""
+        raise DataError(
+            f"{where}: expected a digit 0..9 and {SIDE * SIDE} numbers in [-1, 1]; found {words[0]} and {len(values)} numbers{ends}."
+        )
+    return int(digit), _pixels(values)
+
+
+def _pixels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return ((values + 1) / 2 * 255).astype(np.uint8)
+
+
+def _libsvm(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
+    """The digit, and the pixels uint8 [256], of one line of libsvm's file."""
     values = np.zeros(SIDE * SIDE, np.float32)
     try:
         label = float(words[0])
@@ -61,4 +94,4 @@ def _parsed(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
     if len(places) and not (places.min() > 0 and places.max() <= values.size and (abs(given) <= 1).all()):
         raise DataError(f"{where}: expected places 1..{values.size} and values in [-1, 1].")
     values[places - 1] = given
-    return int(label) - 1, ((values + 1) / 2 * 255).astype(np.uint8)
+    return int(label) - 1, _pixels(values)
