@@ -17,6 +17,7 @@ from scipy import stats
 import fixture_data
 from equipoise.federation.history import History
 from equipoise.report import reproduction
+from equipoise.report.notes import alike, faint
 from equipoise.report.reproduction import STATISTICS, Calibrated, ReproducedValue
 from equipoise.runs import agreement, reproduce
 from equipoise.runs.experiment import ExperimentError, read_experiment
@@ -263,6 +264,70 @@ def test_what_was_not_run_or_not_to_its_end_calibrates_nothing(
     assert first(planned(mine, tmp_path)) == "None Standalone: 3 runs are left"
     (row, *_) = agreement.calibrated(planned(mine, tmp_path), {})
     assert "Not known whether the division is the paper's" in reproduction.calibration([row])
+
+
+# rewards that do not differ
+@given(
+    st.lists(st.integers(0, 200), min_size=2, max_size=6), st.integers(200, 10_000), st.booleans(),
+)  # fmt: skip
+def test_rewards_closer_than_their_noise_are_marked(right: list[int], n: int, own: bool) -> None:
+    """By the rule as it reads: two standard errors of a difference of two accuracies, each on n samples of its own."""
+    rewards = [k / n for k in right]
+    record = {"round": 0, "groups": {"test": {"accuracy": 0.5, "n": n}}, "clients": {"accuracy": rewards}}
+    if own:
+        record["clients"] |= {"n": [n] * len(right)}
+    alone = [0.1 * k for k in range(len(right))]
+    run = History((record,), {"method": "cgsv", "client_tests": own, "contribution": {"standalone_test": alone}})
+    known = run.summary()["collaboration"]
+    p = sum(rewards) / len(rewards)
+    limit = 2 * math.sqrt(p * (1 - p) / n + p * (1 - p) / n)
+    assert known["tested"] == n
+    assert known["noise"] == pytest.approx(100 * limit)
+    assert known["range"] == pytest.approx(100 * (max(rewards) - min(rewards)))
+    c = sum(alone) / len(alone)
+    assert known["alone"]["noise"] == pytest.approx(100 * math.sqrt(c * (1 - c) / n))
+    said, same = faint({"CGSV": [known]}), alike({"CGSV": [known]})
+    gap = max(rewards) - min(rewards)
+    if abs(gap - limit) > 1e-9:
+        assert bool(said) == (0 < gap < limit)
+    assert bool(same) == (len(set(rewards)) == 1)
+    if said:
+        assert f"({max(right) - min(right)} of {n:,} test samples)" in said
+
+
+def test_a_correlation_over_one_image_is_marked(mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def histories(plan: reproduce.ReproductionPlan) -> dict[tuple[str, str], list[History]]:
+        runs = {}
+        for row, best in (("Fair", 0.8), ("Close", 0.7001), ("Same", 0.7)):
+            accuracies = [0.7, 0.7, best]
+            record = {
+                "round": 0,
+                "groups": {"test": {"accuracy": 0.7, "n": 10_000}},
+                "clients": {"accuracy": accuracies},
+            }
+            meta = {"method": "cgsv", "label": row, "contribution": {"standalone_test": [0.4, 0.5, 0.6]}}
+            runs["dir", row] = [History((record,), {**meta, "seed": one.seed}) for one in plan.runs if one.row == row]
+        return runs
+
+    monkeypatch.setattr(agreement, "histories", histories)
+    other = tmp_path / "other.toml"
+    more = '\n[[row]]\nname = "Close"\n[[row]]\nname = "Same"\n'
+    other.write_text(OTHER.replace("calibration = ", "# ").replace("divisions = 1", "") + more)
+    result = agreement.collect(planned(str(other), tmp_path))
+    (part,) = result.parts
+    assert [part.entries[row, "fairness"].mark for row in part.rows] == ["", "≈", ""]
+    assert "| Close | 86.60≈ ±0.00 |" in reproduction.markdown(result)
+    assert "86.60≈ ±0.00" in reproduction.html(result)
+    assert r"86.60$\approx$ $\pm$0.00" in reproduction.latex(result)
+    assert [cell["noise"] for cell in reproduction.as_dict(result)["cells"]] == [False, True, False]
+    said = " ".join(reproduction.sentences(result, part))
+    assert "≈ Rewards differ by less than two standard errors of a difference between accuracies, so their fairness may be noise: " \
+           "Close 0.01 of 1.30 points (1 of 10,000 test samples)." in said  # fmt: skip
+    assert "Fairness of Same is not defined: all clients have the same accuracy" in said
+    assert (
+        "What a client reaches alone is of the last round only; its standard error over test samples is 0.50 points."
+        in said
+    )
 
 
 # divisions

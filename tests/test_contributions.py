@@ -11,6 +11,7 @@ import torch
 
 import equipoise as eq
 from equipoise.federation.history import History
+from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
 from helpers import fast_first, federation, fitted, identical, samples
@@ -104,6 +105,65 @@ def test_nobody_trains_alone_unless_asked(counted: list[int]) -> None:
     given = fitted("fedavg", 2, tests=TESTS, contribution=[0.1, 0.2, 0.3, 0.4, 0.5])
     assert counted == [2]
     assert given.history.meta["contribution"]["standalone_test"] == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+@pytest.mark.parametrize(("last", "rounds"), [(1, 3), (2, 3), (3, 3), (5, 3), (3, 1)])
+def test_alone_is_the_mean_over_the_last_rounds(last: int, rounds: int) -> None:
+    """As training alone for fewer rounds gives each of them, one by one."""
+    fed = federation("fedsac", tests=TESTS, contribution_rounds=last)
+    alone, n = fed.standalone(rounds, progress=False), min(last, rounds)
+    each = [federation("fedsac", tests=TESTS).standalone(t, progress=False) for t in range(rounds - n + 1, rounds + 1)]
+    for name in ("standalone_test", "standalone_val"):
+        assert alone[name] == pytest.approx([sum(of) / n for of in zip(*(one[name] for one in each), strict=True)])
+    assert alone.get("averaged", 1) == n
+    if n > 1:
+        columns = torch.tensor([one["standalone_test"] for one in each], dtype=torch.float64)
+        assert alone["spread"] == pytest.approx(columns.std(dim=0).tolist())
+    else:
+        assert alone == federation("fedsac", tests=TESTS).standalone(rounds, progress=False)
+    again = fed.standalone(rounds + 1, progress=False)
+    assert again == federation("fedsac", tests=TESTS, contribution_rounds=last).standalone(rounds + 1, progress=False)
+
+
+def test_the_mean_decides_reputations_and_is_recorded(tmp_path: Path) -> None:
+    fed = fitted("fedsac", 3, tests=TESTS, contribution_rounds=2)
+    alone = federation("fedsac", tests=TESTS, contribution_rounds=2).standalone(3, progress=False)
+    assert fed.history.meta["contribution"] == {**alone, "used": "standalone_val"}
+    assert fed.trial.contribution.tolist() == alone["standalone_val"]
+    known = fed.history.summary()["collaboration"]["alone"]
+    assert known["spread"] == pytest.approx(100 * sum(alone["spread"]) / len(alone["spread"]))
+    assert known["rounds"] == 2
+    fed.save(tmp_path)
+    with pytest.raises(eq.CheckpointError, match="contribution_rounds"):
+        federation("fedsac", tests=TESTS).resume(tmp_path)
+
+
+def test_where_nothing_is_measured_there_is_nothing_to_average(tmp_path: Path) -> None:
+    for more in ({}, {"contribution": [0.1, 0.2, 0.3, 0.4, 0.5]}):
+        with pytest.raises(ValueError, match=r"contribution_rounds=2: .* Leave it out"):
+            federation("fedavg", tests=TESTS, contribution_rounds=2, **more)
+    with pytest.raises(ValueError, match="--contribution-rounds 2: nobody's contribution is measured on digits"):
+        configure("fedavg", "digits", contribution_rounds=2)
+    with pytest.raises(ValueError, match="contribution_rounds must be"):
+        configure("fedavg", "digits-pow", contribution_rounds=0)
+
+
+def test_runs_average_and_keep_each_answer(counted: list[int], tmp_path: Path) -> None:
+    plain = ran(tmp_path / "plain", "fedavg")
+    averaged = ran(tmp_path / "averaged", "fedavg", contribution_rounds=2)
+    assert counted == [2, 2]
+    assert plain.contribution.tolist() != averaged.contribution.tolist()
+    assert (
+        ran(tmp_path / "again", "fedsac", contribution_rounds=2).contribution.tolist() == averaged.contribution.tolist()
+    )
+    assert counted == [2, 2]
+    (note,) = [n for n in Comparison.of([averaged])["collaboration"]["notes"] if "reaches alone" in n]
+    assert note.startswith(
+        "What a client reaches alone is the mean over the last 2 rounds of training alone, between which"
+    )
+    assert "over the last" not in " ".join(Comparison.of([plain])["collaboration"]["notes"])
+    assert "contribution_rounds" not in runs.load(tmp_path / "plain").key()  # a run of before is found by the same name
+    assert runs.load(tmp_path / "averaged").key()["contribution_rounds"] == 2
 
 
 def test_without_validation_data_or_tests() -> None:

@@ -1356,6 +1356,16 @@ def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path
         consortium("fedsac+fedbn", kind="batchnorm", states=tmp_path / "b").standalone(1)
 
 
+def test_sites_average_what_they_reach_alone_themselves(tmp_path: Path) -> None:
+    given: Any = {"tests": {"t": samples(30, 8)}, "collaborative": True, "contribution_rounds": 2}
+    alone = consortium("fedavg", states=tmp_path / "a", **given).standalone(3)
+    simulated = federation("fedavg", **given).standalone(3, progress=False)
+    assert alone["standalone_test"] == pytest.approx(simulated["standalone_test"])
+    assert (alone["averaged"], alone["standalone_val"]) == (2, None)
+    with pytest.raises(SitesError, match=r"contribution_rounds=2: .*the last of its models only"):
+        consortium("fedsac", states=tmp_path / "b", contribution_rounds=2).standalone(3)
+
+
 def test_an_accuracy_that_is_none_is_told_by_its_site(tmp_path: Path) -> None:
     fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, server_validation=None)
     answered = grid_of(fed)._answered

@@ -58,6 +58,7 @@ OPTIONS = {  # of the scenario `own`
     "decimal": "the sign before the digits of a fraction: . or ,",
     "encoding": "how letters are written: utf-8, latin-1, utf-16 ...",
     "download": "whether a data set of the Hub may be downloaded",
+    "data_seed": "what divides the data in place of the seed, so that runs of several seeds share a division",
 }
 WORDS = {
     "clients": DIVIDED,
@@ -71,6 +72,7 @@ WORDS = {
     "sep": ";",
     "decimal": ",",
     "encoding": "latin-1",
+    "data_seed": 0,
 }  # examples of these options
 IF_ABSENT = {
     "clients": "as the data have them",
@@ -79,6 +81,7 @@ IF_ABSENT = {
     "sep": "found in the first lines",
     "decimal": ".",
     "encoding": "utf-8",
+    "data_seed": "the seed",
 }
 
 

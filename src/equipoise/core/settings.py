@@ -115,6 +115,11 @@ class Settings:
         "share of each client's own training samples that it holds out, on which models are validated; 0 for none",
         example=0.2,
     )
+    contribution_rounds: int = setting(
+        number(1, 1),
+        "last rounds of training alone over which the accuracy that a client reaches alone is averaged, where contributions are measured",
+        example=20,
+    )
     engine: str | Engine = setting(  # noqa: RUF009
         field(default="auto"),
         "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; results differ by rounding only",
@@ -178,6 +183,7 @@ class Keywords(TypedDict, total=False):
     attackers: float | str | Mapping[str, float]
     attack_scale: float | None
     validation: float
+    contribution_rounds: int
     engine: str | Engine
     chunk: int | None
     precision: str

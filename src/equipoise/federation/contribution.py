@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -95,15 +96,22 @@ def standalone(
 ) -> tuple[Alone, Progression]:
     """What each client reaches in ``rounds`` rounds alone, see :meth:`equipoise.Federation.standalone`.
 
-    Also how far that training has come; ``begun`` is where an earlier one stopped.
+    Also how far that training has come; ``begun`` is where an earlier one stopped. An accuracy is the mean over the last
+    ``contribution_rounds`` of the settings.
     """
     trial = isolated(trial)
-    now = begun if begun is not None and begun.t <= rounds else begin(trial)
+    last = max(1, min(trial.settings.contribution_rounds, rounds))
+    now = begun if begun is not None and begun.t <= rounds - last + 1 else begin(trial)
+    measured: list[tuple[list[float] | None, list[float] | None]] = []  # after each of the last rounds
     failed: dict[str, dict[str, None]] = {}  # names of clients, each once, by the reason
     lines, called = ProgressLog(progress), "every client alone, before the first round"
     with progress_bar(progress) as bar:
         task = bar.add_task("every client alone", total=rounds, completed=now.t, accuracy="")
-        while now.t < rounds:
+        while True:
+            if now.t > rounds - last:
+                measured.append(_measured(trial, tests, now))
+            if now.t >= rounds:
+                break
             try:
                 now, record = one_round(trial, now, rounds)
                 bad = [(q["name"], q["reason"]) for q in record.get("quarantined", [])]
@@ -117,6 +125,21 @@ def standalone(
                 lines.say(called, f"round {now.t} of {rounds}")
     for reason, names in failed.items():
         log.warning("%s cannot train alone to the end (%s); the last good model counts", some(list(names)), reason)
+    on_tests, on_validation = (
+        list(zip(*of, strict=True)) if of[0] is not None else None for of in zip(*measured, strict=True)
+    )
+    alone: Alone = {"standalone_test": _means(on_tests), "standalone_val": _means(on_validation), "rounds": rounds}
+    if last > 1:
+        alone |= {"averaged": last} | ({"spread": [stdev(of) for of in on_tests]} if on_tests else {})
+    return alone, now
+
+
+def _means(of_clients: Sequence[Sequence[float]] | None) -> list[float] | None:
+    return None if of_clients is None else [fmean(of) for of in of_clients]
+
+
+def _measured(trial: Trial, tests: EvaluationSets, now: Progression) -> tuple[list[float] | None, list[float] | None]:
+    """The accuracy of each client's own model on the test sets, and on the server's validation data; None without such data."""
     tested: list[float] | None = [] if tests.sets else None
     judged: list[float] | None = None if trial.oracle is None else []
     with looking(trial, 0):
@@ -126,4 +149,4 @@ def standalone(
                 tested.append(tests.accuracy(trial, vector, m))
             if judged is not None and trial.oracle is not None:
                 judged.append(float(trial.oracle.score(vector)[0]))
-    return {"standalone_test": tested, "standalone_val": judged, "rounds": rounds}, now
+    return tested, judged

@@ -221,6 +221,9 @@ class Federation:
         self.collaborative = self.method.bound != "upper" and (
             collaborative or bool(self.method.needs & contributions.NEEDS)
         )
+        if settings.contribution_rounds > 1 and (contribution is not None or not self.collaborative):
+            why = "the contributions are given" if contribution is not None else "nobody's contribution is measured"
+            raise ValueError(f"contribution_rounds={settings.contribution_rounds}: {why}. Leave it out.")
         self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
         self._solo: Progression | None = None  # how far the clients have trained alone
         self.progress = begin(self.trial)

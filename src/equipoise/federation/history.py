@@ -251,6 +251,15 @@ class History:
         sizes = {name: score.get("n", held.get(name)) for name, score in scores.items()}
         return {name: int(n) for name, n in sizes.items() if n is not None}
 
+    @property
+    def tested(self) -> float:
+        """Test samples behind the accuracy of a client, of the one with the fewest; NaN where not known."""
+        if (own := self.client_sizes) is not None:
+            return float(min(own[own > 0], default=math.nan))
+        groups = {*self.client_groups} - {""}
+        n = [self.sizes.get(group, math.nan) for group in groups] or [sum(self.sizes.values())]
+        return float(min(n)) or math.nan
+
     @cached_property
     def small_groups(self) -> tuple[str, ...]:
         """Test sets with fewer samples than `least_group`, here or in a run that this one is compared with: no number of them is shown."""

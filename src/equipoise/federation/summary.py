@@ -14,13 +14,14 @@ from equipoise.metrics.collaborative import (
     client_range,
     collaboration_gain,
     collaborative_fairness,
+    noise,
     rank_fairness,
 )
 from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import Counts, Rates, parity
 from equipoise.metrics.intervals import of_rates, wilson
-from equipoise.metrics.performance import Value, best_round, last_rounds, mean
+from equipoise.metrics.performance import UNDEFINED, Value, best_round, last_rounds, mean
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -56,7 +57,10 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     `collaboration` is of the last `round` the clients were evaluated in: `fairness` and `spearman` (100 x), `max`,
     `mean`, `min`, `gain` (`{"mean", "std" (ddof 0), "worse_off"}`), `bcf` (`{"rate" (percent of the clients),
     "satisfied", "lower_violations", "upper_violations", "literal_upper_violations", "lower_margin",
-    "upper_margin"}`, margins are the worst), `clients` (how many). Besides, `fairness_mean` over the last rounds and
+    "upper_margin"}`, margins are the worst), `clients` (how many), `tested` (test samples of each, None if not known), `range` (`max` less `min`),
+    `noise` (two standard errors of a difference of two clients, each tested on so many samples of its own; points), `alone`
+    (what each reaches alone: `noise`, its standard error; `rounds`, of how many last rounds it is the mean; `spread`, the mean standard deviation
+    between these, None of one). Besides, `fairness_mean` over the last rounds and
     `fairness_oracle`, the best of all rounds, which picks the round by the test data. `bytes`: `{"down", "up",
     "full"}`, mean over clients and rounds and the whole model, None where not recorded.
 
@@ -218,9 +222,20 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     fairness = [collaborative_fairness(contribution, row) for row in table]
     gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
     top, middle, bottom = client_range(reward)
+    n, of_alone = history.tested, history.meta.get("contribution") or {}
+    error = noise(reward, n)
+    spread = mean(history.of_honest(np.array(of_alone["spread"]))) if "spread" in of_alone else UNDEFINED
     return {
         "round": rounds[-1],
         "clients": len(reward),
+        "tested": int(n) if n > 0 else None,
+        "range": _percent(Value(top.value - bottom.value, top.defined)),
+        "noise": _percent(Value(2 * math.sqrt(2) * error.value, error.defined)),
+        "alone": {
+            "noise": _percent(noise(contribution, n)),
+            "spread": _percent(spread),
+            "rounds": of_alone.get("averaged", 1),
+        },
         "fairness": _or_none(fairness[-1]),
         "spearman": _or_none(rank_fairness(contribution, reward)),
         "fairness_mean": _or_none(mean([one.value for one in fairness[-last:]])),

@@ -170,6 +170,20 @@ def collaboration_gain(contribution: ArrayLike, reward: ArrayLike) -> Gain:
     return Gain(gains, mean(gains), std(gains, ddof=0), int((gains < -TIE * _size(c, r)).sum()))
 
 
+def noise(accuracy: ArrayLike, n: float) -> Value:
+    """Standard error of an accuracy on test samples, `√(p (1 − p) / n)`, p the mean of those given; in [0, 0.5].
+
+    Two models tested on samples of their own differ by `√2` times as much by chance, on the same samples by less, as they err alike.
+
+    Parameters
+    ----------
+    accuracy : in [0, 1]; shape [K].
+    n : > 0, test samples of each.  Undefined where it is not known (NaN).
+    """
+    p = mean(accuracy)
+    return Value(math.sqrt(p.value * (1 - p.value) / n), True) if p.defined and n > 0 else UNDEFINED
+
+
 def client_range(reward: ArrayLike) -> tuple[Value, Value, Value]:
     """Highest, mean and lowest accuracy of what clients own (FedSAC, Tables 2 and 7); shape [K]."""
     return best(reward), mean(reward), worst(reward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -219,6 +220,40 @@ def alone(seeds: Mapping[int, Mapping[str, Any]]) -> bool:
     return all(summary["down"] == 0 for summary in seeds.values())
 
 
+def alike(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """A sentence if rewards do not differ at all; by label, what summaries say of collaboration. So the next two."""
+    equal = [label for label, of in found.items() if any(s["max"] is not None and s["max"] == s["min"] for s in of)]
+    if not equal:
+        return ""
+    return f"Fairness of {listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
+
+
+def faint(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """A sentence if rewards differ by less than two standard errors of a difference, where a correlation may be of noise."""
+    said = []
+    for label, of in found.items():
+        if narrow := [s for s in of if s["range"] and s["noise"] is not None and s["range"] < s["noise"]]:
+            least = min(narrow, key=lambda s: s["range"])
+            samples = f"{least['range'] * least['tested'] / 100:.0f} of {least['tested']:,} test samples"
+            said.append(f"{label} {least['range']:.2f} of {least['noise']:.2f} points ({samples})")
+    what = "Rewards differ by less than two standard errors of a difference between accuracies, so their fairness may be noise"
+    return f"{what}: {'; '.join(said)}." if said else ""
+
+
+def measured_alone(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """A sentence about how exactly it is known what clients reach alone."""
+    known = [s["alone"] for of in found.values() for s in of if s["alone"]["noise"] is not None]
+    if not known:
+        return ""
+    rounds, spreads = known[0]["rounds"], [of["spread"] for of in known if of["spread"] is not None]
+    between = f", between which it has a standard deviation of {fmean(spreads):.2f} points" if spreads else ""
+    what = (
+        f"the mean over the last {rounds} rounds of training alone{between}" if rounds > 1 else "of the last round only"
+    )
+    error = fmean(of["noise"] for of in known)
+    return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points."
+
+
 def of_collaboration(
     runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Mapping[str, Any]]]
 ) -> Iterator[str]:
@@ -237,17 +272,11 @@ def of_collaboration(
             f"A correlation over {few[0]} client{'s' * (few[0] > 1)} is unreliable (over two it is 100 or −100): "
             f"measure fairness over {FEW} clients or more."
         )
-    equal = [
-        label
-        for label, seeds in found.items()
-        if any(s["max"] is not None and s["max"] == s["min"] for s in seeds.values())
-    ]
-    if equal:
-        hint = f" Add finetune, as in {equal[0]}+finetune, to compare the clients after local training."
-        yield (
-            f"Fairness of {listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
-            + ("" if any("finetune" in label for label in found) else hint)
-        )
+    each = {label: [*seeds.values()] for label, seeds in found.items()}
+    if equal := alike(each):
+        hint = f" Add finetune, as in {next(label for label in found if label in equal)}+finetune, to compare the clients after local training."
+        yield equal + ("" if any("finetune" in label for label in found) else hint)
+    yield from filter(None, (faint(each), measured_alone(each)))
     every = [run.contribution for seeds in runs.values() for run in seeds.values() if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):
         yield "All clients reach the same accuracy alone, so their contributions do not differ."

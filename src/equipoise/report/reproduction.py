@@ -53,10 +53,12 @@ class Statistic:
     compute : makes it, of a history, how many of the last rounds to average, and a measure; None where it is not
         defined.
     measured : in which unit and rounds it is.
+    correlates : whether it is a correlation of contributions with rewards.
     """
 
     compute: "Callable[[History, int, str], float | None]"
     measured: str = AVERAGED
+    correlates: bool = False
 
 
 def of_groups(history: "History", last: int, measure: str) -> dict[str, Any]:
@@ -69,7 +71,10 @@ def _of_groups(key: str, measured: str = AVERAGED) -> Statistic:
 
 
 def _of_clients(key: str, measured: str = LAST) -> Statistic:
-    return Statistic(lambda history, last, _: (history.summary(last)["collaboration"] or {}).get(key), measured)
+    correlates = measured == CORRELATION
+    return Statistic(
+        lambda history, last, _: (history.summary(last)["collaboration"] or {}).get(key), measured, correlates
+    )
 
 
 def _over_rounds(key: str, reduce: "Callable[[list[float]], float]", measured: str) -> Statistic:
@@ -87,7 +92,7 @@ def _over_rounds(key: str, reduce: "Callable[[list[float]], float]", measured: s
         number = reduce(values)
         return number if math.isfinite(number) else None
 
-    return Statistic(compute, measured)
+    return Statistic(compute, measured, key == "fairness")
 
 
 def _last_20(values: list[float]) -> float:
@@ -130,7 +135,7 @@ class ReproducedValue(NamedTuple):
     """A cell: the values of the seeds, their mean, spread (ddof 1) and 95 % half-width, and what the paper prints.
 
     Of several ``divisions`` of the data spread and half-width are those of the divisions' means, and ``within`` is the spread over the seeds
-    of one.
+    of one. ``mark`` is shown behind the number: `≈` where it may be of noise.
     """
 
     values: tuple[float, ...]
@@ -141,6 +146,7 @@ class ReproducedValue(NamedTuple):
     paper_std: float | None = None
     within: float = math.nan
     divisions: int = 0
+    mark: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -289,7 +295,7 @@ class Result:
 def ours(entry: ReproducedValue) -> str:
     """Mean and 95 % half-width over seeds; of several divisions also both spreads."""
     spreads = f" ({number(entry.within)}, {number(entry.std)})" if entry.divisions > 1 else ""
-    return number(entry.mean) + ("" if math.isnan(entry.ci95) else f" ±{number(entry.ci95)}") + spreads
+    return number(entry.mean) + entry.mark + ("" if math.isnan(entry.ci95) else f" ±{number(entry.ci95)}") + spreads
 
 
 def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
@@ -405,7 +411,7 @@ def latex(result: Result) -> str:
         lines = [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{tex(' '.join([f'{result.title}. {part.title}.', result.calibration(part.name), *sentences(result, part)]))}}}",
+            rf"\caption{{{tex(' '.join(filter(None, [f'{result.title}. {part.title}.', result.calibration(part.name), *sentences(result, part)])))}}}",
         ]
         lines += [rf"\begin{{tabular}}{{l{'r' * len(part.columns)}}}", r"\toprule"]
         lines += [" & ".join(["", *map(tex, part.columns)]) + r" \\", r"\midrule"]
@@ -489,7 +495,7 @@ def as_dict(result: Result) -> dict[str, object]:
             {
                 "part": part.name, "row": row, "column": column, "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std),
                 "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std, "difference": None if result.embedded else plain(e.difference),
-                "divisions": e.divisions, "within": plain(e.within),
+                "divisions": e.divisions, "within": plain(e.within), "noise": bool(e.mark),
             }
             for part in result.parts for row in part.rows for column in part.columns for e in [part.entries[row, column]]
         ],

@@ -6,11 +6,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import judge, summary_over_seeds
 from equipoise.report.claims import JudgedClaim
-from equipoise.report.notes import mixed_machines, releases
+from equipoise.report.notes import alike, faint, measured_alone, mixed_machines, releases
 from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, Calibrated, ReproducedValue, Result, of_groups
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
@@ -96,6 +97,11 @@ def division(history: History) -> int | None:
     return number
 
 
+def _rewards(histories: Iterable[History]) -> list[dict[str, Any]]:
+    """What summaries say of contributions and rewards, of the runs that know them."""
+    return [known for history in histories if (known := history.summary()["collaboration"])]
+
+
 def _draw(history: History) -> str:
     """Which of the runs of a row one is."""
     shared = division(history)
@@ -127,9 +133,12 @@ def _entry(
     units, within = _units(seen)
     over = summary_over_seeds(units) if units else None
     paper = planned.published.get((row, part, experiment.beside.get(column, column)), (None, None))
+    statistic = STATISTICS.get(experiment.columns[column])
+    narrow = statistic is not None and statistic.correlates and faint({row: _rewards(histories)})
     return ReproducedValue(
         tuple(v for _, v in seen), over.mean if over else math.nan, over.std if over else math.nan,
         over.ci95 if over else math.nan, paper[0], paper[1], within, len({where for where, _ in seen} - {None}),
+        "≈" if narrow and seen else "",
     )  # fmt: skip
 
 
@@ -257,6 +266,10 @@ def _doubts(
     if _changed(cells, found):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
+    if any(of.correlates for c in planned.experiment.columns.values() if (of := STATISTICS.get(c))):
+        rewards = {row: _rewards(of) for row, of in of_part.items()}
+        noise = faint(rewards)
+        yield from filter(None, [alike(rewards), noise and f"≈ {noise}", measured_alone(rewards)])
     histories = [history for cell in cells for history in found.get((part, cell.row), ())]
     yield from mixed_machines(histories)
     yield from releases(histories)

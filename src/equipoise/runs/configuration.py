@@ -15,6 +15,7 @@ from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.data.own.columns import several
 from equipoise.engines import ENGINES
+from equipoise.federation.contribution import NEEDS
 from equipoise.federation.method import parse, read_value
 from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
@@ -27,6 +28,9 @@ FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messag
 PAIR = re.compile(  # NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
     r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)"""
 )
+
+
+NEWER = {"contribution_rounds": 1}  # settings that earlier versions lack, and what those did
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,10 @@ class RunConfig(Settings, RunSettings):
         """Every setting by name, what the run is about first."""
         about = dict.fromkeys(("method", *RunConfig.__annotations__))
         return about | asdict(self)
+
+    def key(self) -> dict[str, Any]:
+        """The same without settings that are newer than some runs, where they are as they were: what a run is found by again."""
+        return {name: of for name, of in self.table().items() if NEWER.get(name, ...) != of}
 
 
 def configure(
@@ -146,6 +154,11 @@ def configure(
     ):
         if given and not config.validation:
             raise ValueError(f"{option} {NONE}. Add --validation 0.2, for example.")
+    if config.contribution_rounds > 1 and not (data.collaborative or rules.needs & NEEDS):
+        raise ValueError(
+            f"--contribution-rounds {config.contribution_rounds}: nobody's contribution is measured on {scenario}, which is not about "
+            "collaborative fairness. Leave it out."
+        )
     if config.select != "last" and config.engine == FLOWER:
         raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
     if rules.bound == "upper" and config.engine == FLOWER:

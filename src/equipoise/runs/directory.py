@@ -117,7 +117,7 @@ def _same(before: RunConfig, now: RunConfig, directory: Path) -> bool:
 
 def identity(config: RunConfig) -> dict[str, Any]:
     """What a run is, wherever it and the user's files are: settings as JSON has them, without its data, which it checks itself."""
-    table: dict[str, Any] = json.loads(json.dumps(elsewhere(config).table()))
+    table: dict[str, Any] = json.loads(json.dumps(elsewhere(config).key()))
     return table
 
 
@@ -361,7 +361,7 @@ def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: boo
 
 def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     """Where the cache keeps what each client reaches alone."""
-    about = {name: value for name, value in config.table().items() if name not in OWN}
+    about = {name: value for name, value in config.key().items() if name not in OWN}
     versions = {name: version(name) for name in ("torch", "numpy")}
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:

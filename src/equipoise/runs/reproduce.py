@@ -280,7 +280,7 @@ def _place(where: Path, config: RunConfig) -> Path:
 
 
 def _stem(config: RunConfig) -> str:
-    about = {name: value for name, value in config.table().items() if name != "label"}
+    about = {name: value for name, value in config.key().items() if name != "label"}
     if config.weights is not None and config.weights.is_file():
         about["weights"] = _digest(config.weights, config.weights.stat().st_mtime_ns)  # the file's path says little
     content = json.dumps(about, sort_keys=True)

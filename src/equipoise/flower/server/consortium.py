@@ -251,11 +251,17 @@ class Consortium:
 
         Raises
         ------
-        SitesError : a site does not answer; or part of its model is private, so that the server cannot measure it.
+        SitesError : a site does not answer; or part of its model is private, or there are several, so that the server cannot measure it.
         """
         sites = self.sites
         N = len(sites.known)
-        judged = trial.oracle is not None and not _hides(trial)
+        last = min(trial.settings.contribution_rounds, rounds)
+        judged = trial.oracle is not None and not _hides(trial) and last == 1  # sites send one model
+        if last > 1 and "contribution" in trial.method.needs:
+            raise SitesError(
+                f"contribution_rounds={last}: {trial.method} measures what each site reaches alone on the server's validation data, and "
+                "a site sends the last of its models only. Leave contribution_rounds out."
+            )
         if _hides(trial) and "contribution" in trial.method.needs:
             raise SitesError(
                 f"{trial.method} measures what each site reaches alone on the server's validation data, and keeps a part of "
@@ -290,7 +296,8 @@ class Consortium:
                 with looking(trial, 0):
                     scores[m] = float(trial.oracle.score(vector)[0])
         complete = tested if all(x is not None for x in tested) else None
-        return {"standalone_test": complete, "standalone_val": scores if judged else None, "rounds": rounds}
+        alone = {"standalone_test": complete, "standalone_val": scores if judged else None, "rounds": rounds}
+        return alone | ({"averaged": last} if last > 1 else {})
 
     def finish(self, trial: Trial, now: Progression) -> list[str]:
         """Let every site store the model that it predicts with; returns the names of sites that did not answer."""

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -338,7 +339,7 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
     method = Method.of("standalone")
     trial = replace(site.trial, method=method, private=method.private(site.trial.model), neurons=None)
     alone = replace(site, trial=trial)
-    vector, failed = site._initial(asked), ""
+    vector, failed, accuracies = site._initial(asked), "", list[float]()
     for t in range(asked.fields["rounds"]):
         job = alone._job(t, asked.fields["rounds"], asked.fields["client"], vector, [{}], [{}], None, None)
         try:
@@ -349,9 +350,11 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
         except Exception as error:  # of a user's data or network
             log.exception("round %d of training alone failed", t)
             failed = f"failed with {harmless(error)}"
+        if site.shown.sets and t >= asked.fields["rounds"] - trial.settings.contribution_rounds:
+            accuracies.append(site.shown.accuracy(trial, vector, 0))
     result: dict[str, Any] = {"failed": failed}
-    if site.shown.sets:
-        result["accuracy"] = site.shown.accuracy(trial, vector, 0)
+    if accuracies:
+        result["accuracy"] = fmean(accuracies)
     return Parcel(result, {"model/values": vector} if asked.fields["model"] else {})
 
 
