@@ -169,7 +169,7 @@ def test_every_division_has_all_seeds(mine: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"best round" = "max"\n', '"best rounds" = "max"\n', "beside: Unknown column 'best rounds'"),
+        ('"best round" = "max"\n', '"best rounds" = "max"\n', "beside or calibration: Unknown column 'best rounds'"),
         ('rows = ["Standalone", "FedAvg"]', 'rows = ["Alone"]', "calibration: Unknown row 'Alone'"),
         ('rows = ["Standalone", "FedAvg"]', "rows = []", "calibration.rows: .*at least 1 item"),
         ('column = "max"\n\n[parts]', 'column = "fairness"\n\n[parts]', "calibration: Unknown column 'fairness'"),
@@ -184,26 +184,19 @@ def test_what_is_wrong_is_named(mine: str, old: str, new: str, message: str) -> 
 
 
 # the rule
-values = st.lists(st.floats(0, 100), min_size=1, max_size=6)
-
-
-@given(values, st.floats(0, 100), st.one_of(st.none(), st.floats(0, 5)))
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.floats(0, 100), st.one_of(st.none(), st.floats(0, 5)))
 def test_a_row_fits_within_two_deviations_of_both(seen: list[float], paper: float, std: float | None) -> None:
     n = len(seen)
     mean = sum(seen) / n
-    s = math.sqrt(sum((v - mean) ** 2 for v in seen) / (n - 1)) if n > 1 else math.nan
-    row = Calibrated("p", "P", "Alone", "max", ReproducedValue(tuple(seen), mean, s, math.nan, paper, std))
-    if n < 3:
-        assert row.fits is None
-        assert "fewer than 3 seeds" in str(row)
-        return
+    s = math.sqrt(sum((v - mean) ** 2 for v in seen) / (n - 1))
+    row = Calibrated("p", "Alone", "max", ReproducedValue(tuple(seen), mean, s, math.nan, paper, std))
     limit = 2 * math.sqrt(s**2 + (std or 0) ** 2)
     if abs(abs(mean - paper) - limit) > 1e-9:
         assert row.fits == (abs(mean - paper) <= limit)
     assert ("higher" in str(row)) == (mean >= paper)
-    assert row.plain()["fits"] == row.fits
-    unknown = Calibrated("p", "P", "Alone", "max", row.entry, "it broke")
-    assert (unknown.fits, str(unknown)) == (None, "Alone: it broke")
+    unknown = row._replace(why="it broke")
+    assert unknown.fits is None
+    assert str(unknown).endswith(": it broke")
 
 
 def test_every_form_says_whether_a_part_is_calibrated(
@@ -222,21 +215,23 @@ def test_every_form_says_whether_a_part_is_calibrated(
     ]  # fmt: skip
     fits, not_ = result.calibration("pow"), result.calibration("dir")
     assert fits == (
-        "Calibrated: the division is the paper's within its spread. Standalone max 50.00 ± 1.00, the paper's 50.00 ± 1.00: "
-        "0.00 higher, 2.83 allowed; FedAvg max 61.00 ± 1.00, the paper's 60.00 ± 2.00: 1.00 higher, 4.47 allowed."
+        "Calibrated: the division is the paper's within its spread. Standalone max 50.00 ±1.00, the paper's 50.00 ±1.00: "
+        "0.00 higher, 2.83 allowed; FedAvg max 61.00 ±1.00, the paper's 60.00 ±2.00: 1.00 higher, 4.47 allowed."
     )
     assert not_ == (
         "Not calibrated: Standalone does not fit; the division, or how clients train alone, is not the paper's, so differences of "
-        "other rows to the paper's need not be due to their methods. Standalone max 71.00 ± 1.00, the paper's 40.00: 31.00 higher, "
-        "2.00 allowed; FedAvg: 1 run is left."
+        "other rows to the paper's need not be due to their methods. Standalone max 71.00 ±1.00, the paper's 40.00: 31.00 higher, "
+        "2.00 allowed; FedAvg max 60.00 ±0.00, the paper's 60.00 ±1.00: runs that have not ended: 1."
     )
-    assert result.fits.startswith("Calibrated: POW. Not calibrated: DIR. A row fits if")
+    assert result.fits.startswith(
+        "Whether the division is the paper's. POW: calibrated; DIR: not calibrated. A row fits if"
+    )
     text, page, source = reproduction.markdown(result), reproduction.html(result), reproduction.latex(result)
     for said, title in ((fits, "### POW"), (not_, "### DIR"), (result.fits, "Source")):
         start = text.index(title)
         assert start < text.index(f"**{said}**") < text.index("| FedAvg |", start)
         assert said.replace("'", "&#39;") in page
-    assert page.index("Not calibrated: DIR") < page.index("What the paper claims")
+    assert page.index("DIR: not calibrated") < page.index("What the paper claims")
     assert "Not calibrated: Standalone does not fit" in source
     told = json.loads(json.dumps(reproduction.as_dict(result), allow_nan=False))
     assert told["calibrated"] == {"pow": fits, "dir": not_}
@@ -250,20 +245,20 @@ def test_what_was_not_run_or_not_to_its_end_calibrates_nothing(
 
     def first(plan: reproduce.ReproductionPlan, failed: Any = None) -> str:
         (row, *_) = [one for one in agreement.calibrated(plan, failed or {}) if one.part == "dir"]
-        return f"{row.fits} {row}"
+        return f"None: {row.why}" if row.fits is None else f"{row.fits} {row}"
 
-    assert first(planned(mine, tmp_path)).startswith("True Standalone max 41.00 ± 1.00")
-    assert first(planned(mine, tmp_path, rounds=1)) == "None Standalone: fewer rounds than the experiment has"
-    assert first(planned(mine, tmp_path, seeds=2)).startswith("None Standalone max 40.50 ± 0.71")
+    assert first(planned(mine, tmp_path)).startswith("True Standalone max 41.00 ±1.00")
+    assert first(planned(mine, tmp_path, rounds=1)) == "None: fewer rounds than the experiment has"
+    assert first(planned(mine, tmp_path, seeds=2)) == "None: fewer than three seeds or divisions"
     broke = {("dir", "Standalone"): "seed 2: it broke"}
-    assert first(planned(mine, tmp_path), broke) == "None Standalone: seed 2: it broke"
+    assert first(planned(mine, tmp_path), broke) == "None: seed 2: it broke"
     other = planned(str(tmp_path / "other.toml"), tmp_path)
-    assert first(other).startswith("True Standalone max 41.00 ± 1.00")
+    assert first(other).startswith("True Standalone max 41.00 ±1.00")
     monkeypatch.setattr(agreement, "histories", ended({}))
-    assert first(planned(mine, tmp_path, rows=["q-FFL"])) == "None Standalone: not among what was asked for"
-    assert first(planned(mine, tmp_path)) == "None Standalone: 3 runs are left"
+    assert first(planned(mine, tmp_path, rows=["q-FFL"])) == "None: not among what was asked for"
+    assert first(planned(mine, tmp_path)) == "None: runs that have not ended: 3"
     (row, *_) = agreement.calibrated(planned(mine, tmp_path), {})
-    assert "Not known whether the division is the paper's" in reproduction.calibration([row])
+    assert "Not known: whether the division is the paper's cannot be told" in reproduction.calibration([row])
 
 
 # rewards that do not differ

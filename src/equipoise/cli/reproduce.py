@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,9 +167,9 @@ def _run(
         if plan.calibration is not None and plan.asked:
             bar.update(task, description=f"{len(plan.calibration.runs)} runs that calibrate")
             failed |= reproductions.run(plan.calibration, jobs=at_once, on_progress=shown, lines=not quiet)
-            rows = [] if quiet else [*agreement.calibrated(plan, failed)]
-            for title in dict.fromkeys(one.title for one in rows):
-                say(f"{title}: {reproduction.calibration([one for one in rows if one.title == title])}")
+            for part, of in groupby(agreement.calibrated(plan, failed), key=lambda one: one.part):
+                if not quiet:
+                    say(f"{part}: {reproduction.calibration([*of])}")
         bar.update(task, description=f"{len(plan.runs)} runs")
         return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown, lines=not quiet)
 
@@ -230,15 +231,8 @@ def _list(json_: bool) -> None:
     for name, e in every.items():
         without = [part.name for part in e.part if part.embedded is None]
         few = ", ".join(without) if len(without) < 3 else f"{len(without)} of {len(e.part)} parts"
-        stands = (
-            "not needed"
-            if not e.reads
-            else "yes"
-            if not without
-            else "no"
-            if len(without) == len(e.part)
-            else f"without {few}"
-        )
+        stands = "yes" if not without else "no" if len(without) == len(e.part) else f"without {few}"
+        stands = stands if e.reads else "not needed"
         table.add_row(f"[bold]{name}[/]", escape(e.title), str(e.runs()), stands)
     out.print(table)
     out.print("\nBegin with [bold]equipoise reproduce fedheal/table5 --embedded --seeds 1[/].", highlight=False)
@@ -247,13 +241,8 @@ def _list(json_: bool) -> None:
 def _outline(experiment: PaperExperiment, json_: bool) -> None:
     """What can be said of an experiment without its data."""
     parts = [
-        {
-            "part": part.name,
-            "scenario": part.scenario,
-            "rows": [row.name for row in experiment.of(part)],
-            "train": part.train,
-        }
-        for part in experiment.part
+        {"part": of.name, "scenario": of.scenario, "rows": [row.name for row in experiment.of(of)], "train": of.train}
+        for of in experiment.part
     ]
     if json_:
         print_json({"runs": experiment.runs(), "parts": parts})
@@ -289,17 +278,8 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
         finished = runs.finished(cell.path)
         seconds += 0.0 if finished else forecast.seconds
         most = max(most, forecast.needed)
-        lines.append(
-            {
-                "part": cell.part,
-                "row": cell.row,
-                "trial": trial,
-                "seed": cell.seed,
-                "finished": finished,
-                "seconds": round(forecast.seconds, 3),
-                "memory": forecast.needed,
-            }
-        )
+        about = {"part": cell.part, "row": cell.row, "trial": trial, "seed": cell.seed, "finished": finished}
+        lines.append({**about, "seconds": round(forecast.seconds, 3), "memory": forecast.needed})
     if json_:
         print_json({"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once})
         return
@@ -310,14 +290,8 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
         where, row, trial = key
         of_row = [line for line in lines if (line["part"], line["row"], line["trial"]) == key]
         done = sum(bool(line["finished"]) for line in of_row)
-        table.add_row(
-            where,
-            escape(row) + " (trial runs)" * trial,
-            str(len(of_row)),
-            str(done),
-            f"{forecast.seconds / 60:.1f}",
-            f"{forecast.needed / 2**20:,.0f} MiB",
-        )
+        called, needs = escape(row) + " (trial runs)" * trial, f"{forecast.needed / 2**20:,.0f} MiB"
+        table.add_row(where, called, str(len(of_row)), str(done), f"{forecast.seconds / 60:.1f}", needs)
     out.print(table)
     left = sum(not line["finished"] for line in lines)
     out.print(

@@ -128,14 +128,13 @@ def standalone(
     on_tests, on_validation = (
         list(zip(*of, strict=True)) if of[0] is not None else None for of in zip(*measured, strict=True)
     )
-    alone: Alone = {"standalone_test": _means(on_tests), "standalone_val": _means(on_validation), "rounds": rounds}
+    means = [
+        None if of_clients is None else [fmean(of) for of in of_clients] for of_clients in (on_tests, on_validation)
+    ]
+    alone: Alone = {"standalone_test": means[0], "standalone_val": means[1], "rounds": rounds}
     if last > 1:
         alone |= {"averaged": last} | ({"spread": [stdev(of) for of in on_tests]} if on_tests else {})
     return alone, now
-
-
-def _means(of_clients: Sequence[Sequence[float]] | None) -> list[float] | None:
-    return None if of_clients is None else [fmean(of) for of in of_clients]
 
 
 def _measured(trial: Trial, tests: EvaluationSets, now: Progression) -> tuple[list[float] | None, list[float] | None]:

@@ -21,7 +21,7 @@ from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import Counts, Rates, parity
 from equipoise.metrics.intervals import of_rates, wilson
-from equipoise.metrics.performance import UNDEFINED, Value, best_round, last_rounds, mean
+from equipoise.metrics.performance import Value, best, best_round, last_rounds, mean
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -61,7 +61,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     `noise` (two standard errors of a difference of two clients, each tested on so many samples of its own; points), `alone`
     (what each reaches alone: `noise`, its standard error; `rounds`, of how many last rounds it is the mean; `spread`, the mean standard deviation
     between these, None of one). Besides, `fairness_mean` over the last rounds and
-    `fairness_oracle`, the best of all rounds, which picks the round by the test data. `bytes`: `{"down", "up",
+    `fairness_oracle`, the best of all rounds, which picks the round by the test data; so `max_mean` and `max_oracle`. `bytes`: `{"down", "up",
     "full"}`, mean over clients and rounds and the whole model, None where not recorded.
 
     Raises
@@ -222,24 +222,22 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     fairness = [collaborative_fairness(contribution, row) for row in table]
     gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
     top, middle, bottom = client_range(reward)
-    n, of_alone = history.tested, history.meta.get("contribution") or {}
-    error = noise(reward, n)
-    spread = mean(history.of_honest(np.array(of_alone["spread"]))) if "spread" in of_alone else UNDEFINED
+    n, known = history.tested, history.meta.get("contribution") or {}
+    error, spread = noise(reward, n), mean(history.of_honest(np.array(known.get("spread", ()))))
+    alone = {"noise": _percent(noise(contribution, n)), "spread": _percent(spread), "rounds": known.get("averaged", 1)}
     return {
         "round": rounds[-1],
         "clients": len(reward),
         "tested": int(n) if n > 0 else None,
         "range": _percent(Value(top.value - bottom.value, top.defined)),
         "noise": _percent(Value(2 * math.sqrt(2) * error.value, error.defined)),
-        "alone": {
-            "noise": _percent(noise(contribution, n)),
-            "spread": _percent(spread),
-            "rounds": of_alone.get("averaged", 1),
-        },
+        "alone": alone,
         "fairness": _or_none(fairness[-1]),
         "spearman": _or_none(rank_fairness(contribution, reward)),
         "fairness_mean": _or_none(mean([one.value for one in fairness[-last:]])),
         "fairness_oracle": max((one.value for one in fairness if one.defined), default=None),
+        "max_mean": _percent(mean([best(row).value for row in table[-last:]])),
+        "max_oracle": _percent(best([best(row).value for row in table])),
         "max": _percent(top),
         "mean": _percent(middle),
         "min": _percent(bottom),

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib import resources
-from statistics import fmean
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.columns import GROUPS
 from equipoise.metrics.communication import traffic
 from equipoise.report import claims as claimed
-from equipoise.report.formatting import number
+from equipoise.report.formatting import UNDEFINED, number
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import cell
 from equipoise.system.text import markdown as escaped
@@ -35,13 +34,13 @@ CALIBRATED = (
     "A row fits if its mean lies within two standard deviations of both together of the paper's, 2 √(s² + p²): s is ours over the seeds of one "
     "division, or over divisions where there are several, and p the paper's. Fewer than three seeds or divisions cannot tell."
 )
-LEAST = 3  # seeds or divisions without which no spread is judged by
-
+LEAST, FEW = 3, "fewer than three seeds or divisions"  # by whose spread nothing is judged
 AVERAGED = "of the last five rounds that were evaluated, in percent"
 LAST = "of the last round that was evaluated, in percent"
 LAST_20 = "mean over the last 20 rounds in which clients were evaluated"
 BEST = "in the best of all rounds, chosen by the test data, so that nobody could have stopped there"
-CORRELATION = "100 times the correlation, in the last round that was evaluated"
+CORRELATED = "100 times the correlation"
+CORRELATION = f"{CORRELATED}, in the last round that was evaluated"
 
 
 @dataclass(frozen=True)
@@ -70,37 +69,12 @@ def _of_groups(key: str, measured: str = AVERAGED) -> Statistic:
     return Statistic(lambda history, last, measure: of_groups(history, last, measure).get(key), measured)
 
 
-def _of_clients(key: str, measured: str = LAST) -> Statistic:
-    correlates = measured == CORRELATION
-    return Statistic(
-        lambda history, last, _: (history.summary(last)["collaboration"] or {}).get(key), measured, correlates
-    )
+def _of_clients(key: str, measured: str = LAST, over: int | None = None) -> Statistic:
+    def compute(history: "History", last: int, _: str) -> float | None:
+        number: float | None = (history.summary(over or last)["collaboration"] or {}).get(key)
+        return number
 
-
-def _over_rounds(key: str, reduce: "Callable[[list[float]], float]", measured: str) -> Statistic:
-    """Of what clients get in the rounds in which they were evaluated: NaN in the list where a round has no such number."""
-
-    def compute(history: "History", last: int, measure: str) -> float | None:
-        rewards, contribution = history.of_honest(history.client_table()[1]), history.contribution
-        if not rewards.size or contribution is None:
-            return None
-        c = history.of_honest(contribution)
-        values = [
-            100 * float(row.max()) if key == "max" else collaborative_fairness(c, row).value
-            for row in rewards
-        ]  # fmt: skip
-        number = reduce(values)
-        return number if math.isfinite(number) else None
-
-    return Statistic(compute, measured, key == "fairness")
-
-
-def _last_20(values: list[float]) -> float:
-    return fmean(values[-20:])
-
-
-def _best(values: list[float]) -> float:
-    return max((one for one in values if math.isfinite(one)), default=math.nan)
+    return Statistic(compute, measured, measured.startswith(CORRELATED))
 
 
 def _mean_client(history: "History", last: int, measure: str) -> float | None:
@@ -122,10 +96,10 @@ STATISTICS: "Mapping[str, Statistic]" = {  # what columns of an experiment's fil
     "fairness": _of_clients("fairness", CORRELATION),
     "spearman": _of_clients("spearman", CORRELATION),
     **{key: _of_clients(key) for key in ("max", "min", "mean")},
-    "fairness_last20": _over_rounds("fairness", _last_20, f"100 times the correlation, {LAST_20}"),
-    "fairness_best": _over_rounds("fairness", _best, f"100 times the correlation, {BEST}"),
-    "max_last20": _over_rounds("max", _last_20, f"{LAST_20}, in percent"),
-    "max_best": _over_rounds("max", _best, f"{BEST}, in percent"),
+    "fairness_last20": _of_clients("fairness_mean", f"{CORRELATED}, {LAST_20}", 20),
+    "fairness_best": _of_clients("fairness_oracle", f"{CORRELATED}, {BEST}"),
+    "max_last20": _of_clients("max_mean", f"{LAST_20}, in percent", 20),
+    "max_best": _of_clients("max_oracle", f"{BEST}, in percent"),
     "mean_client": Statistic(_mean_client, LAST),
     "traffic": Statistic(_traffic, "in MiB, of one client in one round"),
 }
@@ -185,8 +159,7 @@ class Block:
         return None if math.isnan(tau) else (tau, len(both))
 
 
-@dataclass(frozen=True)
-class Calibrated:
+class Calibrated(NamedTuple):
     """A row by which a part is calibrated: ours beside the paper's; ``why`` is the reason that it says nothing.
 
     It fits if both means differ by no more than two standard deviations of both together, `2 √(s² + p²)`: s is ours over the seeds of a
@@ -194,7 +167,6 @@ class Calibrated:
     """
 
     part: str
-    title: str
     row: str
     column: str
     entry: ReproducedValue
@@ -208,30 +180,13 @@ class Calibrated:
     @property
     def fits(self) -> bool | None:
         """Whether ours is the paper's within both spreads; None if that cannot be told."""
-        away, e = self.entry.difference, self.entry
-        few = (e.divisions if e.divisions > 1 else len(e.values)) < LEAST
-        return None if self.why or few or away is None else abs(away) <= self.allowed
+        return None if self.why or self.entry.difference is None else abs(self.entry.difference) <= self.allowed
 
     def __str__(self) -> str:
-        e = self.entry
-        if self.why or e.difference is None or e.paper is None:
-            return f"{self.row}: {self.why}"
-        what = f"{self.row} {self.column} {number(e.mean)}{_deviation(e.std)}, the paper's {number(e.paper)}{_deviation(e.paper_std)}"
-        apart = f"{number(abs(e.difference))} {'lower' if e.difference < 0 else 'higher'}"
-        if self.fits is None:
-            return f"{what}: {apart} (fewer than {LEAST} {'divisions' if e.divisions > 1 else 'seeds'} have no spread to judge it by)"
-        return f"{what}: {apart}, {number(self.allowed)} allowed"
-
-    def plain(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        e, known = self.entry, self.fits is not None
-        return {"part": self.part, "row": self.row, "column": self.column, "mean": None if math.isnan(e.mean) else e.mean,
-                "std": None if math.isnan(e.std) else e.std, "paper": e.paper, "paper_std": e.paper_std,
-                "allowed": self.allowed if known else None, "fits": self.fits, "why": self.why}  # fmt: skip
-
-
-def _deviation(std: float | None) -> str:
-    return "" if std is None or math.isnan(std) else f" ± {number(std)}"
+        e, away = self.entry, self.entry.difference or 0.0
+        apart = f"{number(abs(away))} {'lower' if away < 0 else 'higher'}, {number(self.allowed)} allowed"
+        numbers = f"{number(e.mean)} ±{number(e.std)}, the paper's {theirs(e, embedded=True) or UNDEFINED}"
+        return f"{self.row} {self.column} {numbers}: {self.why or apart}"
 
 
 def calibration(rows: Sequence[Calibrated]) -> str:
@@ -243,7 +198,7 @@ def calibration(rows: Sequence[Calibrated]) -> str:
     elif all(one.fits for one in rows):
         said = "Calibrated: the division is the paper's within its spread"
     else:
-        said = "Not known whether the division is the paper's, so conclude nothing from other rows yet"
+        said = "Not known: whether the division is the paper's cannot be told, so conclude nothing from other rows yet"
     return f"{said}. {'; '.join(map(str, rows))}."
 
 
@@ -272,12 +227,9 @@ class Result:
     @property
     def fits(self) -> str:
         """Which parts are calibrated, which are not, and by which rule; empty if nothing calibrates."""
-        kinds: dict[str, list[str]] = {"Calibrated": [], "Not calibrated": [], "Not known": []}
-        for title in dict.fromkeys(one.title for one in self.calibrated):
-            fit = [one.fits for one in self.calibrated if one.title == title]
-            kinds["Not calibrated" if False in fit else "Not known" if None in fit else "Calibrated"].append(title)
-        said = [f"{kind}: {'; '.join(titles)}." for kind, titles in kinds.items() if titles]
-        return " ".join([*said, CALIBRATED]) if said else ""
+        told = {part.title: said for part in self.parts if (said := self.calibration(part.name))}
+        verdicts = "; ".join(f"{title}: {said.partition(':')[0].lower()}" for title, said in told.items())
+        return f"Whether the division is the paper's. {verdicts}. {CALIBRATED}" if told else ""
 
     @property
     def said(self) -> list[claimed.Table]:
@@ -318,11 +270,8 @@ def sentences(result: Result, part: Block) -> list[str]:
         )
     said = [f"Ours: {interval}, {part.measured}.", *part.doubts]
     if any(e.paper is not None for e in part.entries.values()):
-        said.append(
-            "Second line: the paper's number."
-            if result.embedded
-            else "Second line: the paper's number, and in brackets ours less the paper's."
-        )
+        less = "" if result.embedded else ", and in brackets ours less the paper's"
+        said.append(f"Second line: the paper's number{less}.")
         if any(e.paper_std is not None for e in part.entries.values()):
             said.append("The paper's ± is a standard deviation.")
     if result.embedded:
@@ -355,13 +304,11 @@ def rich_tables(result: Result) -> "Group":
         for row in part.rows:
             entries = [part.entries[row, column] for column in part.columns]
             papers = [theirs(e, embedded=result.embedded) for e in entries]
-            table.add_row(
-                escape(row),
-                *(
-                    f"{ours(e)}\n[dim]{paper}[/]" if any(papers) else ours(e)
-                    for e, paper in zip(entries, papers, strict=True)
-                ),
+            both = (
+                f"{ours(e)}\n[dim]{paper}[/]" if any(papers) else ours(e)
+                for e, paper in zip(entries, papers, strict=True)
             )
+            table.add_row(escape(row), *both)
         shown += [table, Text(" ".join(sentences(result, part))), Text()]
     for said in result.said:
         table = Table(title=said.title, title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -385,20 +332,16 @@ def markdown(result: Result) -> str:
         lines += [f"| | {' | '.join(map(escaped, part.columns))} |", f"|---|{'---:|' * len(part.columns)}"]
         for row in part.rows:
             cells = (part.entries[row, column] for column in part.columns)
-            texts = (
-                ours(e) + (f"<br>{paper}" if (paper := theirs(e, embedded=result.embedded)) else "") for e in cells
-            )
+            both = ((ours(e), theirs(e, embedded=result.embedded)) for e in cells)
+            texts = (f"{mine}<br>{paper}" if paper else mine for mine, paper in both)
             lines.append(f"| {escaped(row)} | {' | '.join(texts)} |")
         lines += ["", " ".join(sentences(result, part)), ""]
     return "\n".join([*lines, *_choices(result)])
 
 
 def _choices(result: Result) -> list[str]:
-    said = (
-        ["### What the paper left out", "", *(f"- {what} *{why}*" for what, why in result.ours), ""]
-        if result.ours
-        else []
-    )
+    listed = [f"- {what} *{why}*" for what, why in result.ours]
+    said = ["### What the paper left out", "", *listed, ""] if listed else []
     return [*said, result.note, ""] if result.note else said
 
 
@@ -420,9 +363,8 @@ def latex(result: Result) -> str:
             lines.append(" & ".join([tex(row), *(tex(ours(e)) for e in entries)]) + r" \\")
             if any(e.paper is not None for e in entries):
                 papers = (tex(theirs(e, embedded=result.embedded)) for e in entries)
-                lines.append(
-                    " & ".join(["", *(rf"{{\scriptsize {paper}}}" if paper else "" for paper in papers)]) + r" \\"
-                )
+                small = (rf"{{\scriptsize {paper}}}" if paper else "" for paper in papers)
+                lines.append(" & ".join(["", *small]) + r" \\")
         blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
     for said in result.said:
         width = rf"p{{{0.9 / len(said.columns):.2f}\textwidth}}"  # or long texts would leave the page
@@ -438,42 +380,16 @@ def table_csv(result: Result) -> str:
     """For a program: one line per cell."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(
-        [
-            "part",
-            "row",
-            "column",
-            "mean",
-            "std",
-            "ci95",
-            "seeds",
-            "paper",
-            "paper_std",
-            "difference",
-            "embedded",
-            "divisions",
-            "within",
-        ]
-    )
+    head = "part,row,column,mean,std,ci95,seeds,paper,paper_std,difference,embedded,divisions,within"
+    writer.writerow(head.split(","))
     for part in result.parts:
-        for row in part.rows:
-            for column in part.columns:
-                e = part.entries[row, column]
-                numbers = [None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95, e.within)]
-                away = None if result.embedded or e.difference is None else round(e.difference, 4)
-                writer.writerow(
-                    [
-                        *map(cell, (part.name, row, column)),
-                        *numbers[:3],
-                        len(e.values),
-                        e.paper,
-                        e.paper_std,
-                        away,
-                        int(result.embedded),
-                        e.divisions,
-                        numbers[3],
-                    ]
-                )
+        for row, column in product(part.rows, part.columns):
+            e = part.entries[row, column]
+            *numbers, within = (None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95, e.within))
+            away = None if result.embedded or e.difference is None else round(e.difference, 4)
+            writer.writerow(
+                [*map(cell, (part.name, row, column)), *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded), e.divisions, within]
+            )  # fmt: skip
     return file.getvalue()
 
 
@@ -482,6 +398,12 @@ def as_dict(result: Result) -> dict[str, object]:
 
     def plain(value: float | None) -> float | None:
         return None if value is None or math.isnan(value) else float(value)
+
+    def numbers(e: ReproducedValue) -> dict[str, Any]:
+        return {
+            "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std), "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std,
+            "difference": None if result.embedded else plain(e.difference), "divisions": e.divisions, "within": plain(e.within),
+        }  # fmt: skip
 
     return {
         "title": result.title,
@@ -492,14 +414,13 @@ def as_dict(result: Result) -> dict[str, object]:
         "note": result.note,
         "doubts": {part.name: list(part.doubts) for part in result.parts if part.doubts},
         "cells": [
-            {
-                "part": part.name, "row": row, "column": column, "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std),
-                "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std, "difference": None if result.embedded else plain(e.difference),
-                "divisions": e.divisions, "within": plain(e.within), "noise": bool(e.mark),
-            }
-            for part in result.parts for row in part.rows for column in part.columns for e in [part.entries[row, column]]
+            {"part": part.name, "row": row, "column": column, **numbers(e), "noise": bool(e.mark)}
+            for part in result.parts for row, column in product(part.rows, part.columns) for e in [part.entries[row, column]]
         ],
-        "calibration": [one.plain() for one in result.calibrated],
+        "calibration": [
+            {"part": part, "row": row, "column": column, **numbers(e), "allowed": plain(c.allowed), "fits": c.fits, "why": why}
+            for c in result.calibrated for part, row, column, e, why in [c]
+        ],
         "calibrated": {part.name: said for part in result.parts if (said := result.calibration(part.name))},
         "claims": [claim.plain() for claim in result.claims],
         "chosen": [one.plain() for one in result.chosen],
@@ -531,16 +452,8 @@ def html(
     template = resources.files("equipoise.report").joinpath("reproduction.html.j2").read_text(encoding="utf-8")
     parts = []
     for part in result.parts:
-        rows = [
-            (
-                row,
-                [
-                    (ours(e), theirs(e, embedded=result.embedded))
-                    for e in (part.entries[row, column] for column in part.columns)
-                ],
-            )
-            for row in part.rows
-        ]
+        entries = {row: [part.entries[row, column] for column in part.columns] for row in part.rows}
+        rows = [(row, [(ours(e), theirs(e, embedded=result.embedded)) for e in of]) for row, of in entries.items()]
         said = [text for text in sentences(result, part) if text != EMBEDDED]  # it stands at the top of the page
         parts.append((part, rows, said, (reports or {}).get(part.name, "")))
     drawn = [(name, figure.get_label(), svg(name, figure)) for name, figure in (figures or {}).items()]

@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any
 
 from equipoise.federation.history import History
-from equipoise.metrics.statistics import judge, summary_over_seeds
+from equipoise.metrics.statistics import Summary, judge, summary_over_seeds
 from equipoise.report.claims import JudgedClaim
 from equipoise.report.notes import alike, faint, measured_alone, mixed_machines, releases
-from equipoise.report.reproduction import AVERAGED, STATISTICS, Block, Calibrated, ReproducedValue, Result, of_groups
+from equipoise.report.reproduction import (
+    AVERAGED,
+    FEW,
+    LEAST,
+    STATISTICS,
+    Block,
+    Calibrated,
+    ReproducedValue,
+    Result,
+    of_groups,
+)
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
 
@@ -61,9 +72,7 @@ def collect(
         entries: dict[tuple[str, str], ReproducedValue] = {}
         ran = {cell.row for cell in planned.runs if cell.part == part.name}
         rows = [row for row in experiment.of(part) if row.name in ran or (part.name, row.name) in reasons]
-        seeds = planned.seeds(
-            part.name, ran
-        )  # a claim may have more, which would be of other draws than the rows beside it
+        seeds = planned.seeds(part.name, ran)  # a claim may have more, of other draws than the rows beside it
         of_part = {row: [h for h in found.get((part.name, row), []) if h.seed in seeds] for row in ran}
         for row in rows:
             for column in columns:
@@ -127,19 +136,21 @@ def _entry(
     planned: ReproductionPlan, part: str, row: str, column: str, histories: Sequence[History]
 ) -> ReproducedValue:
     """A cell, of the runs of a row in a part."""
-    experiment = planned.experiment
-    ours = [(division(h), value(h, experiment.columns[column])) for h in histories]
-    seen = [(where, v) for where, v in ours if not math.isnan(v)]
+    spec = planned.experiment.columns[column]
+    seen = [(division(h), v) for h in histories if not math.isnan(v := value(h, spec))]
     units, within = _units(seen)
-    over = summary_over_seeds(units) if units else None
-    paper = planned.published.get((row, part, experiment.beside.get(column, column)), (None, None))
-    statistic = STATISTICS.get(experiment.columns[column])
-    narrow = statistic is not None and statistic.correlates and faint({row: _rewards(histories)})
+    over = summary_over_seeds(units) if units else Summary(math.nan, math.nan, math.nan, 0)
+    paper = planned.published.get((row, part, planned.experiment.beside.get(column, column)), (None, None))
+    narrow = seen and _correlates(spec) and faint({row: _rewards(histories)})
     return ReproducedValue(
-        tuple(v for _, v in seen), over.mean if over else math.nan, over.std if over else math.nan,
-        over.ci95 if over else math.nan, paper[0], paper[1], within, len({where for where, _ in seen} - {None}),
-        "≈" if narrow and seen else "",
+        tuple(v for _, v in seen), over.mean, over.std, over.ci95, paper[0], paper[1],
+        within, len({where for where, _ in seen} - {None}), "≈" if narrow else "",
     )  # fmt: skip
+
+
+def _correlates(spec: str) -> bool:
+    """Whether a column is a correlation of contributions with rewards."""
+    return spec in STATISTICS and STATISTICS[spec].correlates
 
 
 def calibrated(planned: ReproductionPlan, failed: Mapping[tuple[str, str], str]) -> Iterator[Calibrated]:
@@ -152,29 +163,20 @@ def calibrated(planned: ReproductionPlan, failed: Mapping[tuple[str, str], str])
     if (first := planned.calibration) is None or (by := planned.experiment.calibration) is None:
         return
     found = histories(first)
-    titles = {part.name: part.title or part.name for part in first.experiment.part}
-    for part in dict.fromkeys(one.part for one in first.runs):
-        for row in by.rows:
-            runs = found.get((part, row), [])
-            left = sum((one.part, one.row) == (part, row) for one in first.runs) - len(runs)
-            entry = _entry(first, part, row, by.column, runs)
-            reasons = [
-                *(["the paper has no number"] if entry.paper is None else []),
-                *(of[part, row] for of in (first.skipped, failed) if (part, row) in of),
-                *(
-                    [
-                        f"{left} {'run is' if left == 1 else 'runs are'} left"
-                        if planned.asked
-                        else "not among what was asked for"
-                    ]
-                    if left or not runs
-                    else []
-                ),
-                *(why for h in runs if (why := h.failure())),
-                *(["fewer rounds than the experiment has"] if first.trial else []),
-                *(["not defined for all seeds"] if len(entry.values) < len(runs) else []),
-            ]
-            yield Calibrated(part, titles[part], row, by.column, entry, next(iter(reasons), ""))
+    for part, row in product(dict.fromkeys(one.part for one in first.runs), by.rows):
+        runs = found.get((part, row), [])
+        left = sum((one.part, one.row) == (part, row) for one in first.runs) - len(runs)
+        entry = _entry(first, part, row, by.column, runs)
+        reasons = [
+            *(["the paper has no number"] if entry.paper is None else []),
+            *(of[part, row] for of in (first.skipped, failed) if (part, row) in of),
+            *([f"runs that have not ended: {left}" if left and planned.asked else "not among what was asked for"] if left or not runs else []),
+            *(why for h in runs if (why := h.failure())),
+            *(["fewer rounds than the experiment has"] if first.trial else []),
+            *(["not defined for all seeds"] if len(entry.values) < len(runs) else []),
+            *([FEW] if (entry.divisions if entry.divisions > 1 else len(entry.values)) < LEAST else []),
+        ]  # fmt: skip
+        yield Calibrated(part, row, by.column, entry, next(iter(reasons), ""))
 
 
 def _judged(
@@ -194,23 +196,15 @@ def _judged(
             there = claim.column in part.condition(embedded=planned.embedded).columns
             told = broken or ["not defined for any seed" if all(paths.values()) else "not among what was asked for"]
             told = told if there else [f"there is no column {claim.column} with these data"]
-            values = [
-                {
-                    (division(h), h.seed): value(h, experiment.columns[claim.column])
-                    for h in found.get((part.name, row), [])
-                    if h.seed in seeds
-                }
-                for row in claim.rows
-            ]
+            runs = [[h for h in found.get((part.name, row), []) if h.seed in seeds] for row in claim.rows]
+            values = [{(division(h), h.seed): value(h, experiment.columns[claim.column]) for h in of} for of in runs]
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
             pairs = [(draw, v - w) for draw, v in values[0].items() if (w := less.get(draw)) is not None]
             seen = [(draw[0], d) for draw, d in pairs if there and math.isfinite(d)]
             asked = len(paths[claim.row])
-            unchosen = [
-                row for row in claim.rows if (part.name, row) in planned.candidates.keys() - planned.chosen.keys()
-            ]
-            useless = [f"{h.label}, {_draw(h)}: {why}" for row in claim.rows
-                       for h in found.get((part.name, row), []) if h.seed in seeds and (why := h.failure())]  # fmt: skip
+            open_ = planned.candidates.keys() - planned.chosen.keys()
+            unchosen = [row for row in claim.rows if (part.name, row) in open_]
+            useless = [f"{h.label}, {_draw(h)}: {why}" for of in runs for h in of if (why := h.failure())]
             if claim.than is not None and paths[claim.row] == paths[claim.than]:
                 undecided = ["both rows are the same runs"]
             elif unchosen:
@@ -266,7 +260,7 @@ def _doubts(
     if _changed(cells, found):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
-    if any(of.correlates for c in planned.experiment.columns.values() if (of := STATISTICS.get(c))):
+    if any(map(_correlates, planned.experiment.columns.values())):
         rewards = {row: _rewards(of) for row, of in of_part.items()}
         noise = faint(rewards)
         yield from filter(None, [alike(rewards), noise and f"≈ {noise}", measured_alone(rewards)])

@@ -15,7 +15,6 @@ from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.data.own.columns import several
 from equipoise.engines import ENGINES
-from equipoise.federation.contribution import NEEDS
 from equipoise.federation.method import parse, read_value
 from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
@@ -154,11 +153,6 @@ def configure(
     ):
         if given and not config.validation:
             raise ValueError(f"{option} {NONE}. Add --validation 0.2, for example.")
-    if config.contribution_rounds > 1 and not (data.collaborative or rules.needs & NEEDS):
-        raise ValueError(
-            f"--contribution-rounds {config.contribution_rounds}: nobody's contribution is measured on {scenario}, which is not about "
-            "collaborative fairness. Leave it out."
-        )
     if config.select != "last" and config.engine == FLOWER:
         raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
     if rules.bound == "upper" and config.engine == FLOWER:

@@ -381,14 +381,11 @@ def _check(name: str, experiment: PaperExperiment) -> None:
                 f"{name}: column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
             )
     own = by if (by := experiment.calibration) is not None and by.of in ("", name) else None
-    for where, what, given, allowed in (
-        ("beside", "column", [*experiment.beside], [*experiment.columns]),
-        ("calibration", "column", [own.column] if own else [], [*experiment.columns]),
-        ("calibration", "row", own.rows if own else [], [row.name for row in experiment.row if not row.choose]),
-    ):
-        for one in given:
-            if one not in allowed:
-                raise ExperimentError(f"{name}: {where}: {unknown(what, one, allowed)}")
+    columns = [*experiment.beside, *([own.column] if own else [])]
+    fixed = [row.name for row in experiment.row if not row.choose]
+    for what, given, every in (("column", columns, [*experiment.columns]), ("row", own.rows if own else [], fixed)):
+        if strange := [one for one in given if one not in every]:
+            raise ExperimentError(f"{name}: beside or calibration: {unknown(what, strange[0], every)}")
     for problem in (*_wrong_choices(experiment), *_wrong_claims(experiment)):
         raise ExperimentError(f"{name}: {problem}")
 

@@ -34,6 +34,8 @@ from equipoise.system import own_code
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
 
+Draw = tuple[int, int | None]  # a seed, and the number of the division of the data, None for the seed's own
+
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -183,18 +185,11 @@ def plan(
                 continue
             fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
             tried = {**choices, "rounds": min(fewer, default=None)}
+            trials = _draws(choice.seeds, experiment.divisions)
             candidates[part.name, row.name] = tuple(
-                Candidate(
-                    one,
-                    cells(
-                        row.taking({**one, "validation": choice.validation}),
-                        _draws(choice.seeds, experiment.divisions),
-                        tried,
-                    ),
-                    cells(row.taking(one), numbers, choices),
-                )
+                Candidate(one, cells(row.taking({**one, "validation": choice.validation}), trials, tried), cells(row.taking(one), numbers, choices))
                 for one in row.candidates
-            )
+            )  # fmt: skip
             planned += candidates[part.name, row.name][0].runs
     if not planned:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
@@ -214,7 +209,7 @@ def plan(
     )  # fmt: skip
 
 
-def _draws(seeds: int | Sequence[int], divisions: int | None) -> list[tuple[int, int | None]]:
+def _draws(seeds: int | Sequence[int], divisions: int | None) -> list[Draw]:
     """Every seed with every division of the data, or with that of its own."""
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     return [(seed, division) for division in (range(divisions) if divisions else [None]) for seed in numbers]
@@ -226,7 +221,7 @@ def _cells(
     condition: Condition,
     data: str | None,
     row: Row,
-    draws: Iterable[tuple[int, int | None]],
+    draws: Iterable[Draw],
     choices: Mapping[str, Any],
 ) -> tuple[PlannedRun, ...]:
     options = {**condition.options, **row.options}
@@ -241,12 +236,7 @@ def _cells(
 
 
 def _config(
-    part: ColumnGroup,
-    condition: Condition,
-    row: Row,
-    draw: tuple[int, int | None],
-    data: str | None,
-    choices: Mapping[str, Any],
+    part: ColumnGroup, condition: Condition, row: Row, draw: Draw, data: str | None, choices: Mapping[str, Any]
 ) -> RunConfig:
     seed, division = draw
     has = parse(row.method).parts
