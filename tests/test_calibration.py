@@ -21,6 +21,7 @@ from equipoise.report.notes import alike, faint
 from equipoise.report.reproduction import STATISTICS, Calibrated, ReproducedValue
 from equipoise.runs import agreement, reproduce
 from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.scenarios import load
 from run_helpers import command
 
 FILE = """
@@ -164,6 +165,16 @@ def test_every_division_has_all_seeds(mine: str, tmp_path: Path) -> None:
     text = FILE.replace("divisions = 1\n", "")
     Path(mine).write_text(text)
     assert all("data_seed" not in one.config.scenario_options for one in planned(mine, tmp_path).runs)
+
+
+def test_files_are_divided_by_the_seed_of_their_own(mine: str, tmp_path: Path) -> None:
+    options: Any = {"data": tmp_path / "data", "clients": 2, "samples": 40, "scene": "dir"}
+    fixed = [load("fedsac-fashion", seed, data_seed=1, **options) for seed in (0, 5)]
+    as_ever = load("fedsac-fashion", 1, **options)
+    assert fixed[0].manifest == fixed[1].manifest == as_ever.manifest
+    assert load("fedsac-fashion", 5, **options).manifest["clients"] != as_ever.manifest["clients"]
+    with pytest.raises(ValueError, match="data_seed must be a whole number"):
+        load("fedsac-fashion", 5, data_seed=[1], **options)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +331,7 @@ def test_a_correlation_over_one_image_is_marked(mine: str, tmp_path: Path, monke
            "Close 0.01 of 1.30 points (1 of 10,000 test samples)." in said  # fmt: skip
     assert "Fairness of Same is not defined: all clients have the same accuracy" in said
     assert (
-        "What a client reaches alone is of the last round only; its standard error over test samples is 0.50 points."
+        "What a client reaches alone is the accuracy after the last round of training alone; its standard error over test samples is 0.50 points."
         in said
     )
 

@@ -248,7 +248,9 @@ def measured_alone(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     rounds, spreads = known[0]["rounds"], [of["spread"] for of in known if of["spread"] is not None]
     between = f", between which it has a standard deviation of {fmean(spreads):.2f} points" if spreads else ""
     what = (
-        f"the mean over the last {rounds} rounds of training alone{between}" if rounds > 1 else "of the last round only"
+        f"the mean over the last {rounds} rounds of training alone{between}"
+        if rounds > 1
+        else "the accuracy after the last round of training alone"
     )
     error = fmean(of["noise"] for of in known)
     return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points."

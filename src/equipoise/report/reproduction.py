@@ -31,13 +31,14 @@ EMBEDDED = (
 
 
 CALIBRATED = (
-    "A row fits if its mean lies within two standard deviations of both together of the paper's, 2 √(s² + p²): s is ours over the seeds of one "
-    "division, or over divisions where there are several, and p the paper's. Fewer than three seeds or divisions cannot tell."
+    "A row fits if its mean lies within two standard deviations of both together of the paper's, 2 √(s² + p²): s is ours over seeds, or over "
+    "divisions where there are several, p the paper's. Fewer than three cannot tell. One division is the paper's or not; several say whether the "
+    "paper's could be one of them."
 )
 LEAST, FEW = 3, "fewer than three seeds or divisions"  # by whose spread nothing is judged
 AVERAGED = "of the last five rounds that were evaluated, in percent"
 LAST = "of the last round that was evaluated, in percent"
-LAST_20 = "mean over the last 20 rounds in which clients were evaluated"
+LAST_20 = "mean over the last 20 rounds in which clients were evaluated, or all if fewer"
 BEST = "in the best of all rounds, chosen by the test data, so that nobody could have stopped there"
 CORRELATED = "100 times the correlation"
 CORRELATION = f"{CORRELATED}, in the last round that was evaluated"
