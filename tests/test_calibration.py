@@ -180,18 +180,23 @@ def test_files_are_divided_by_the_seed_of_their_own(mine: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"best round" = "max"\n', '"best rounds" = "max"\n', "beside or calibration: Unknown column 'best rounds'"),
+        ('"best round" = "max"\n', '"best rounds" = "max"\n', "beside: Unknown column 'best rounds'"),
         ('rows = ["Standalone", "FedAvg"]', 'rows = ["Alone"]', "calibration: Unknown row 'Alone'"),
         ('rows = ["Standalone", "FedAvg"]', "rows = []", "calibration.rows: .*at least 1 item"),
         ('column = "max"\n\n[parts]', 'column = "fairness"\n\n[parts]', "calibration: Unknown column 'fairness'"),
+        (
+            'method = "standalone"\n',
+            'method = "standalone"\nchoose = {lr = [0.1]}\n\n[choice]\nseeds = [100]\n',
+            "calibration: Unknown row 'Standalone'",
+        ),
         ("divisions = 1", "divisions = 0", "divisions: .*greater than or equal to 1"),
     ],
 )
-def test_what_is_wrong_is_named(mine: str, old: str, new: str, message: str) -> None:
+def test_what_is_wrong_is_named(mine: str, tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in FILE
     Path(mine).write_text(FILE.replace(old, new))
     with pytest.raises(ExperimentError, match=message):
-        read_experiment(mine)
+        planned(mine, tmp_path)
 
 
 # the rule

@@ -46,7 +46,7 @@ train = {rounds = 200}
 
 [part.embedded]
 scenario = "digits"
-options = {clients = 4, train = [8, 8, 8, 8], test = [9, 9, 9, 9]}
+options = {clients = 4, train = [8, 8, 8, 8], test = [10, 10, 10, 10]}
 network = "mlp(hidden=[8])"
 train = {rounds = 2, epochs = 1, batch_size = 4, lr = 0.1}
 columns = ["AVG", "street"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -153,7 +154,7 @@ def _run(
     from equipoise.runs.comparison import fitting
     from equipoise.system.errors import ExpectedError
 
-    at_once = jobs or fitting([one.config for one in (*plan.trials, *plan.runs)])
+    at_once = jobs or fitting([one.config for one in (*plan.trials, *plan.first, *plan.runs)])
     with progress_bar("rounds", shown=not quiet) as bar:
         task = bar.add_task(f"{len(plan.trials)} trial runs", total=None)
 
@@ -164,8 +165,8 @@ def _run(
         failed = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
         if not plan.runs:
             raise ExpectedError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
-        if plan.calibration is not None and plan.asked:
-            bar.update(task, description=f"{len(plan.calibration.runs)} runs that calibrate")
+        if plan.calibration is not None and plan.first:
+            bar.update(task, description=f"{len(plan.first)} runs that calibrate")
             failed |= reproductions.run(plan.calibration, jobs=at_once, on_progress=shown, lines=not quiet)
             for part, of in groupby(agreement.calibrated(plan, failed), key=lambda one: one.part):
                 if not quiet:
@@ -185,15 +186,15 @@ def _write(
     from equipoise.report.html import write as write_report
     from equipoise.runs import reproduce as reproductions
     from equipoise.runs.agreement import division
+    from equipoise.scenarios import DATA_SEED
     from equipoise.system.environment import environment
 
     reports: dict[str, str] = {}
     seeds = {part: plan.seeds(part, [row for where, row in histories if where == part]) for part, _ in histories}
-    several = (plan.experiment.divisions or 1) > 1  # then reports and figures are of the first
-    histories = {
-        (part, row): [h for h in of if h.seed in seeds[part] and not (several and division(h))]
-        for (part, row), of in histories.items()
-    }
+    if (plan.experiment.divisions or 1) > 1:  # reports and figures are of the first
+        plan = replace(plan, runs=tuple(one for one in plan.runs if not one.config.scenario_options[DATA_SEED]))
+        histories = {cell: [h for h in of if not division(h)] for cell, of in histories.items()}
+    histories = {(part, row): [h for h in of if h.seed in seeds[part]] for (part, row), of in histories.items()}
     for part in seeds:
         of_part: list[History] = [run for (where, _), of in histories.items() if where == part for run in of]
         reports[part] = f"{part}/report.html"
@@ -267,8 +268,7 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
     at_once = jobs or fitting([cell.config for cell in plan.runs])
     lines, seconds, most = [], 0.0, 0.0
     shown = {}
-    first = () if plan.calibration is None or not plan.asked else plan.calibration.runs
-    runs_once = {cell.path: cell for cell in (*first, *plan.runs)}.values()
+    runs_once = {cell.path: cell for cell in (*plan.first, *plan.runs)}.values()
     for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in runs_once)]:
         key = (cell.part, cell.row, trial)
         if key not in shown:  # the first candidate's, for all that may be taken

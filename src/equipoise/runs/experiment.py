@@ -380,12 +380,8 @@ def _check(name: str, experiment: PaperExperiment) -> None:
             raise ExperimentError(
                 f"{name}: column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
             )
-    own = by if (by := experiment.calibration) is not None and by.of in ("", name) else None
-    columns = [*experiment.beside, *([own.column] if own else [])]
-    fixed = [row.name for row in experiment.row if not row.choose]
-    for what, given, every in (("column", columns, [*experiment.columns]), ("row", own.rows if own else [], fixed)):
-        if strange := [one for one in given if one not in every]:
-            raise ExperimentError(f"{name}: beside or calibration: {unknown(what, strange[0], every)}")
+    if strange := [column for column in experiment.beside if column not in experiment.columns]:
+        raise ExperimentError(f"{name}: beside: {unknown('column', strange[0], experiment.columns)}")
     for problem in (*_wrong_choices(experiment), *_wrong_claims(experiment)):
         raise ExperimentError(f"{name}: {problem}")
 

@@ -90,6 +90,11 @@ class ReproductionPlan:
         return set.intersection(*every) if every else set()
 
     @property
+    def first(self) -> tuple[PlannedRun, ...]:
+        """The runs that calibrate, unless only other rows were asked for."""
+        return self.calibration.runs if self.calibration is not None and self.asked else ()
+
+    @property
     def trials(self) -> tuple[PlannedRun, ...]:
         """The trial runs of all candidates."""
         return tuple(one for several in self.candidates.values() for c in several for one in c.trials)
@@ -198,6 +203,10 @@ def plan(
     by, first = experiment.calibration if calibrates and reads and not embedded else None, None
     if by is not None:
         other, asked_for = read_experiment(by.of or name), {one.part for one in planned}
+        fixed = [row.name for row in other.row if not row.choose]
+        for what, given, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
+            if strange := [one for one in given if one not in every]:
+                raise ExperimentError(f"{name}: calibration: {unknown(what, strange[0], every)}")
         there = [p.name for p in other.part if p.name in asked_for and {*by.rows} & {row.name for row in other.of(p)}]
         more = {"data": data, "seeds": seeds, "divisions": experiment.divisions, "calibrates": False, **choices}
         first = plan(by.of or name, base, parts=there, rows=by.rows, **more) if there else None
