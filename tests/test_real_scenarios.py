@@ -714,13 +714,60 @@ def test_classes_grow_as_in_the_paper(reads: Reads, tmp_path: Path) -> None:
     assert any(len(set(part)) < 2000 for part in parts(twice))
 
 
-@pytest.mark.parametrize(("clients", "total"), [(10, 20_000), (20, 40_000), (40, 45_000), (60, 45_000)])
-def test_shares_use_what_there_is(clients: int, total: int, reads: Reads, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("clients", "samples"), [(10, None), (10, 2000), (20, None), (60, None)])
+@pytest.mark.parametrize("recipe", ["mixtures", "released", "plain"])
+def test_shares_use_what_there_is(clients: int, samples: int | None, recipe: str, reads: Reads, tmp_path: Path) -> None:
     reads(cifar())
-    scenario = load("fedsac-cifar10", 0, tmp_path, scene="dir", clients=clients, alpha=2.0)
-    taken = joined(parts(scenario))
-    assert len(set(taken)) == len(taken) == sum(sizes(scenario)) == total
+    options = {"scene": "dir", "clients": clients, "samples": samples, "alpha": 2.0, "recipe": recipe}
+    if recipe == "released" and samples is not None:
+        with pytest.raises(
+            ValueError, match=r"fedsac-cifar10\(recipe=released\) divides all images .* leave samples=2000 out"
+        ):
+            load("fedsac-cifar10", 0, tmp_path, **options)
+        return
+    scenario = load("fedsac-cifar10", 0, tmp_path, **options)
+    taken, held = joined(parts(scenario)), scenario.manifest["validation"]
+    assert len(set(taken)) == len(taken) == sum(sizes(scenario)) == (45_000 if samples is None else clients * samples)
+    assert len(held) == 5000
+    assert not set(taken) & set(held)
     assert min(scenario.sizes) >= 10
+
+
+def test_the_released_division_is_that_of_its_seeds(reads: Reads, tmp_path: Path) -> None:
+    """FLGo 0.0.15, line by line, after FedRAC's seeds: mixtures near the classes' shares, and each class cut by them in order."""
+    train = cifar()
+    reads(train)
+    order = torch.randperm(50_000, generator=torch.Generator().manual_seed(12)).tolist()[:45_000]
+    y = labels(train["cifar10", "train"].data)[order].tolist()
+    names = list(dict.fromkeys(y))
+    prior = np.array([y.count(name) for name in names]) / len(y)
+    np.random.seed(97)  # noqa: NPY002
+    q = [np.random.dirichlet(1.5 * prior) for _ in range(10)]  # noqa: NPY002
+    loops, most, turn = 0, 1e-6, 0
+    while True:
+        if loops >= 500:
+            loops, most = 0, most * 10
+        error = ((np.mean(q, axis=0) - prior) ** 2).sum()
+        if error <= most:
+            break
+        others = np.sum(q, axis=0) - q[turn]
+        new = [np.random.dirichlet(1.5 * prior) for _ in range(10)]  # noqa: NPY002
+        errors = [(((others + one) / (others + one).sum() - prior) ** 2).sum() for one in new]
+        if min(errors) < error:
+            q[turn] = new[int(np.argmin(errors))]
+        turn, loops = (turn + 1) % 10, loops + 1
+    expected: list[list[int]] = [[] for _ in range(10)]
+    for k, name in enumerate(names):
+        members = [place for place, c in zip(order, y, strict=True) if c == name]
+        share = np.array(q)[:, k] / np.array(q)[:, k].sum()
+        for part, cut in zip(
+            expected, np.split(members, (np.cumsum(share) * len(members)).astype(int)[:-1]), strict=True
+        ):
+            part.extend(cut.tolist())
+    scenario = load("fedsac-cifar10", 3, tmp_path, scene="dir", alpha=1.5, recipe="released", data_seed=0)
+    assert [sorted(part) for part in parts(scenario)] == [sorted(part) for part in expected]
+    other = load("fedsac-cifar10", 3, tmp_path, scene="dir", alpha=1.5, recipe="released")
+    assert parts(other) != parts(scenario)
 
 
 def test_shares_are_more_alike_the_higher_alpha(reads: Reads, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """FedSAC's scenarios: CIFAR-10, SVHN and Fashion-MNIST for collaborative fairness.
 
 Wang et al., "FedSAC: Dynamic Submodel Allocation for Collaborative Fairness in Federated Learning" (KDD 2024), whose code
-is unreleased; the partitions are those of the code that it cites, of CFFL and CGSV.
+is unreleased; POW and CLA are those of the code that it cites, of CFFL and CGSV, and DIR that of FedRAC's (CVPR 2026, by the same
+first author), which draws it with FLGo: what clients reach alone there is what FedSAC's Table 2 says.
 """
 
 from collections.abc import Callable
@@ -10,14 +11,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from equipoise.data.memory_mapped import labels, take
-from equipoise.scenarios import papers
-from equipoise.scenarios.collaboration import HELD, RECIPES, Division
+from equipoise.scenarios import collaboration, papers, partition
+from equipoise.scenarios.collaboration import HELD, Division
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
+RECIPES = {**collaboration.RECIPES, "dir": ("mixtures", "released", "plain", "capped")}
+SEEDS = (12, 97)  # of FedRAC's task generator: PyTorch's, for what the server holds, and NumPy's, for the mixtures
 
 SAMPLES = 2000  # images of a client on average
 NETWORK = {"hidden": [200, 200]}
@@ -74,7 +79,7 @@ def _scenario(
     alpha: float | None = None,
     samples: int | None = None,
     recipe: str | None = None,
-    holdout: str = "stratified",
+    holdout: str | None = None,
 ) -> Described:
     """Images divided among clients that bring more or less; all are tested on the whole test set.
 
@@ -85,11 +90,14 @@ def _scenario(
     scene : "pow" (sizes grow, labels are alike), "cla" (classes grow, sizes are alike) or "dir" (a random share of each
         class).
     clients : >= 1; the paper has 10 and 20, and for "dir" also 40 and 60.
-    alpha : >= 0.01, of "dir" only, 1 if None; the paper has 1, 2 and 3, and the higher it is, the more clients are alike.
-    samples : images of a client on average; 2,000 if None, or for "dir" as many as there are where that is less.
-    recipe : "released" or "exact" rounding for "pow"; "exact" or "released" (with replacement) for "cla"; "plain",
-        "capped" or "mixtures" for "dir". The first of these if None.
-    holdout : what the server holds, a tenth, "stratified" by class or drawn at "random".
+    alpha : >= 0.01, of "dir" only, 1 if None; the higher it is, the more clients are alike. The paper has 1, 2 and 3; its DIR(1.0)
+        is what ``alpha=1.5`` gives.
+    samples : images of a client on average; 2,000 if None, or for "dir" all that the server leaves.
+    recipe : "released" or "exact" rounding for "pow"; "exact" or "released" (with replacement) for "cla"; "mixtures", "released"
+        (these as FedRAC draws them: with ``data_seed=0`` the paper's own division), "plain" or "capped" for "dir". The first of
+        these if None.
+    holdout : what the server holds, a tenth, "stratified" by class or drawn at "random"; "stratified" if None. The "released" recipe of
+        "dir" has its own.
 
     Raises
     ------
@@ -104,7 +112,18 @@ def _scenario(
     how = RECIPES[scene][0] if recipe is None else recipe
     if how not in RECIPES[scene]:
         raise ValueError(unknown(f"recipe of {name}(scene={scene}):", how, RECIPES[scene]))
-    division = Division(name, scene, clients, each, how, holdout, 1.0 if alpha is None else alpha)
+    released = scene == "dir" and how == "released"
+    if released and (
+        given := {"samples": samples, "holdout": holdout}.items() - {("samples", None), ("holdout", None)}
+    ):
+        option, value = min(given)
+        raise ValueError(
+            f"{name}(recipe=released) divides all images as FedRAC's code does: leave {option}={value} out."
+        )
+    kept = "random" if released else holdout or "stratified"
+    division = Division(
+        name, scene, clients, each, "mixtures" if released else how, kept, 1.0 if alpha is None else alpha
+    )
     papers.require(data, {of.reads: ("train", "test")})
     known = Description(
         name=name, summary=of.summary, sample=of.sample, transform=of.transform, n_classes=10,
@@ -115,21 +134,19 @@ def _scenario(
         train, test = (papers.read(of.reads, data, split) for split in ("train", "test"))
         y = labels(train.data)
         rest = len(y) - int(np.rint(HELD * len(y)))
-        pool = rest if scene == "cla" else each * clients
-        if scene == "dir" and samples is None:
-            pool = min(pool, rest)
+        pool = rest if scene == "cla" or (scene == "dir" and samples is None) else each * clients
         if pool > rest:
             raise ValueError(
                 f"{name}: {clients} clients of {each} images on average need {pool}, and {rest} are left of the {len(y)} "
                 "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
             )
-        held, parts = division.parts(y, pool, np.random.default_rng(seed))
+        held, parts = _released(division, y, seed) if released else division.parts(y, pool, np.random.default_rng(seed))
         recipe = {
             "version": VERSION,
             "scene": scene,
             "samples": each if scene == "cla" else pool // clients,
             "recipe": how,
-            "holdout": holdout,
+            "holdout": kept,
             **({"alpha": division.alpha} if scene == "dir" else {}),
         }
         return papers.scenario(
@@ -139,6 +156,16 @@ def _scenario(
         )  # fmt: skip
 
     return known, build
+
+
+def _released(division: Division, y: Tensor, seed: int) -> tuple[list[int], list[list[int]]]:
+    """Positions of the server's images and of each client's, as FedRAC's code draws them: its own at seed 0."""
+    of_server, of_clients = ((start + seed) % 2**32 for start in SEEDS)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(of_server))
+    left = order[: len(y) - int(np.rint(HELD * len(y)))]
+    with division.options():
+        parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
+    return order[len(left) :].sort().values.tolist(), [left[part].tolist() for part in parts]
 
 
 cifar10: Callable[..., Described] = partial(_scenario, CIFAR10)

@@ -560,6 +560,7 @@ def mixtures(
     *,
     tolerance: float = 1e-6,
     patience: int = 500,
+    released: bool = False,
 ) -> list[list[int]]:
     r"""Give every client a class mixture of its own, at equal sizes: the Dirichlet partition of FLGo.
 
@@ -578,18 +579,22 @@ def mixtures(
     seed : >= 0; the same seed gives the same parts.
     tolerance : > 0, squared distance of the mean mixture to p at the start.
     patience : >= 1.
+    released : draw as FLGo 0.0.15 does after ``numpy.random.seed(seed)``: classes in the order of their first samples, which are not
+        shuffled.
 
     Returns
     -------
-    Disjoint lists, each shuffled, that together hold 0..n - 1.
+    Disjoint lists, each shuffled unless ``released``, that together hold 0..n - 1.
 
     Raises
     ------
     ValueError if a parameter is out of range. UnmetError if a client is left without samples.
     """
-    classes = _classes("mixtures", labels, clients, alpha, seed, 1, 1)
+    classes = _classes("mixtures", labels, clients, alpha, seed, 1, 1, 2**32 if released else np.inf)
     check_whole("mixtures: patience", patience, 1)
     check_number("mixtures: tolerance", tolerance, 0, above=True, below=True)
+    if released:
+        classes.sort(key=lambda members: int(members[0]))
     prior = np.array([len(members) for members in classes]) / sum(map(len, classes))
 
     def draw(clients: int, alpha: float, rng: Any) -> Owned:
@@ -598,13 +603,15 @@ def mixtures(
         for members, share in zip(classes, q.T, strict=True):
             # A class that no mixture has (one in a very low alpha) is dealt evenly.
             share = share / share.sum() if share.sum() > 0 else np.full(clients, 1 / clients)
-            order.append(rng.permutation(members))
+            order.append(members if released else rng.permutation(members))
             owner.append(_cut(share, len(members)))
         return np.concatenate(order), np.concatenate(owner)
 
-    parts, rng = _drawn("mixtures", draw, np.random.default_rng, seed, clients, alpha, lambda _: 1, 1)
-    for part in parts:
-        rng.shuffle(part)
+    generator = RandomState if released else np.random.default_rng
+    parts, rng = _drawn("mixtures", draw, generator, seed, clients, alpha, lambda _: 1, 1)
+    if not released:
+        for part in parts:
+            rng.shuffle(part)
     return parts
 
 
