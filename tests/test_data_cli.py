@@ -539,7 +539,9 @@ def test_get_sees_what_check_reads(name: str, write: Write) -> None:
     assert all(one.found for one in check(name, Path("sets")) if one.needed)
     done = ask("get", name, "--data", "sets").stdout
     assert "Nothing was fetched" not in done
-    assert done.count("is there, and is not the published file\n") == len(catalog.SETS[name].files) - (name == "svhn")
+    assert done.count("is there, and is not the published file. To fetch that one, first: mv ") == len(
+        catalog.SETS[name].files
+    ) - (name == "svhn")
 
 
 def test_get_of_the_folder_of_the_set_itself() -> None:
@@ -558,7 +560,7 @@ def test_advice_about_a_damaged_file_leads_to_the_published_one(plain: type[Serv
     first = ask(*get)
     assert first.exit_code == 0
     assert plain.asked == []
-    (line,) = [line for line in first.stdout.splitlines() if line.startswith("To have the published file")]
+    (line,) = [line for line in first.stdout.splitlines() if "To fetch that one" in line]
     subprocess.run(line.partition(", first: ")[2], shell=True, check=True)
     last = ask(*get).stdout.splitlines()[-1]
     assert plain.asked == ["/usps.bz2"]

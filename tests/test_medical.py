@@ -16,7 +16,7 @@ import fixture_medical as fixture
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Mapped
-from equipoise.data.sets import covid, isic, retina, rsna
+from equipoise.data.sets import catalog, covid, isic, retina, rsna
 from equipoise.data.sets import image_lists as lists
 
 try:
@@ -515,6 +515,56 @@ def test_the_sources_of_ham10000_are_centres_if_its_table_is_there(tmp_path: Pat
     assert {int((found.names or ())[row].split("_")[1]) % 8 for row in rows[1]} == {1}
     (folder / "ISIC_2019_Training_Metadata.csv").unlink()
     assert isic.read(tmp_path, "train", side=4).parts == {}
+
+
+# Images of each class at each of FLamby's six centres (its train_test_split, and the table of HAM10000, read image by image).
+CENTRES = {
+    "BCN": (2857, 4206, 2809, 737, 1138, 124, 111, 431),
+    "HAM-vidir_molemax": (24, 3720, 2, 0, 124, 30, 54, 0),
+    "HAM-vidir_modern": (680, 1832, 211, 21, 475, 51, 82, 11),
+    "HAM-rosendahl": (342, 803, 296, 109, 490, 30, 3, 186),
+    "MSK4": (215, 415, 0, 0, 189, 0, 0, 0),
+    "HAM-vienna_dias": (67, 350, 5, 0, 10, 4, 3, 0),
+}
+
+
+def test_isic_has_the_published_centres_and_division(tmp_path: Path) -> None:
+    """All 25,331 ids, with the classes and centres of the real ones: 20,262 and 5,069, and FLamby's 23,247 in six centres."""
+    whole = catalog.SETS["isic2019"].whole
+    assert whole is not None
+    assert whole.classes is not None
+    known = [n - sum(of) for n, of in zip(whole.classes, zip(*CENTRES.values(), strict=True), strict=True)]
+    everywhere = [
+        (k, who) for who, counts in {**CENTRES, "": known}.items() for k, n in enumerate(counts) for _ in range(n)
+    ]
+    assert len(everywhere) == whole.images == 25_331
+    order = np.random.default_rng(0).permutation(len(everywhere))
+    images = [
+        (f"ISIC_{i:07d}" + "_downsampled" * (who == "MSK4"), k, who)
+        for i, (k, who) in zip(order, everywhere, strict=True)
+    ]
+    truth = ((name, *(float(j == k) for j in range(9))) for name, k, _ in images)
+    fixture.rows(tmp_path / isic.TRUTH, [("image", *isic.CLASSES, "UNK"), *truth])
+    told = ((name, who and f"{who[:4].ljust(4, '_').replace('HAM-', 'HAM_')}000001") for name, _, who in images)
+    fixture.rows(tmp_path / isic.METADATA, [("image", "lesion_id"), *told])
+    theirs = ((name, who.removeprefix("HAM-")) for name, _, who in images if who.startswith("HAM"))
+    fixture.rows(tmp_path / isic.HAM[0], [("image_id", "dataset"), *theirs])
+
+    classes = isic.labelled(tmp_path / isic.TRUTH)
+    assert tuple(Counter(classes.values())[k] for k in range(8)) == whole.classes
+    parts = lists.divided(classes, isic.TEST, np.random.default_rng(0))
+    published = {split: count and count.images for split, count in catalog.SETS["isic2019"].splits.items()}
+    assert {split: len(names) for split, names in parts.items()} == published == {"train": 20_262, "test": 5_069}
+    assert Counter(parts["test"].values()) == {0: 905, 1: 2575, 2: 665, 3: 174, 4: 525, 5: 48, 6: 51, 7: 126}
+    names = [name for name, *_ in images]
+    centres = isic.centres(names, tmp_path / isic.METADATA, tmp_path / isic.HAM[0])
+    assert {who: len(rows) for who, rows in centres.items()} == {
+        "BCN": 12_413, "HAM-rosendahl": 2_259, "HAM-vidir_modern": 3_363, "HAM-vidir_molemax": 3_954, "HAM-vienna_dias": 439, "MSK4": 819,
+    }  # fmt: skip
+    assert sum(map(len, centres.values())) == 23_247
+    assert all(images[row][2] == who for who, rows in centres.items() for row in rows)
+    alone = isic.centres(names, tmp_path / isic.METADATA)
+    assert {who: len(rows) for who, rows in alone.items()} == {"BCN": 12_413, "HAM": 10_015, "MSK4": 819}
 
 
 def test_ready_made_photographs(tmp_path: Path) -> None:

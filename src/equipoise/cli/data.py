@@ -82,7 +82,7 @@ def checked(
     name: Name = None,
     data: Folder = Path("data"),
     only_present: Annotated[
-        bool, typer.Option("--only-present", help="Do not count it as an error that a split is missing.")
+        bool, typer.Option("--only-present", help="A part of a set will do: it is no error that a split is missing.")
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -139,21 +139,17 @@ def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) 
         out.print(_counts(there))
     for part in parts:
         colour = {"OK": "green", "nothing to compare with": "dim"}.get(part.verdict, "red" if not part.good else "dim")
-        more = f", {part.origin}" * bool(part.origin) + f"; {len(part.parts)} lists of clients or sites" * bool(
-            part.parts
-        )
-        more += " (no experiment needs it)" * (not part.needed and part.split in entry.optional)
-        out.print(f"{part.split}: [{colour}]{part.verdict}[/]{more}", highlight=False)
+        lists = f"; {len(part.parts)} lists of clients or sites" * bool(part.parts)
+        idle = " (no experiment needs it)" * (part.split in entry.optional)
+        out.print(f"{part.split}: [{colour}]{part.verdict}[/]{part.origin}{lists}{idle}", highlight=False)
         if part.problem and not part.good:
-            out.print(f"  {escape(part.problem)}", soft_wrap=True, highlight=False)
+            say(f"  {part.problem}")
         if part.unread:
-            out.print(
-                f"  also there, and not read: {escape(some([*map(str, part.unread)]))}", soft_wrap=True, highlight=False
-            )
+            say(f"  also there, and not read: {some([*map(str, part.unread)])}")
     if not all(part.good for part in parts):
         out.print(f"Where to get it: {escape(entry.source)}. Terms: {escape(entry.terms)}.", soft_wrap=True)
         if entry.files:
-            out.print(f"To fetch it: {escape(_get(name, data))} --download", soft_wrap=True)
+            say(f"To fetch it: {_get(name, data)} --download")
     out.print()
 
 
@@ -211,36 +207,34 @@ def get(
     root = data.expanduser()
     if entry.package:
         there = f" It is there: --data {catalog.INSTALLED}" * catalog.installed(name)
-        package = f"on Debian and Ubuntu: apt-get install {entry.package}, which is found without --data.{there}"
-        out.print(package, soft_wrap=True, highlight=False)
+        say(f"on Debian and Ubuntu: apt-get install {entry.package}, which is found without --data.{there}")
     if not files:
         copies = catalog.copies(name, root, splits)
         if all(copies):
             say(f"is there: {some([str(path) for path, *_ in copies])}\nNext: {_get(name, data, 'check')}")
             return
-        places = " or ".join(str(data / place) for place in entry.places)
-        out.print(f"put it at: {escape(places)}", soft_wrap=True, highlight=False)
+        say(f"put it at: {data / entry.places[0]}")
         raise ValueError(
             f"{name} has no plain address: fetch it by hand, from the place named above, on the terms of that place. "
             f"Then: {_get(name, data, 'check')}"
         )
-    missing, others = [], list[Path]()
+    missing: list[Address] = []
     for file in files:
-        held = catalog.held(name, file, root)
-        strange = [path for path in held if catalog.genuine(name, path) is False]
-        others += strange
-        missing += [] if held else [file]
-        place = held[0].parent if len(held) > 1 else held[0] if held else data / file.place
-        state = "is there, and is not the published file" if strange else "is there" if held else decimal(file.size)
-        out.print(f"{escape(str(place))}: {state}\n    {file.url}, md5 {file.md5}", soft_wrap=True, highlight=False)
-    for path in others:
-        say(f"To have the published file in its place, first: {shlex.join(['mv', str(path), f'{path}.other'])}")
+        if held := catalog.held(name, file, root):
+            place, state = (held[0].parent if len(held) > 1 else held[0]), "is there"
+            if any(catalog.genuine(name, path) is False for path in held):
+                move = shlex.join(["mv", str(place), f"{place}.other"])
+                state = f"is there, and is not the published file. To fetch that one, first: {move}"
+        else:
+            place, state = data / file.place, decimal(file.size)
+            missing.append(file)
+        say(f"{place}: {state}\n    {file.url}, md5 {file.md5}")
     if missing and not wanted:
         out.print("Nothing was fetched. Add --download to fetch these files from these addresses.")
         return
     if missing:
         _fetch(missing, root)
-    published = "" if others else ", with the published checksums" if len(missing) == len(files) else ""
+    published = ", with the published checksums" * (missing == files)
     say(f"All files are there{published}. Next: {_get(name, data, 'check')}")
 
 

@@ -20,21 +20,15 @@ STARTS = {  # the comparison that each stands for
 def quickstart(
     context: typer.Context,
     name: Annotated[
-        str,
-        typer.Argument(help="`digits`, which are embedded, or `fashion`: real photographs of clothes, Fashion-MNIST."),
+        str, typer.Argument(help="`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.")
     ] = "digits",
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", "-d", metavar="DIR", help="Where Fashion-MNIST is, unless a package of the system put it there."
-        ),
-    ] = None,
+    data: Annotated[str | None, typer.Option("--data", "-d", metavar="DIR", help="Where Fashion-MNIST is.")] = None,
     jobs: Jobs = None,
 ) -> None:
     """Compare a few methods in two minutes, and show the command that did it."""
     if name not in STARTS:
         raise ValueError(unknown("quickstart", name, STARTS))
-    more = {"--data": data, "--jobs": jobs}
-    words = ["compare", *shlex.split(STARTS[name]), *(str(word) for pair in more.items() if pair[1] for word in pair)]
+    words = ["compare", *shlex.split(STARTS[name]), *(["--data", data] if data else [])]
+    words += ["--jobs", str(jobs)] if jobs else []
     say(shlex.join(["equipoise", *words]))
     context.find_root().command.main(words, standalone_mode=False)

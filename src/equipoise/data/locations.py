@@ -20,11 +20,11 @@ Files = tuple[
 
 
 class MissingError(DataError):
-    """Nothing of a data set, or of one of its splits, is where it was looked for; ``lost`` are such sets and splits."""
+    """Nothing of a data set, or of one of its splits, is where it was looked for; ``lost`` are the names of these."""
 
-    def __init__(self, message: str, lost: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, message: str, lost: Iterable[str] = ()) -> None:
         super().__init__(message)
-        self.lost = tuple(lost)
+        self.lost = frozenset(lost)
 
 
 def plain(name: str) -> str:
@@ -38,7 +38,7 @@ def find(root: Path, places: Iterable[str]) -> Path | None:
 
 
 def existing(root: Path, places: Iterable[str]) -> Iterator[Path]:
-    """The places that exist, in their order, each file once; ``root`` may be any of the folders on the way to one.
+    """The places that exist, in their order, none of them twice or inside another; ``root`` may be any of the folders on the way.
 
     ``MNIST/raw/x`` is found as ``root/MNIST/raw/x``, as ``root/raw/x`` if ``root`` is called MNIST, and as ``root/x`` if it
     is called MNIST/raw. Names are compared by :func:`plain`.
@@ -52,8 +52,8 @@ def existing(root: Path, places: Iterable[str]) -> Iterator[Path]:
                 path: Path | None = root if root.exists() else None
                 for part in parts[k:]:
                     path = _child(path, part) if path is not None else None
-                if path is not None and not any(path.samefile(other) for other in before):
-                    before.append(path)
+                if path is not None and not any(path.resolve().is_relative_to(other) for other in before):
+                    before.append(path.resolve())
                     yield path
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from equipoise.data.locations import where_from
 from equipoise.data.sets import catalog
 from equipoise.scenarios import collaboration, digits, fedheal, fedism, fedld, fedsac, label_skew, own, quality
 from equipoise.scenarios.corruption import CORRUPTIONS
@@ -125,11 +126,8 @@ def folder(name: str, data: str | Path | None) -> str | Path | None:
         return catalog.INSTALLED
     packages = [catalog.data_set(one).package for one in reads]
     packed = f" On Debian and Ubuntu without: `apt-get install {' '.join(map(str, packages))}`." * all(packages)
-    gets = " and ".join(f"`equipoise data get {one}`" for one in reads)
-    says, them = ("say", "them") if len(reads) > 1 else ("says", "it")
-    raise ValueError(
-        f"{asked}{packed} {gets} {says} where to get {them}, `equipoise data check --data DIR` whether they are complete."
-    )
+    complete = "`equipoise data check --data DIR` says whether they are complete."
+    raise ValueError(f"{asked}{packed} {where_from(reads, Path('DIR'))} {complete}")
 
 
 def load(name: str, seed: int = 0, data: str | Path | None = None, **options: Any) -> Scenario:

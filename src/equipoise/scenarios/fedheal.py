@@ -184,7 +184,7 @@ def _without(name: str, data: Path | None, chosen: Sequence[str], *read: str) ->
     try:
         yield
     except DataError as error:
-        lost = {*read, *(word for pair in getattr(error, "lost", ()) for word in pair)}
+        lost = {*read, *getattr(error, "lost", ())}
         rest = "+".join(domain for domain in chosen if domain not in lost)
         if not rest:
             raise

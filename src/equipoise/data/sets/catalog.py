@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +50,12 @@ class DataSet:
     size : how much there is to fetch, in words.
     source : where a user gets it.
     terms : of use, as stated there at the time of writing.
-    places : files and folders by which the set is recognised, below the user's folder, the usual one first.
+    places : files and folders by which the set is recognised, below the user's folder, in the order in which they are read.
     read : takes the user's folder, a split and options, and gives what it found.
-    needs : the files of a split, each as the places where it may lie.
     files : plain addresses, if the set has stable ones.
     optional : splits that no experiment needs.
     whole : counts over all splits, where more is known of them than of each.
+    needs : the files of a split, each as the places where it may lie; ``None``: ``places`` are those of all.
     astray : what is to be done about files in the user's folder that cannot be read where they lie.
     package : of Debian and Ubuntu, which puts it into ``INSTALLED``.
     """
@@ -70,10 +69,10 @@ class DataSet:
     terms: str
     places: tuple[str, ...]
     read: Callable[..., Contents] = field(repr=False)
-    needs: Callable[[str], Files] = field(repr=False)
     files: tuple[Address, ...] = ()
     optional: tuple[str, ...] = ()
     whole: Count | None = None
+    needs: Callable[[str], Files] | None = field(default=None, repr=False)
     astray: Callable[[Path], str] = field(default=lambda _: "", repr=False)
     package: str | None = None
 
@@ -214,15 +213,7 @@ SETS: dict[str, DataSet] = {
                 unpack=tuple(
                     f"{cifar.FOLDER}/{file}" for file in (*cifar.FILES["train"], *cifar.FILES["test"], cifar.META)
                 ),
-                inside=(
-                    "c99cafc152244af753f735de768cd75f",
-                    "d4bba439e000b95fd0a9bffe97cbabec",
-                    "54ebc095f3ab1f0389bbae665268c751",
-                    "634d18415352ddfa80567beed471001a",
-                    "482c414d41f54cd18b22e5b47cb7c3cb",
-                    "40351d587109b95175f43aff81a1287e",
-                    "5ff9c542aee3614f3951f8cda6e48888",
-                ),
+                inside=cifar.MD5,
             ),
         ),
     ),
@@ -275,9 +266,8 @@ SETS: dict[str, DataSet] = {
         size="several GB",
         source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it; or Kaggle: diabetic-retinopathy-detection",
         terms="rules of the Kaggle competition, which you must accept there",
-        places=("Retina", "diabetic-retinopathy-detection", "trainLabels.csv"),
+        places=("Retina", "5_clients", "diabetic-retinopathy-detection", "trainLabels.csv"),
         read=retina.read,
-        needs=retina.needs,
     ),
     "covid-fl": DataSet(
         title="COVID-FL, as SSL-FL prepared it",
@@ -287,9 +277,8 @@ SETS: dict[str, DataSet] = {
         size="several GB",
         source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it",
         terms="those of its eight sources, most of them non-commercial",
-        places=("COVID-FL",),
+        places=("COVID-FL", "12_clients"),
         read=covid.read,
-        needs=covid.needs,
     ),
     "rsna-ich": DataSet(
         title="RSNA intracranial haemorrhage",
@@ -299,9 +288,8 @@ SETS: dict[str, DataSet] = {
         size="about 180 GB",
         source="Kaggle: rsna-intracranial-hemorrhage-detection (a competition's files)",
         terms="non-commercial, with attribution; rules of the competition, which you must accept there",
-        places=("rsna-intracranial-hemorrhage-detection", "ICH_20", "ICH_20-three", "stage_2_train.csv"),
+        places=("ICH_20", "ICH_20-three", "rsna-intracranial-hemorrhage-detection", "stage_2_train.csv"),
         read=rsna.read,
-        needs=rsna.needs,
         whole=Count(25000),
     ),
     "isic2019": DataSet(
@@ -312,9 +300,8 @@ SETS: dict[str, DataSet] = {
         size="9.1 GB",
         source="challenge.isic-archive.com, data of 2019: training input, ground truth and metadata",
         terms="CC BY-NC 4.0",
-        places=("ISIC2019", "ISIC2019_20", isic.TRUTH),
+        places=("ISIC2019_20", *isic.FOLDERS, isic.TRUTH),
         read=isic.read,
-        needs=isic.needs,
         whole=each(4522, 12875, 3323, 867, 2624, 239, 253, 628),
     ),
 }
@@ -360,7 +347,12 @@ def present(name: str, root: Path) -> bool:
 
 def copies(name: str, root: Path, splits: Iterable[str]) -> tuple[tuple[Path, ...], ...]:
     """For each file of some splits all that can be taken for it, the one that is read first; none where it is missing."""
-    return tuple(tuple(existing(root, places)) for split in splits for places in data_set(name).needs(split))
+    return tuple(tuple(existing(root, places)) for places in _files(name, splits))
+
+
+def _files(name: str, splits: Iterable[str]) -> Files:
+    known = data_set(name)
+    return tuple(places for split in splits for places in (known.needs(split) if known.needs else (known.places,)))
 
 
 def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
@@ -373,44 +365,36 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
 
     Raises
     ------
-    MissingError : files are missing; names the first ten of all sets, and the commands that say where to get them.
+    MissingError : files are missing; names the first ten of each set, and the commands that say where to get them.
     """
-    lost = {
-        name: {split: files for split in splits if (files := _missing(name, root, split))}
-        for name, splits in wanted.items()
-    }
-    if names := [name for name, splits in lost.items() if splits]:
-        each = "; ".join(f"{some([*chain(*lost[name].values())])} of {name}" for name in names)
-        astray = [text for name in names if (text := data_set(name).astray(root))]
-        said = [f"missing in {root} ({holds(root)}): {each}.", *astray, where_from(names, root)]
-        raise MissingError(" ".join(said), [(name, split) for name in names for split in lost[name]])
-
-
-def _missing(name: str, root: Path, split: str) -> list[str]:
-    return [places[0] for places in data_set(name).needs(split) if find(root, places) is None]
+    lost: dict[str, list[str]] = {}
+    without: list[str] = []
+    for name, splits in wanted.items():
+        for split in splits:
+            if missing := [places[0] for places in _files(name, [split]) if find(root, places) is None]:
+                lost.setdefault(name, []).extend(missing)
+                without += [name, split]
+    if lost:
+        each = "; ".join(f"{some([*dict.fromkeys(files)])} of {name}" for name, files in lost.items())
+        astray = [text for name in lost if (text := data_set(name).astray(root))]
+        said = [f"missing in {root} ({holds(root)}): {each}.", *astray, where_from([*lost], root)]
+        raise MissingError(" ".join(said), without)
 
 
 def held(name: str, address: Address, root: Path) -> tuple[Path, ...]:
     """The files for which an address need not be fetched, in any form and place that is read; none if one is missing."""
     fetched = {address.place, *address.unpack}
-    files = [places for split in data_set(name).splits for places in data_set(name).needs(split)]
-    paths = [find(root, places) for places in files if fetched & {*places}]
+    paths = [find(root, places) for places in _files(name, data_set(name).splits) if fetched & {*places}]
     return () if None in paths else tuple(path for path in paths if path)
 
 
 def genuine(name: str, path: Path) -> bool | None:
     """Whether a file of a data set is its publisher's, packed again or not; None where no checksum of it is known."""
     stem = plain(path.name.removesuffix(".gz"))
-    known = {
-        md5
-        for address in data_set(name).files
-        for place in (address.place, *address.unpack)
-        if plain(Path(place).name.removesuffix(".gz")) == stem
-        for md5 in (address.md5, *address.inside)
-    }
-    if not known:
-        return None
-    return digest(path, "md5") in known or (path.suffix == ".gz" and digest(path, "md5", unpacked=True) in known)
+    named = [a for a in data_set(name).files if any(stem in plain(place) for place in (a.place, *a.unpack))]
+    known = {md5 for address in named for md5 in (address.md5, *address.inside)}
+    forms = {False, path.suffix == ".gz"}
+    return any(digest(path, "md5", unpacked=form) in known for form in forms) if known else None
 
 
 def installed(name: str) -> bool:

@@ -60,14 +60,9 @@ class SplitCheck:
 
     @property
     def origin(self) -> str:
-        """Whose files they are, as far as checksums tell."""
-        if self.genuine is None:
-            return ""
-        return (
-            "the publisher's files"
-            if self.genuine
-            else "other files" + " with the same counts" * (self.verdict == "OK")
-        )
+        """Whose files they are, as far as checksums tell: the end of a sentence, or nothing."""
+        other = ", other files" + " with the same counts" * (self.verdict == "OK")
+        return "" if self.genuine is None else ", the publisher's files" if self.genuine else other
 
     @property
     def good(self) -> bool:

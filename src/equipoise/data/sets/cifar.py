@@ -18,6 +18,10 @@ from equipoise.data.locations import Files, facts, find, located, of_the_system
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDER, ARCHIVE, META = "cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta"
 FILES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
+MD5 = (  # of the files of FILES, as torchvision gives them
+    "c99cafc152244af753f735de768cd75f", "d4bba439e000b95fd0a9bffe97cbabec", "54ebc095f3ab1f0389bbae665268c751",
+    "634d18415352ddfa80567beed471001a", "482c414d41f54cd18b22e5b47cb7c3cb", "40351d587109b95175f43aff81a1287e",
+)  # fmt: skip
 GLOBALS: dict[tuple[str, str], Any] = {  # all that an array of numbers needs; a name is looked up here and nowhere else
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from equipoise.data.contents import Contents
 from equipoise.data.decoding import picture
-from equipoise.data.locations import Files, located
+from equipoise.data.locations import located
 from equipoise.data.sets import sslfl
 
 NAME = "covid-fl"
@@ -30,13 +30,8 @@ def read(root: Path, split: str, *, side: int = SIDE) -> Contents:
     ------
     DataError : the files are missing or damaged.
     """
-    folder = located(NAME, root, needs(split)[0]).parent
+    folder = located(NAME, root, ("COVID-FL/labels.csv", "12_clients")).parent
     return sslfl.read(
         NAME, folder, split, CLASSES, clients="12_clients/split_real/*.csv", side=side,
         load=picture, fit="crop",
     )  # fmt: skip
-
-
-def needs(_: str) -> Files:
-    """The list of labels, or the folder of the clients' lists beside it."""
-    return (("COVID-FL/labels.csv", "12_clients"),)

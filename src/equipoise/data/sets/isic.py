@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import Files, facts, find, located
+from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import divided, ids, mapped, table, weight
 
 NAME = "isic2019"
@@ -50,7 +50,7 @@ def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int =
         folder = ready.parent.parent / split / "clean"
         lists = ready.parent.parent if lists is None else lists
     else:
-        truth = located(NAME, root, needs(split)[0])
+        truth = located(NAME, root, (*(f"{name}/{TRUTH}" for name in FOLDERS), TRUTH, f"{READY}/train/clean"))
         folder = truth.parent / "ISIC_2019_Training_Input"
     known = {} if truth is None else labelled(truth)
     about: dict[str, Any]
@@ -69,11 +69,6 @@ def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int =
     metadata, ham = _find(root, METADATA), _find(root, HAM[0]) or _find(root, HAM[1])
     parts = {} if metadata is None else centres(list(classes), metadata, ham)
     return Contents(data, CLASSES, tuple(classes), parts, {**about, **weight(files)})
-
-
-def needs(_: str) -> Files:
-    """The images that are ready, or the challenge's table."""
-    return ((f"{READY}/train/clean", *(f"{name}/{TRUTH}" for name in FOLDERS), TRUTH),)
 
 
 def _find(root: Path, name: str) -> Path | None:

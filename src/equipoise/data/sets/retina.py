@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import array, picture
-from equipoise.data.locations import Files, facts, find, located
+from equipoise.data.locations import facts, find, located
 from equipoise.data.sets import sslfl
 from equipoise.data.sets.image_lists import divided, label, mapped, table, weight
 
@@ -49,7 +49,7 @@ def read(
         )
     grades = find(root, KAGGLE)
     if grades is None or find(root, SHIPPED) is not None:
-        folder = located(NAME, root, needs(split)[0]).parent
+        folder = located(NAME, root, (*SHIPPED, KAGGLE[0])).parent
         return sslfl.read(
             NAME, folder, split, CLASSES, clients="5_clients/split_*/client_*.csv", side=side, load=array,
             fit="stretch",
@@ -67,11 +67,6 @@ def read(
     data = mapped(files, chosen.values(), side, f"{NAME} {split}", fundus)
     about = {**facts([grades]), "positive_from": positive_from, "test": test, "seed": seed, **weight(files)}
     return Contents(data, CLASSES, tuple(chosen), about=about)
-
-
-def needs(_: str) -> Files:
-    """The lists of SSL-FL, or Kaggle's table."""
-    return ((*SHIPPED, *KAGGLE),)
 
 
 def fundus(path: Path) -> NDArray[np.uint8]:

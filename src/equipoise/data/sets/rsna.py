@@ -14,7 +14,7 @@ from equipoise.data import dicom
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_pixels
 from equipoise.data.decoding import Load, ahead, bar, image, levels, picture
-from equipoise.data.locations import Files, facts, find, located
+from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import divided, ids, mapped, present, sample, weight
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import unknown
@@ -145,11 +145,6 @@ def _convert(job: tuple[Path, Path], load: Load, side: int) -> None:
     buffer = io.BytesIO()
     Image.fromarray(pixels[0] if grey else pixels.transpose(1, 2, 0)).save(buffer, "PNG")
     write_atomically(target, buffer.getvalue())
-
-
-def needs(_: str) -> Files:
-    """The slices that are ready, or the competition's table."""
-    return ((*(f"{_folder(window)}/train/clean" for window in WINDOWS), *TABLE),)
 
 
 def _folder(window: str) -> str:

@@ -34,7 +34,7 @@ def read(root: Path, split: str) -> Contents:
     DataError : a missing, damaged or cut file, or a line of another form.
     """
     path = located("usps", root, needs(split)[0])
-    parsed = _libsvm if path.suffix == ".bz2" else _plain
+    parsed = _libsvm if path.suffix == ".bz2" else _of_the_book
     pixels, digits = bytearray(), []
     try:
         with OPEN.get(path.suffix, open)(path, "rt", encoding="ascii") as file:
@@ -58,19 +58,17 @@ def needs(split: str) -> Files:
     return (tuple(f"{folder}{file}" for file in FILES[split] for folder in ("", "USPS/")),)
 
 
-def _plain(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
+def _of_the_book(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
     """The digit, and the pixels uint8 [256], of one line of the book's file."""
     try:
         digit, *given = map(float, words)
     except ValueError:
-        raise DataError(
-            f"{where}: expected a digit and {SIDE * SIDE} numbers, found {' '.join(words)[:40]!r}."
-        ) from None
+        digit, given = -1, []
     values = np.array(given, np.float32)
     if digit not in range(10) or len(values) != SIDE * SIDE or not (abs(values) <= 1).all():
-        ends = f", from {values.min():g} to {values.max():g}" if len(values) else ""
         raise DataError(
-            f"{where}: expected a digit 0..9 and {SIDE * SIDE} numbers in [-1, 1]; found {words[0]} and {len(values)} numbers{ends}."
+            f"{where}: expected a digit 0..9 and {SIDE * SIDE} numbers in [-1, 1]; found {' '.join(words)[:40]!r}, "
+            f"{len(words)} words in all."
         )
     return int(digit), _pixels(values)
 
