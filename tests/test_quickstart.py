@@ -73,7 +73,7 @@ def test_without_files_one_error_says_where_to_get_them(elsewhere: Path) -> None
         error = str(ask(*words).exception)
         assert "fedsac-fashion reads fashion-mnist: say where the files are, with --data DIR." in error
         assert "`apt-get install dataset-fashion-mnist`" in error
-        assert "`equipoise data get fashion-mnist --data DIR`" in error
+        assert "`equipoise data get fashion-mnist --data data`" in error
     with pytest.raises(ValueError, match="apt-get install dataset-fashion-mnist"):
         eq.scenario("fedsac-fashion")
     with pytest.raises(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 from typer.testing import CliRunner, Result
 
@@ -27,6 +28,8 @@ from equipoise.data.sets import catalog
 from equipoise.runs import comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
+from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.runs.reproduce import plan
 from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
 from equipoise.scenarios.corrupted import corrupted
 
@@ -292,10 +295,48 @@ def test_all_missing_domains_are_named_at_once_and_the_advice_works(
     for words in gets:
         assert words[:2] == ["data", "get"]
         assert str(root) in asked(*words).stdout
-    reproduced = asked(
-        "reproduce", "fedheal/table5" if name.endswith("digits") else "fedheal/table2", "--data", str(root)
-    )
-    assert commands(reproduced.exception)[-1][-1] == str(root)
+
+
+def test_reproduce_says_of_all_parts_what_is_missing_and_which_can_be_run(tmp_path: Path) -> None:
+    """Every command that it prints is one that the command line understands, and the last one can be run."""
+    for name, make, there in (
+        ("fedsac/table2", fixture_data.fashion, "fashion"),
+        ("fedheal/table2", fixture_data.office, "office"),
+        ("fedheal/table5", lambda root: [fixture_data.mnist(root), fixture_data.usps(root)], ""),
+    ):
+        root = tmp_path / name / "my sets"
+        make(root)
+        reads = {set_ for part in read_experiment(name).part for set_ in SCENARIOS[part.scenario].reads}
+        error = asked("reproduce", name, "--data", str(root)).exception
+        assert isinstance(error, ExperimentError)
+        gets = [words[2] for words in commands(error) if words[:2] == ["data", "get"]]
+        have = {known for known in catalog.SETS if all(catalog.copies(known, root, catalog.SETS[known].splits))}
+        assert sorted(gets) == sorted(reads - have - {"svhn"} | (reads & {"svhn"}))
+        last = commands(error)[-1]
+        assert (last[0] == "reproduce") == bool(there)
+        if there:
+            group: Any = typer.main.get_command(app)
+            given = group.commands["reproduce"].make_context("reproduce", last[1:]).params
+            planned = plan(given["name"], tmp_path / "runs", data=given["data"], parts=given["part"], seeds=1).runs
+            assert {run.part for run in planned} == {*given["part"]}
+            assert all(run.part.startswith(there) for run in planned)
+        else:
+            assert [words for words in commands(error) if words[0] == "compare"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stands"),
+    [("fedism/table3", False), ("claims/fedheal-real", False), ("fedheal/table2", True), ("fedsac/table7", True)],
+)
+def test_stand_ins_are_advised_where_there_are_some(name: str, stands: bool, tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="say where they are, with --data DIR") as error:
+        plan(name, tmp_path)
+    assert ("with --embedded." in str(error.value)) == stands
+    if stands:
+        assert plan(name, tmp_path, embedded=True, seeds=1).runs
+    else:
+        with pytest.raises(ExperimentError, match="there is no embedded stand-in for these data"):
+            plan(name, tmp_path, embedded=True, seeds=1)
 
 
 def test_a_whole_set_names_all_that_it_lacks(tmp_path: Path) -> None:

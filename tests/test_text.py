@@ -126,14 +126,20 @@ def test_full_memory_is_no_defect(monkeypatch: pytest.MonkeyPatch, capsys: pytes
             raise error
 
         monkeypatch.setattr(cli, "app", full)
-        monkeypatch.setattr("sys.argv", ["equipoise", "compare", "fedavg"])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr().err
-        assert ended.value.code == 1
-        assert "defect" not in said
-        assert f"equipoise compare needs more memory than there is ({str(error)[:30]}" in said
-        assert "fewer --jobs or --workers" in said
+        for words, less in {
+            "compare fedavg": "fewer --jobs, a smaller --participation, a smaller --batch-size, smaller images (--set size=32)",
+            "run": "fewer --workers, a smaller --participation",
+            "reproduce fedism/table1": "Take less at a time: fewer --jobs. equipoise run",  # it has none of the others
+            "data check": "equipoise run",
+        }.items():
+            monkeypatch.setattr("sys.argv", ["equipoise", *words.split()])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+            said = capsys.readouterr().err
+            assert ended.value.code == 1
+            assert "defect" not in said
+            assert f"equipoise {words.split()[0]} needs more memory than there is ({str(error)[:30]}" in said
+            assert less in said
 
 
 # files that declare more than they hold

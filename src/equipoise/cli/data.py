@@ -213,7 +213,7 @@ def get(
         if all(copies):
             say(f"is there: {some([str(path) for path, *_ in copies])}\nNext: {_get(name, data, 'check')}")
             return
-        say(f"put it at: {data / entry.places[0]}")
+        say(f"put it at: {' or '.join(str(data / place) for place in entry.places)}")
         raise ValueError(
             f"{name} has no plain address: fetch it by hand, from the place named above, on the terms of that place. "
             f"Then: {_get(name, data, 'check')}"

@@ -5,6 +5,7 @@ No module that a command's options need imports PyTorch: the body of a command i
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -89,6 +90,12 @@ def _main(
         os.execve(sys.executable, [sys.executable, "-P", "-m", "equipoise", *arguments], environment.portable())
 
 
+LESS = {  # what takes less memory, by the parameter that a command has for it
+    "jobs": "fewer --jobs", "workers": "fewer --workers", "participation": "a smaller --participation",
+    "batch_size": "a smaller --batch-size", "set_": "smaller images (--set size=32)", "network": "a smaller --network",
+}  # fmt: skip
+
+
 class Stopped(BaseException):
     """Ctrl-C or SIGTERM; not a KeyboardInterrupt, on which Typer ends without a message."""
 
@@ -145,10 +152,12 @@ def _noted(error: BaseException) -> str:
 def _full(arguments: Sequence[str], error: BaseException) -> str:
     """What was being done when the memory was full, and what takes less."""
     doing = next((a for a in arguments if not a.startswith("-")), "")
+    takes = next((inspect.signature(command).parameters for command in COMMANDS if command.__name__ == doing), ())
+    less = [text for option, text in LESS.items() if option in takes]
     asked = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     return (
-        f"equipoise {doing} needs more memory than there is{f' ({asked})' if asked else ''}.{_noted(error)} Take less at a time: fewer "
-        "--jobs or --workers, a smaller --participation or --batch-size, smaller images (--set size=32), a smaller network. "
+        f"equipoise {doing} needs more memory than there is{f' ({asked})' if asked else ''}.{_noted(error)} "
+        f"{'Take less at a time: ' * bool(less)}{', '.join(less)}{'. ' * bool(less)}"
         "equipoise run --dry-run says what a run takes. Complete results are kept."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -13,6 +14,7 @@ from statistics import mean
 from typing import Any
 
 from equipoise import scenarios
+from equipoise.data.contents import DataError
 from equipoise.data.locations import digest
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
@@ -144,9 +146,10 @@ def plan(
             raise ExperimentError(f"{name}: its data are embedded already. Leave --embedded out.")
         scenarios.folder(experiment.part[0].scenario, data)
     elif not embedded and data is None:
+        stands = not all(experiment.left_out(part, embedded=True) for part in experiment.part)
+        instead = ", or take the stand-ins that need no download, with --embedded" * stands
         raise ExperimentError(
-            f"{name} trains on the data of the paper ({', '.join(reads)}): say where they are, with --data DIR, or take the "
-            "stand-ins that need no download, with --embedded."
+            f"{name} trains on the data of the paper ({', '.join(reads)}): say where they are, with --data DIR{instead}."
         )
     if quick:
         if (of := experiment.quick) is None:
@@ -164,6 +167,8 @@ def plan(
         for one in asked:
             if one not in there:
                 raise ExperimentError(f"{name}: {unknown(what, one, there)}")
+    if data is not None and not embedded:
+        _check_files(name, experiment, data, parts)
     planned: list[PlannedRun] = []
     skipped: dict[tuple[str, str], str] = {}
     candidates: dict[tuple[str, str], tuple[Candidate, ...]] = {}
@@ -222,6 +227,22 @@ def _draws(seeds: int | Sequence[int], divisions: int | None) -> list[Draw]:
     """Every seed with every division of the data, or with that of its own."""
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     return [(seed, division) for division in (range(divisions) if divisions else [None]) for seed in numbers]
+
+
+def _check_files(name: str, experiment: PaperExperiment, data: str, parts: Sequence[str]) -> None:
+    """Require the files of all parts that are asked for, and say of all at once what is missing."""
+    problems, whole = dict[str, None](), list[str]()
+    for part in experiment.part:
+        if part.scenario in experiment.reads and (not parts or part.name in parts):
+            try:
+                scenarios.describe(part.scenario, data, **part.condition(embedded=False).options)
+                whole += ["--part", part.name]
+            except DataError as error:
+                problems[str(error)] = None
+    if problems:
+        command = shlex.join(["equipoise", "reproduce", name, "--data", data, *whole])
+        there = f"\nOf the experiment there is enough for: `{command}`" * bool(whole)
+        raise ExperimentError("\n".join(problems) + there)
 
 
 def _cells(

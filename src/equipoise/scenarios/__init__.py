@@ -126,8 +126,8 @@ def folder(name: str, data: str | Path | None) -> str | Path | None:
         return catalog.INSTALLED
     packages = [catalog.data_set(one).package for one in reads]
     packed = f" On Debian and Ubuntu without: `apt-get install {' '.join(map(str, packages))}`." * all(packages)
-    complete = "`equipoise data check --data DIR` says whether they are complete."
-    raise ValueError(f"{asked}{packed} {where_from(reads, Path('DIR'))} {complete}")
+    complete = "`equipoise data check --data data` says whether they are complete."
+    raise ValueError(f"{asked}{packed} {where_from(reads, Path('data'))} {complete}")
 
 
 def load(name: str, seed: int = 0, data: str | Path | None = None, **options: Any) -> Scenario:

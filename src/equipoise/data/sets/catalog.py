@@ -370,8 +370,11 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
     lost: dict[str, list[str]] = {}
     without: list[str] = []
     for name, splits in wanted.items():
+        usual = slice(None if data_set(name).needs is None else 1)
         for split in splits:
-            if missing := [places[0] for places in _files(name, [split]) if find(root, places) is None]:
+            if missing := [
+                " or ".join(places[usual]) for places in _files(name, [split]) if find(root, places) is None
+            ]:
                 lost.setdefault(name, []).extend(missing)
                 without += [name, split]
     if lost:
