@@ -30,7 +30,7 @@ $(SITES): $(STAMP)
 	@touch $@
 
 run: $(STAMP)
-	$(BIN)/equipoise compare fedavg afl qffl fedheal --scenario digits --rounds 25 --name quickstart --jobs $(JOBS)
+	$(BIN)/equipoise quickstart --jobs $(JOBS)
 
 test: $(SITES)
 	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal

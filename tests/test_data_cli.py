@@ -286,7 +286,7 @@ def test_sets_without_published_splits_are_compared_as_a_whole(tmp_path: Path, m
 def test_check_goes_on_where_a_set_cannot_be_read(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(root: Path, split: str) -> Contents:
+    def read(paths: list[Path]) -> Contents:
         raise error
 
     made.usps(tmp_path)

@@ -57,6 +57,33 @@ def test_leaf_with_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(x)[8:14], np.array(given, np.asarray(x).dtype))
 
 
+@pytest.mark.parametrize("apart", ["sample", "user"])
+def test_femnist_as_leaf_leaves_it(tmp_path: Path, apart: str) -> None:
+    """Files of up to 100 writers, in ``data/train`` and ``data/test`` with the names of its script; images as 784 numbers."""
+    writers = [f"f{k:04d}_{7 * k:02d}" for k in range(4)]
+    rng, data = np.random.default_rng(0), tmp_path / "femnist/data"
+    written = {}
+    for part, of, n in (("train", writers[:3], 62), ("test", writers[:3] if apart == "sample" else writers[3:], 12)):
+        images = {who: {"x": rng.random((n, 784)).round(3).tolist(), "y": list(range(n))} for who in of}
+        for k, who in enumerate(of):  # a file each
+            content = {"users": [who], "num_samples": [n], "user_data": {who: images[who]}}
+            file = data / part / f"all_data_{k}_niid_0_keep_64_{part}_9.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(content))
+        written[part] = images
+    (data / "all_data").mkdir()
+    (data / "all_data/all_data_0.json").write_text('{"users": ["other"]}')  # is not read beside the parts
+    for other in ("intermediate", "sampled_data", "rem_user_data"):
+        (data / other).mkdir()
+    for source in (tmp_path / "femnist", data):
+        made = scenarios.load("own", 0, source)
+        assert dict(zip(made.client_names, made.sizes, strict=True)) == dict.fromkeys(writers[:3], 62)
+        assert {name: len(y) for name, (_, y) in made.tests.items()} == dict.fromkeys(written["test"], 12)  # type: ignore[misc]
+        assert (made.n_classes, made.shape) == (62, (784,))
+        classes = made.classes or ()
+        assert [int(classes[k]) for k in made.clients[1][1]] == list(range(62))  # type: ignore[index]
+
+
 @pytest.mark.parametrize("where", ["all_data", ".", "one file", "train", "data/all_data"])
 def test_leaf_without_parts(tmp_path: Path, where: str) -> None:
     path = leaf(tmp_path / ("x.json" if where == "one file" else f"{where}/x.json"), {"a": 10, "b": 20})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.data.contents import Contents
-from equipoise.data.locations import Files, MissingError, digest, existing, find, holds, plain, where_from
+from equipoise.data.locations import Files, MissingError, digest, existing, find, holds, located, plain, where_from
 from equipoise.data.sets import cifar, class_folders, covid, idx, isic, mat, retina, rsna, usps
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
@@ -51,11 +51,11 @@ class DataSet:
     source : where a user gets it.
     terms : of use, as stated there at the time of writing.
     places : files and folders by which the set is recognised, below the user's folder, in the order in which they are read.
-    read : takes the user's folder, a split and options, and gives what it found.
+    read : takes the files of a split, or without ``needs`` the user's folder and a split; and options; gives what it found.
     files : plain addresses, if the set has stable ones.
     optional : splits that no experiment needs.
     whole : counts over all splits, where more is known of them than of each.
-    needs : the files of a split, each as the places where it may lie; ``None``: ``places`` are those of all.
+    needs : by split the files that ``read`` takes, each as the places where it may lie; empty if ``places`` are all that is known.
     astray : what is to be done about files in the user's folder that cannot be read where they lie.
     package : of Debian and Ubuntu, which puts it into ``INSTALLED``.
     """
@@ -72,7 +72,7 @@ class DataSet:
     files: tuple[Address, ...] = ()
     optional: tuple[str, ...] = ()
     whole: Count | None = None
-    needs: Callable[[str], Files] | None = field(default=None, repr=False)
+    needs: Mapping[str, Files] = field(default_factory=dict, repr=False)
     astray: Callable[[Path], str] = field(default=lambda _: "", repr=False)
     package: str | None = None
 
@@ -105,8 +105,8 @@ SETS: dict[str, DataSet] = {
         source="plain addresses; or torchvision's MNIST; or ylecun/mnist on Hugging Face, as idx files",
         terms="CC BY-SA 3.0 or MIT; sources differ",
         places=("MNIST/raw", "MNIST"),
-        read=idx.mnist,
-        needs=partial(idx.needs, "mnist"),
+        read=partial(idx.read, classes=idx.DIGITS),
+        needs=idx.FILES["mnist"],
         astray=partial(idx.astray, "mnist"),
         files=_idx(
             "MNIST",
@@ -132,7 +132,7 @@ SETS: dict[str, DataSet] = {
         terms="none stated",
         places=("usps.bz2", "usps.t.bz2", "USPS"),
         read=usps.read,
-        needs=usps.needs,
+        needs=usps.FILES,
         files=tuple(
             Address(
                 f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/{file}", file, size, md5, split
@@ -156,8 +156,8 @@ SETS: dict[str, DataSet] = {
         source="plain addresses; or torchvision's SVHN",
         terms="for non-commercial use",
         places=("train_32x32.mat", "test_32x32.mat", "SVHN"),
-        read=mat.svhn,
-        needs=mat.svhn_needs,
+        read=mat.read,
+        needs=mat.SVHN,
         files=tuple(
             Address(f"http://ufldl.stanford.edu/housenumbers/{split}_32x32.mat", f"{split}_32x32.mat", size, md5, split)
             for split, size, md5 in (
@@ -178,7 +178,7 @@ SETS: dict[str, DataSet] = {
         terms="those of its Kaggle page; backgrounds from COCO",
         places=("syn", "synthetic_digits"),
         read=class_folders.syn,
-        needs=class_folders.syn_needs,
+        needs=class_folders.SYN,
     ),
     "synth": DataSet(
         title="synthetic digits of Ganin and Lempitsky (2015)",
@@ -189,8 +189,8 @@ SETS: dict[str, DataSet] = {
         source="the authors' page, or a copy of Digits-5: synth_train_32x32.mat and synth_test_32x32.mat",
         terms="none stated",
         places=("synth_train_32x32.mat", "synth_test_32x32.mat", "synth"),
-        read=mat.synth,
-        needs=mat.synth_needs,
+        read=mat.read,
+        needs=mat.SYNTH,
     ),
     "cifar10": DataSet(
         title="CIFAR-10",
@@ -200,9 +200,9 @@ SETS: dict[str, DataSet] = {
         size="170 MB",
         source="plain address (the Python version); or torchvision's CIFAR10",
         terms="none stated",
-        places=(cifar.FOLDER, f"CIFAR10/{cifar.FOLDER}", "CIFAR-10"),
+        places=cifar.PLACES,
         read=cifar.read,
-        needs=cifar.needs,
+        needs=cifar.FILES,
         astray=cifar.astray,
         files=(
             Address(
@@ -211,7 +211,7 @@ SETS: dict[str, DataSet] = {
                 170498071,
                 "c58f30108f718f92721af3b95e74349a",
                 unpack=tuple(
-                    f"{cifar.FOLDER}/{file}" for file in (*cifar.FILES["train"], *cifar.FILES["test"], cifar.META)
+                    f"{cifar.FOLDER}/{file}" for file in (*cifar.NAMES["train"], *cifar.NAMES["test"], cifar.META)
                 ),
                 inside=cifar.MD5,
             ),
@@ -226,8 +226,8 @@ SETS: dict[str, DataSet] = {
         source="plain addresses (the authors' repository); or torchvision's FashionMNIST; or apt-get install dataset-fashion-mnist",
         terms="MIT",
         places=("FashionMNIST/raw", "FashionMNIST"),
-        read=idx.fashion,
-        needs=partial(idx.needs, "fashion-mnist"),
+        read=partial(idx.read, classes=idx.CLOTHES),
+        needs=idx.FILES["fashion-mnist"],
         astray=partial(idx.astray, "fashion-mnist"),
         package="dataset-fashion-mnist",
         files=_idx(
@@ -256,7 +256,7 @@ SETS: dict[str, DataSet] = {
         terms="for research; no licence stated",
         places=class_folders.OFFICE_FOLDERS,
         read=class_folders.office,
-        needs=class_folders.office_needs,
+        needs=class_folders.OFFICE_FILES,
     ),
     "retina": DataSet(
         title="Retina, as SSL-FL prepared it",
@@ -337,7 +337,10 @@ def read(name: str, root: Path, split: str, **options: Any) -> Contents:
     known = data_set(name)
     if split not in known.splits:
         raise ValueError(unknown(f"split of {name}", split, known.splits))
-    return known.read(root.expanduser(), split, **options)
+    root = root.expanduser()
+    if not known.needs:
+        return known.read(root, split, **options)
+    return known.read([located(name, root, places, known.astray(root)) for places in known.needs[split]], **options)
 
 
 def present(name: str, root: Path) -> bool:
@@ -352,7 +355,7 @@ def copies(name: str, root: Path, splits: Iterable[str]) -> tuple[tuple[Path, ..
 
 def _files(name: str, splits: Iterable[str]) -> Files:
     known = data_set(name)
-    return tuple(places for split in splits for places in (known.needs(split) if known.needs else (known.places,)))
+    return tuple(places for split in splits for places in known.needs.get(split, (known.places,)))
 
 
 def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
@@ -370,7 +373,7 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
     lost: dict[str, list[str]] = {}
     without: list[str] = []
     for name, splits in wanted.items():
-        usual = slice(None if data_set(name).needs is None else 1)
+        usual = slice(1 if data_set(name).needs else None)
         for split in splits:
             if missing := [
                 " or ".join(places[usual]) for places in _files(name, [split]) if find(root, places) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import pickle
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,12 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import Files, facts, find, located, of_the_system
+from equipoise.data.locations import facts, find, of_the_system
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDER, ARCHIVE, META = "cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta"
-FILES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
-MD5 = (  # of the files of FILES, as torchvision gives them
+NAMES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
+PLACES = (FOLDER, f"CIFAR10/{FOLDER}", "CIFAR-10")
+FILES = {split: tuple(tuple(f"{at}/{name}" for at in PLACES) for name in names) for split, names in NAMES.items()}
+MD5 = (  # of the files of NAMES, as torchvision gives them
     "c99cafc152244af753f735de768cd75f", "d4bba439e000b95fd0a9bffe97cbabec", "54ebc095f3ab1f0389bbae665268c751",
     "634d18415352ddfa80567beed471001a", "482c414d41f54cd18b22e5b47cb7c3cb", "40351d587109b95175f43aff81a1287e",
 )  # fmt: skip
@@ -44,25 +47,19 @@ def _refuse(module: str, name: str) -> NoReturn:
     raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data needs")
 
 
-def read(root: Path, split: str) -> Contents:
-    """CIFAR-10: images uint8 [n, 3, 32, 32]; ``split`` is train or test.
+def read(paths: Sequence[Path]) -> Contents:
+    """CIFAR-10: images uint8 [n, 3, 32, 32], of some files.
 
     The files are pickles of Python 2: a dictionary with ``data`` uint8 [n, 3072], all red, then all green, then all blue
     pixels of an image, and ``labels``, a list.
 
     Raises
     ------
-    DataError : a missing, damaged or cut file, one that is more than data, or only the archive is there.
+    DataError : a damaged or cut file, or one that is more than data.
     """
-    paths = [located("cifar10", root, places, astray(root)) for places in needs(split)]
     batches = [_batch(path) for path in paths]
     x, y = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*batches, strict=True))
     return Contents((x, y), CLASSES, about=facts(paths))
-
-
-def needs(split: str) -> Files:
-    """The files of a split, unpacked."""
-    return tuple((f"{FOLDER}/{name}", f"CIFAR10/{FOLDER}/{name}", f"CIFAR-10/{name}") for name in FILES[split])
 
 
 def astray(root: Path) -> str:

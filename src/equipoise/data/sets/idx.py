@@ -6,6 +6,7 @@ import gzip
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,22 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.locations import Files, facts, find, located
+from equipoise.data.locations import Files, facts, find
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-STEM = {"train": "train", "test": "t10k"}
 FOLDERS = {"mnist": ("MNIST/raw", "MNIST"), "fashion-mnist": ("FashionMNIST/raw", "FashionMNIST")}
+
+
+def _files(stem: str, folders: Sequence[str]) -> Files:
+    """Images and labels of a split, packed or not."""
+    ends = [f"{at}/{stem}-{{}}-ubyte{end}" for at in folders for end in ("", ".gz")]
+    return tuple(tuple(end.format(what) for end in ends) for what in ("images-idx3", "labels-idx1"))
+
+
+FILES = {name: {"train": _files("train", at), "test": _files("t10k", at)} for name, at in FOLDERS.items()}
 
 
 def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
@@ -62,25 +71,9 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def mnist(root: Path, split: str) -> Contents:
-    """MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
-    return _read("mnist", root, split, DIGITS)
-
-
-def fashion(root: Path, split: str) -> Contents:
-    """Fashion-MNIST: images uint8 [n, 1, 28, 28]; ``split`` is train or test."""
-    return _read("fashion-mnist", root, split, CLOTHES)
-
-
-def needs(name: str, split: str) -> Files:
-    """Images and labels of a split, packed or not."""
-    of_split = (f"{STEM[split]}-{what}-ubyte" for what in ("images-idx3", "labels-idx1"))
-    return tuple(tuple(f"{folder}/{file}{end}" for folder in FOLDERS[name] for end in ("", ".gz")) for file in of_split)
-
-
 def astray(name: str, root: Path) -> str:
     """What to do about files in a folder that does not say whose they are."""
-    ours = [places for split in STEM for places in needs(name, split)]
+    ours = [places for files in FILES[name].values() for places in files]
     bare = find(root, [Path(place).name for places in ours for place in places])
     if bare is None or any(find(root, places) for places in ours):
         return ""
@@ -90,8 +83,8 @@ def astray(name: str, root: Path) -> str:
     )
 
 
-def _read(name: str, root: Path, split: str, classes: tuple[str, ...]) -> Contents:
-    paths = [located(name, root, places, astray(name, root)) for places in needs(name, split)]
+def read(paths: Sequence[Path], classes: tuple[str, ...]) -> Contents:
+    """Images uint8 [n, 1, 28, 28] and their labels, of one file each."""
     x, y = array(paths[0], 3), array(paths[1], 1)
     if len(x) != len(y) or len(y) == 0:
         raise DataError(f"{paths[1]}: expected a label for each of the {len(x)} images beside it; found {len(y)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,34 +12,18 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.locations import Files, facts, located, of_the_system
+from equipoise.data.locations import facts, of_the_system
 from equipoise.data.sets.idx import DIGITS
 
 CHUNK = 256  # images turned at a time
+SVHN = {split: ((f"{split}_32x32.mat", f"SVHN/{split}_32x32.mat"),) for split in ("train", "test", "extra")}
+SYNTH = {
+    split: (tuple(f"{at}synth_{split}_32x32.mat" for at in ("", "synth/", "syn/")),) for split in ("train", "test")
+}
 
 
-def svhn(root: Path, split: str) -> Contents:
-    """SVHN, cropped digits: images uint8 [n, 3, 32, 32]; ``split`` is train, test or extra."""
-    return _read(located("svhn", root, svhn_needs(split)[0]))
-
-
-def svhn_needs(split: str) -> Files:
-    """The one file of a split."""
-    return ((f"{split}_32x32.mat", f"SVHN/{split}_32x32.mat"),)
-
-
-def synth(root: Path, split: str) -> Contents:
-    """The synthetic digits of Ganin and Lempitsky: images uint8 [n, 3, 32, 32]; ``split`` is train or test."""
-    return _read(located("synth", root, synth_needs(split)[0]))
-
-
-def synth_needs(split: str) -> Files:
-    """The one file of a split."""
-    return (tuple(f"{folder}synth_{split}_32x32.mat" for folder in ("", "synth/", "syn/")),)
-
-
-def _read(path: Path) -> Contents:
-    """Read ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0.
+def read(paths: Sequence[Path]) -> Contents:
+    """Images uint8 [n, 3, 32, 32] of one file: ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0.
 
     Raises
     ------
@@ -46,6 +31,7 @@ def _read(path: Path) -> Contents:
     """
     from scipy.io import loadmat, whosmat
 
+    (path,) = paths
     try:
         for _, shape, kind in whosmat(path):
             check_bytes(path, math.prod(shape) * (1 if kind == "uint8" else 8))

@@ -5,25 +5,24 @@ from __future__ import annotations
 import bz2
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import Files, facts, located, of_the_system
+from equipoise.data.locations import facts, of_the_system
 from equipoise.data.sets.idx import DIGITS
 
-FILES = {"train": ("usps.bz2", "zip.train.gz", "zip.train"), "test": ("usps.t.bz2", "zip.test.gz", "zip.test")}
-OPEN: dict[str, Callable[..., IO[str]]] = {".bz2": bz2.open, ".gz": gzip.open}
+FORMS = {"train": ("usps.bz2", "zip.train.gz", "zip.train"), "test": ("usps.t.bz2", "zip.test.gz", "zip.test")}
+FILES = {split: (tuple(f"{at}{form}" for form in forms for at in ("", "USPS/")),) for split, forms in FORMS.items()}
 SIDE = 16
 
 
-def read(root: Path, split: str) -> Contents:
-    """USPS: images uint8 [n, 1, 16, 16]; ``split`` is train or test.
+def read(paths: Sequence[Path]) -> Contents:
+    """USPS: images uint8 [n, 1, 16, 16] of one file.
 
     In libsvm's ``usps.bz2`` a line is ``label 1:v 2:v ... 256:v`` with label 1..10, where 1 is the digit 0, and a number that is
     left out is 0. In ``zip.train.gz`` of The Elements of Statistical Learning it is the digit and 256 numbers. Each v in [-1, 1]
@@ -31,13 +30,14 @@ def read(root: Path, split: str) -> Contents:
 
     Raises
     ------
-    DataError : a missing, damaged or cut file, or a line of another form.
+    DataError : a damaged or cut file, or a line of another form.
     """
-    path = located("usps", root, needs(split)[0])
+    (path,) = paths
     parsed = _libsvm if path.suffix == ".bz2" else _of_the_book
+    opened = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
     pixels, digits = bytearray(), []
     try:
-        with OPEN.get(path.suffix, open)(path, "rt", encoding="ascii") as file:
+        with opened(path, "rt", encoding="ascii") as file:
             for number, line in enumerate(file, 1):
                 if words := line.split():
                     digit, image = parsed(words, f"{path}, line {number}")
@@ -50,12 +50,7 @@ def read(root: Path, split: str) -> Contents:
     if not digits:
         raise DataError(f"{path}: expected a digit on every line; found no line. Get it again.")
     x = torch.frombuffer(pixels, dtype=torch.uint8).view(-1, 1, SIDE, SIDE)
-    return Contents((x, torch.tensor(digits)), DIGITS, about=facts([path]))
-
-
-def needs(split: str) -> Files:
-    """The one file of a split, in libsvm's form or the book's."""
-    return (tuple(f"{folder}{file}" for file in FILES[split] for folder in ("", "USPS/")),)
+    return Contents((x, torch.tensor(digits)), DIGITS, about=facts(paths))
 
 
 def _of_the_book(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
