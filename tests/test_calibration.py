@@ -157,6 +157,20 @@ def test_calibration_is_planned_of_the_same_runs(mine: str, tmp_path: Path) -> N
     assert reproduce.plan(mine, tmp_path, embedded=True).calibration is None
 
 
+def test_another_reading_is_calibrated_on_its_own_data(mine: str, tmp_path: Path) -> None:
+    """What the other experiment gives are rows and published numbers, and no division."""
+    other = tmp_path / "other.toml"
+    text = other.read_text().replace('scene = "dir"}', 'scene = "dir", recipe = "mixtures"}')
+    other.write_text(text.replace("rounds = 2", "rounds = 3").replace("seeds = 3", "seeds = 4"))
+    first = planned(str(other), tmp_path, divisions=2).calibration
+    assert first is not None
+    assert len(first.runs) == 8
+    assert {(one.config.scenario_options["recipe"], one.config.rounds, one.config.method) for one in first.runs} == {
+        ("mixtures", 3, "standalone")
+    }
+    assert first.published["Standalone", "dir", "max"] == (40, None)
+
+
 def test_every_division_has_all_seeds(mine: str, tmp_path: Path) -> None:
     plan = planned(mine, tmp_path, divisions=3, seeds=2, parts=["pow"], rows=["FedAvg"])
     assert [(one.config.scenario_options["data_seed"], one.seed) for one in plan.runs] == [(d, s) for d in range(3) for s in range(2)]  # fmt: skip
