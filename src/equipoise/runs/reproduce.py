@@ -113,7 +113,7 @@ def plan(
     divisions: int | None = None,
     parts: Sequence[str] = (),
     rows: Sequence[str] = (),
-    instead: PaperExperiment | None = None,
+    calibrating: PaperExperiment | None = None,
     **choices: Any,
 ) -> ReproductionPlan:
     """Say which runs an experiment takes, and where each is kept.
@@ -128,7 +128,7 @@ def plan(
     seeds : how many, 0, 1, ...; None for as many as the file says.
     divisions : how many divisions of the data there are, each with all seeds; None for as many as the file says.
     parts, rows : names of those to run; empty for all.
-    instead : what is planned in place of what the file says, without what calibrates it.
+    calibrating : what is planned in place of what the file says, without anything that calibrates it.
     choices : fields of :class:`equipoise.runs.configuration.RunConfig` that win over the file's, such as ``rounds=2``; and ``weights``, a file
         that the networks start from.
 
@@ -137,7 +137,7 @@ def plan(
     ExperimentError : an unknown part or row, or nothing to run.
     ValueError : a setting that does not fit.
     """
-    experiment = instead or read_experiment(name)
+    experiment = calibrating or read_experiment(name)
     if divisions is not None:
         experiment = experiment.model_copy(update={"divisions": divisions})
     reads = experiment.reads
@@ -206,7 +206,7 @@ def plan(
         raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
     trial = quick or any(one.config.rounds < one.rounds for one in planned)
     first = None
-    if instead is None and reads and not embedded and (by := experiment.calibration) is not None:
+    if calibrating is None and reads and not embedded and (by := experiment.calibration) is not None:
         other, of_ours = read_experiment(by.of or name), {one.part for one in planned}
         fixed = [row.name for row in other.row if not row.choose]
         for what, given, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
@@ -216,7 +216,7 @@ def plan(
         same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
         other = other.model_copy(update={"part": same, "divisions": experiment.divisions, "seeds": experiment.seeds})
         if same:
-            first = plan(by.of or name, base, data=data, seeds=seeds, rows=by.rows, instead=other, **choices)
+            first = plan(by.of or name, base, data=data, seeds=seeds, rows=by.rows, calibrating=other, **choices)
     return _decided(
         ReproductionPlan(
             experiment, tuple(planned), skipped, embedded, published(name), candidates,
