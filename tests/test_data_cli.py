@@ -161,6 +161,24 @@ def test_only_files_with_a_known_checksum_are_judged(
     assert {one.genuine for one in check(name, tmp_path) if one.found} == {known}
 
 
+@pytest.mark.parametrize(
+    ("name", "write", "lost"),
+    [
+        ("mnist", made.mnist, ["MNIST/raw/train-images-idx3-ubyte", "MNIST/raw/train-labels-idx1-ubyte"]),
+        ("cifar10", made.cifar10, ["cifar-10-batches-py/data_batch_1", "cifar-10-batches-py/data_batch_5"]),
+        ("usps", made.usps_of_the_book, ["zip.train.gz"]),
+    ],
+)
+def test_check_names_all_that_a_split_lacks(name: str, write: Write, lost: list[str], tmp_path: Path) -> None:
+    write(tmp_path)
+    for file in lost:
+        (tmp_path / file).unlink()
+    (train, *_) = check(name, tmp_path)
+    assert train.verdict == "missing"
+    asked = ", ".join(lost) if len(lost) > 1 else "usps.bz2 or USPS/usps.bz2 or zip.train.gz or USPS/zip.train.gz or "
+    assert (train.problem or "").startswith(f"{name}: expected {asked}")
+
+
 @pytest.mark.usefixtures("small")
 def test_check_names_what_is_there_twice(tmp_path: Path) -> None:
     made.mnist(tmp_path)

@@ -345,7 +345,8 @@ def test_a_whole_set_names_all_that_it_lacks(tmp_path: Path) -> None:
     for file in ("data_batch_2", "data_batch_4", "test_batch"):
         (tmp_path / "cifar-10-batches-py" / file).unlink()
     with pytest.raises(
-        MissingError, match=r"^missing in .*: \S*data_batch_2, \S*data_batch_4, \S*test_batch of cifar10\. `equipoise"
+        MissingError,
+        match=r"^cifar10: expected \S*data_batch_2, \S*data_batch_4, \S*test_batch in .*; found there: .*\. `equipoise",
     ):
         describe("fedsac-cifar10", tmp_path)
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")

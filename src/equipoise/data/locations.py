@@ -72,7 +72,7 @@ def entries(folder: Path) -> list[Path]:
         return []
 
 
-def located(name: str, root: Path, places: Sequence[str], astray: str = "") -> Path:
+def located(name: str, root: Path, places: Sequence[str]) -> Path:
     """The first of a data set's places that exists.
 
     Parameters
@@ -80,15 +80,12 @@ def located(name: str, root: Path, places: Sequence[str], astray: str = "") -> P
     name : the data set's name in the catalogue.
     root : the folder that the user names.
     places : paths below it, the usual one first; see :func:`existing`.
-    astray : what is to be done about files that are there and cannot be read where they lie.
 
     Raises
     ------
-    MissingError : none exists; it lists what was looked for and what is there instead. DataError : something is astray.
+    MissingError : none exists; it lists what was looked for and what is there instead.
     """
     path = find(root, places)
-    if path is None and astray:
-        raise DataError(astray)
     if path is None:
         raise MissingError(f"{name}: expected {_or(places)} in {root}; {holds(root)}. {where_from([name], root)}")
     return path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.data.contents import Contents
-from equipoise.data.locations import Files, MissingError, digest, existing, find, holds, located, plain, where_from
+from equipoise.data.locations import Files, MissingError, digest, existing, find, holds, plain, where_from
 from equipoise.data.sets import cifar, class_folders, covid, idx, isic, mat, retina, rsna, usps
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
@@ -340,7 +340,8 @@ def read(name: str, root: Path, split: str, **options: Any) -> Contents:
     root = root.expanduser()
     if not known.needs:
         return known.read(root, split, **options)
-    return known.read([located(name, root, places, known.astray(root)) for places in known.needs[split]], **options)
+    require(root, {name: [split]})
+    return known.read([path for path, *_ in copies(name, root, [split])], **options)
 
 
 def present(name: str, root: Path) -> bool:
@@ -370,21 +371,21 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
     ------
     MissingError : files are missing; names the first ten of each set, and the commands that say where to get them.
     """
-    lost: dict[str, list[str]] = {}
-    without: list[str] = []
+    lost: dict[str, dict[tuple[str, ...], str]] = {}  # places of files, and the split that needs them
     for name, splits in wanted.items():
-        usual = slice(1 if data_set(name).needs else None)
-        for split in splits:
-            if missing := [
-                " or ".join(places[usual]) for places in _files(name, [split]) if find(root, places) is None
-            ]:
-                lost.setdefault(name, []).extend(missing)
-                without += [name, split]
+        missing = {places: split for split in splits for places in _files(name, [split]) if find(root, places) is None}
+        lost |= {name: missing} if missing else {}
     if lost:
-        each = "; ".join(f"{some([*dict.fromkeys(files)])} of {name}" for name, files in lost.items())
+        alone = sum(map(len, lost.values())) == 1
+        said = []
+        for name, missing in lost.items():
+            usual = [" or ".join(places if alone or not data_set(name).needs else places[:1]) for places in missing]
+            said.append(f"{name}: expected {some(usual)}")
         astray = [text for name in lost if (text := data_set(name).astray(root))]
-        said = [f"missing in {root} ({holds(root)}): {each}.", *astray, where_from([*lost], root)]
-        raise MissingError(" ".join(said), without)
+        raise MissingError(
+            " ".join([f"{'; '.join(said)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)]),
+            [word for name, missing in lost.items() for word in (name, *missing.values())],
+        )
 
 
 def held(name: str, address: Address, root: Path) -> tuple[Path, ...]:
