@@ -168,9 +168,8 @@ def _run(
         if plan.calibration is not None and plan.first:
             bar.update(task, description=f"{len(plan.first)} runs that calibrate")
             failed |= reproductions.run(plan.calibration, jobs=at_once, on_progress=shown, lines=not quiet)
-            for part, of in groupby(agreement.calibrated(plan, failed), key=lambda one: one.part):
-                if not quiet:
-                    say(f"{part}: {reproduction.calibration([*of])}")
+            for part, of in () if quiet else groupby(agreement.calibrated(plan, failed), key=lambda one: one.part):
+                say(f"{part}: {reproduction.calibration([*of])}")
         bar.update(task, description=f"{len(plan.runs)} runs")
         return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown, lines=not quiet)
 
@@ -268,8 +267,9 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
     at_once = jobs or fitting([cell.config for cell in plan.runs])
     lines, seconds, most = [], 0.0, 0.0
     shown = {}
-    runs_once = {cell.path: cell for cell in (*plan.first, *plan.runs)}.values()
-    for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in runs_once)]:
+    paths = {cell.path for cell in plan.runs}
+    every = [*(cell for cell in plan.first if cell.path not in paths), *plan.runs]
+    for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in every)]:
         key = (cell.part, cell.row, trial)
         if key not in shown:  # the first candidate's, for all that may be taken
             with err.status(f"Trying {cell.part}: {cell.row} ..."):

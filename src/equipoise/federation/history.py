@@ -28,9 +28,10 @@ from equipoise.federation.records import (
 from equipoise.federation.stopping import BEST, selected, value
 from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Positive, positive_class
-from equipoise.metrics.performance import last_rounds
+from equipoise.metrics.performance import Value, last_rounds
 from equipoise.system import own_code, places
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
@@ -61,35 +62,10 @@ LISTS = (
 )  # of the meta data: text would be one of letters
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
-    "method",
-    "label",
-    "first",
-    "scenario",
-    "seed",
-    "rounds",
-    "select",
-    "client_names",
-    "client_groups",
-    "measures",
-    "classes",
-    "positive",
-    "least_group",
-    "client_tests",
-    "personal",
-    "bound",
-    "contents",
-    "contribution",
-    "units",
-    "holdings",
-    "hostile",
-    "header",
-    "versions",
-    "machines",
-    "unfinished",
-    "without_model",
-    "git",
-    "data",
-)
+    "method", "label", "first", "scenario", "seed", "rounds", "select", "client_names", "client_groups", "measures", "classes",
+    "positive", "least_group", "client_tests", "personal", "bound", "contents", "contribution", "units", "holdings", "hostile",
+    "header", "versions", "machines", "unfinished", "without_model", "git", "data",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -284,6 +260,14 @@ class History:
         """The accuracy in [0, 1] that each client reaches alone, on the test set; shape [N], None if unknown."""
         accuracies = (self.meta.get("contribution") or {}).get("standalone_test")
         return np.array([number(a) for a in accuracies]) if accuracies else None
+
+    @cached_property
+    def fairness(self) -> list[Value]:
+        """Collaborative fairness in each round in which clients were evaluated; none where contributions are not known."""
+        if self.contribution is None:
+            return []
+        c, rewards = self.of_honest(self.contribution), self.of_honest(self._of_clients[1])
+        return [collaborative_fairness(c, row) for row in rewards]
 
     @property
     def measures(self) -> tuple[str, ...]:

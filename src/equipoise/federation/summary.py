@@ -13,7 +13,6 @@ from equipoise.metrics.collaborative import (
     bounded_fairness,
     client_range,
     collaboration_gain,
-    collaborative_fairness,
     noise,
     rank_fairness,
 )
@@ -219,7 +218,7 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
         return None
     contribution, table = map(history.of_honest, (contribution, table))
     reward = table[-1]
-    fairness = [collaborative_fairness(contribution, row) for row in table]
+    fairness = history.fairness
     gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
     top, middle, bottom = client_range(reward)
     n, known = history.tested, history.meta.get("contribution") or {}
