@@ -260,7 +260,9 @@ def test_every_form_says_whether_a_part_is_calibrated(
     for said, title in ((fits, "### POW"), (not_, "### DIR"), (result.fits, "Source")):
         start = text.index(title)
         assert start < text.index(f"**{said}**") < text.index("| FedAvg |", start)
-        assert said.replace("'", "&#39;") in page
+        verdict, colon, why = said.replace("'", "&#39;").partition(":")
+        bold = verdict if title == "Source" else f"<strong>{verdict}</strong>"
+        assert f'<p class="note">{bold}{colon}{why}</p>' in page
     assert page.index("DIR: not calibrated") < page.index("What the paper claims")
     assert "Not calibrated: Standalone does not fit" in source
     told = json.loads(json.dumps(reproduction.as_dict(result), allow_nan=False))

@@ -220,7 +220,7 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     reward = table[-1]
     fairness = history.fairness
     gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
-    top, middle, bottom = client_range(reward)
+    worse_off, (top, middle, bottom) = gain.worse_off if gain.mean.defined else None, client_range(reward)
     n, known = history.tested, history.meta.get("contribution") or {}
     error, spread = noise(reward, n), mean(history.of_honest(np.array(known.get("spread", ()))))
     alone = {"noise": _percent(noise(contribution, n)), "spread": _percent(spread), "rounds": known.get("averaged", 1)}
@@ -240,11 +240,7 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
         "max": _percent(top),
         "mean": _percent(middle),
         "min": _percent(bottom),
-        "gain": {
-            "mean": _percent(gain.mean),
-            "std": _percent(gain.std),
-            "worse_off": gain.worse_off if gain.mean.defined else None,
-        },
+        "gain": {"mean": _percent(gain.mean), "std": _percent(gain.std), "worse_off": worse_off},
         "bcf": {
             "rate": _percent(bounds.rate),
             "satisfied": bounds.satisfied,
