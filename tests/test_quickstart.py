@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import equipoise as eq
 import fixture_data as made
 from equipoise.cli.main import app
-from equipoise.cli.quickstart import STARTS
+from equipoise.cli.run import STARTS
 from equipoise.data.sets import catalog
 from equipoise.data.sets.check import check
 from equipoise.runs import directory as runs

@@ -147,23 +147,21 @@ NUMBERS = "0.5 " * 255
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"10 {NUMBERS}1", "found '10 0.5"),
-        (f"0.5 {NUMBERS}1", "found '0.5 0.5"),
-        (f"-1 {NUMBERS}1", "found '-1 0.5"),
-        (f"3 {NUMBERS}", "256 words in all"),
-        (f"3 {NUMBERS}1 1", "258 words in all"),
-        ("3", "1 words in all"),
-        (f"3 {NUMBERS}1.5", "257 words in all"),
-        (f"3 {NUMBERS}nan", "257 words in all"),
-        (f"3 {NUMBERS}white", "found '3 0.5"),
-        ("4 1:0.5", "found '4 1:0.5', 2 words in all"),
+        (f"10 {NUMBERS}1", "a digit 0..9; found 10"),
+        (f"0.5 {NUMBERS}1", "a digit 0..9; found 0.5"),
+        (f"-1 {NUMBERS}1", "a digit 0..9; found -1"),
+        (f"3 {NUMBERS}", "a digit and 256 numbers, found 255 numbers"),
+        (f"3 {NUMBERS}1 1", "found 257 numbers"),
+        ("3", "found 0 numbers"),
+        (f"3 {NUMBERS}1.5", "places 1..256 and values in \\[-1, 1\\]"),
+        (f"3 {NUMBERS}nan", "values in \\[-1, 1\\]"),
+        (f"3 {NUMBERS}white", "a digit and 256 numbers, found '3 0.5"),
+        ("4 1:0.5", "a digit and 256 numbers, found '4 1:0.5'"),
     ],
 )
 def test_lines_of_the_book_that_are_wrong(line: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "zip.train.gz").write_bytes(gzip.compress(f"3 {NUMBERS}1\n{line}\n".encode()))
-    with pytest.raises(
-        DataError, match=rf"zip.train.gz, line 2: expected a digit 0..9 and 256 numbers in \[-1, 1\]; .*{words}"
-    ):
+    with pytest.raises(DataError, match=rf"zip.train.gz, line 2: expected .*{words}"):
         catalog.read("usps", tmp_path, "train")
 
 

@@ -27,10 +27,9 @@ from equipoise.cli.init import init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
-from equipoise.cli.quickstart import quickstart
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
-from equipoise.cli.run import compare, resume, run
+from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.status import status
 from equipoise.cli.track import track
 from equipoise.cli.worker import work

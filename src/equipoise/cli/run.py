@@ -1,4 +1,4 @@
-"""The commands ``equipoise run``, ``compare`` and ``resume``."""
+"""The commands ``equipoise run``, ``compare``, ``quickstart`` and ``resume``."""
 
 from __future__ import annotations
 
@@ -34,12 +34,18 @@ from equipoise.cli.options import (
     relabelled,
     training_options,
 )
-from equipoise.system.suggestions import some
+from equipoise.system.suggestions import some, unknown
 
 if TYPE_CHECKING:
     from equipoise.federation.forecast import Forecast
     from equipoise.federation.history import History
     from equipoise.runs.configuration import RunConfig
+
+
+STARTS = {  # the comparison that each stands for
+    "digits": "fedavg afl qffl fedheal --scenario digits --rounds 25 --name quickstart",
+    "fashion": "standalone fedavg-finetune cffl fedsac --scenario 'fedsac-fashion(scene=cla)' --rounds 40 --name quickstart-fashion",
+}
 
 
 @training_options
@@ -159,6 +165,23 @@ def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
     """Say where data are that nobody named."""
     if config.data and not chosen.fields.get("data") and not json_:
         say(f"data: {config.data}, where a package of the system has put them")
+
+
+def quickstart(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.")
+    ] = "digits",
+    data: Annotated[str | None, typer.Option("--data", "-d", metavar="DIR", help="Where Fashion-MNIST is.")] = None,
+    jobs: Jobs = None,
+) -> None:
+    """Compare a few methods in two minutes, and show the command that did it."""
+    if name not in STARTS:
+        raise ValueError(unknown("quickstart", name, STARTS))
+    words = ["compare", *shlex.split(STARTS[name]), *(["--data", data] if data else [])]
+    words += ["--jobs", str(jobs)] if jobs else []
+    say(shlex.join(["equipoise", *words]))
+    context.find_root().command.main(words, standalone_mode=False)
 
 
 def resume(

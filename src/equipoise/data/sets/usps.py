@@ -33,14 +33,13 @@ def read(paths: Sequence[Path]) -> Contents:
     DataError : a damaged or cut file, or a line of another form.
     """
     (path,) = paths
-    parsed = _libsvm if path.suffix == ".bz2" else _of_the_book
     opened = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
     pixels, digits = bytearray(), []
     try:
         with opened(path, "rt", encoding="ascii") as file:
             for number, line in enumerate(file, 1):
                 if words := line.split():
-                    digit, image = parsed(words, f"{path}, line {number}")
+                    digit, image = _parsed(words, f"{path}, line {number}", path.suffix != ".bz2")
                     digits.append(digit)
                     pixels += image.tobytes()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
@@ -53,38 +52,25 @@ def read(paths: Sequence[Path]) -> Contents:
     return Contents((x, torch.tensor(digits)), DIGITS, about=facts(paths))
 
 
-def _of_the_book(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
-    """The digit, and the pixels uint8 [256], of one line of the book's file."""
-    try:
-        digit, *given = map(float, words)
-    except ValueError:
-        digit, given = -1, []
-    values = np.array(given, np.float32)
-    if digit not in range(10) or len(values) != SIDE * SIDE or not (abs(values) <= 1).all():
-        raise DataError(
-            f"{where}: expected a digit 0..9 and {SIDE * SIDE} numbers in [-1, 1]; found {' '.join(words)[:40]!r}, "
-            f"{len(words)} words in all."
-        )
-    return int(digit), _pixels(values)
-
-
-def _pixels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return ((values + 1) / 2 * 255).astype(np.uint8)
-
-
-def _libsvm(words: list[str], where: str) -> tuple[int, NDArray[np.uint8]]:
-    """The digit, and the pixels uint8 [256], of one line of libsvm's file."""
-    values = np.zeros(SIDE * SIDE, np.float32)
+def _parsed(words: list[str], where: str, book: bool) -> tuple[int, NDArray[np.uint8]]:
+    """The digit, and the pixels uint8 [256], of one line of libsvm's file, or of the book's."""
+    values, first = np.zeros(SIDE * SIDE, np.float32), 0 if book else 1
     try:
         label = float(words[0])
-        pairs = [word.partition(":") for word in words[1:]]
+        pairs = (
+            [(f"{k}", ":", v) for k, v in enumerate(words[1:], 1)] if book else [w.partition(":") for w in words[1:]]
+        )
         places = np.array([int(place) for place, _, _ in pairs], np.int64)
         given = np.array([float(value) for _, _, value in pairs], np.float32)
     except ValueError:
-        raise DataError(f"{where}: expected 'label 1:v 2:v ...', found {' '.join(words)[:40]!r}.") from None
-    if label not in range(1, 11):
-        raise DataError(f"{where}: expected a label 1..10, where 1 is the digit 0; found {words[0]}.")
+        form = f"a digit and {values.size} numbers" if book else "'label 1:v 2:v ...'"
+        raise DataError(f"{where}: expected {form}, found {' '.join(words)[:40]!r}.") from None
+    if label not in range(first, first + 10):
+        kind = "digit 0..9" if book else "label 1..10, where 1 is the digit 0"
+        raise DataError(f"{where}: expected a {kind}; found {words[0]}.")
+    if book and len(places) != values.size:
+        raise DataError(f"{where}: expected a digit and {values.size} numbers, found {len(places)} numbers.")
     if len(places) and not (places.min() > 0 and places.max() <= values.size and (abs(given) <= 1).all()):
         raise DataError(f"{where}: expected places 1..{values.size} and values in [-1, 1].")
     values[places - 1] = given
-    return int(label) - 1, _pixels(values)
+    return int(label) - first, ((values + 1) / 2 * 255).astype(np.uint8)
