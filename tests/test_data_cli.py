@@ -599,7 +599,12 @@ def test_get_knows_the_package_of_the_system(monkeypatch: pytest.MonkeyPatch, tm
     told = ask("get", "fashion-mnist").stdout
     assert "on Debian and Ubuntu: apt-get install dataset-fashion-mnist, which is found without --data.\n" in told
     made.mnist(tmp_path, folder="fashion-mnist")
-    assert f"found without --data. It is there: --data {tmp_path}\n" in ask("get", "fashion-mnist").stdout
+    (line,) = [
+        line for line in ask("get", "fashion-mnist", "--data", "my sets").stdout.splitlines() if "It is there" in line
+    ]
+    Path("my sets").mkdir()
+    subprocess.run(line.partition("beside other sets: ")[2], shell=True, check=True)
+    assert all(one.found for one in check("fashion-mnist", Path("my sets")))
     assert "apt-get" not in ask("get", "mnist").stdout
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from equipoise.cli.main import app
 from equipoise.cli.run import STARTS
 from equipoise.data.sets import catalog
 from equipoise.data.sets.check import check
+from equipoise.runs import comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.scenarios import load
@@ -50,7 +52,20 @@ def test_every_quickstart_is_a_comparison_that_is_understood(name: str, elsewher
         assert configure(method, scenario, scenario_options=options, rounds=given["rounds"]).rounds <= 40
 
 
+class Here:
+    """A worker in this process."""
+
+    alive = True
+
+    def run(self, arguments: Sequence[str]) -> None:
+        runs.execute(Path(arguments[-1]), progress=False)
+
+    def close(self) -> None:
+        pass
+
+
 def test_a_quickstart_shows_the_command_that_it_runs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "Worker", Here)
     made.mnist(elsewhere, 200, 20, folder="fashion-mnist")
     monkeypatch.setitem(
         STARTS, "fashion", f"fedavg fedprox --scenario '{SMALL}' --rounds 1 --steps 1 --no-report --name q"
@@ -110,7 +125,7 @@ def test_the_installed_files_are_the_publishers_and_a_network_learns_from_them(
     scenario = load("fedsac-fashion", 0, scene="cla")
     assert [len(client[1].unique()) for client in scenario.clients] == [*range(1, 11)]
     assert scenario.manifest["read"]["train"]["samples"] == 60_000
-    config = configure("fedavg", "fedsac-fashion", scenario_options={"scene": "cla"}, rounds=5)
+    config = configure("fedavg", "fedsac-fashion", scenario_options={"scene": "cla"}, rounds=3)
     fed, _ = runs.federation(config)
-    fed.fit(5, progress=False)
+    fed.fit(3, progress=False)
     assert fed.records[-1]["groups"]["test"]["accuracy"] > 0.4

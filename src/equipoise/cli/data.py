@@ -65,7 +65,7 @@ def listed(json_: Json = False) -> None:
         facts = {"used by": entry.used_by, "size": entry.size, "from": entry.source, "terms": entry.terms}
         for what, text in facts.items():
             out.print(Padding(f"{what}: {escape(text)}", (0, 0, 0, 4)), highlight=False)
-    out.print("Your files: equipoise data check NAME --data DIR. Fetch: equipoise data get NAME --data DIR.")
+    out.print("Your files: equipoise data check NAME --data DIR. Fetch: equipoise data get NAME --data DIR --download.")
 
 
 def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
@@ -206,7 +206,8 @@ def get(
     out.print(f"from: {escape(entry.source)}\nterms: {escape(entry.terms)}", soft_wrap=True, highlight=False)
     root = data.expanduser()
     if entry.package:
-        there = f" It is there: --data {catalog.INSTALLED}" * catalog.installed(name)
+        link = shlex.join(["ln", "-s", f"{catalog.INSTALLED}/{name}", str(data / name)])
+        there = f" It is there; beside other sets: {link}" * catalog.installed(name)
         say(f"on Debian and Ubuntu: apt-get install {entry.package}, which is found without --data.{there}")
     if not files:
         copies = catalog.copies(name, root, splits)
