@@ -312,6 +312,7 @@ def test_rewards_closer_than_their_noise_are_marked(right: list[int], n: int, ow
     assert known["noise"] == pytest.approx(100 * limit)
     assert known["range"] == pytest.approx(100 * (max(rewards) - min(rewards)))
     c = sum(alone) / len(alone)
+    assert known["alone"]["range"] == pytest.approx(100 * (max(alone) - min(alone)))
     assert known["alone"]["noise"] == pytest.approx(100 * math.sqrt(c * (1 - c) / n))
     said, same = faint({"CGSV": [known]}), alike({"CGSV": [known]})
     gap = max(rewards) - min(rewards)
@@ -352,7 +353,7 @@ def test_a_correlation_over_one_image_is_marked(mine: str, tmp_path: Path, monke
            "Close 0.01 of 1.30 points (1 of 10,000 test samples)." in said  # fmt: skip
     assert "Fairness of Same is not defined: all clients have the same accuracy" in said
     assert (
-        "What a client reaches alone is the accuracy after the last round of training alone; its standard error over test samples is 0.50 points."
+        "What a client reaches alone is the accuracy after the last round of training alone; its standard error over test samples is 0.50 points, and clients span 20.00."
         in said
     )
 

@@ -20,7 +20,7 @@ from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import Counts, Rates, parity
 from equipoise.metrics.intervals import of_rates, wilson
-from equipoise.metrics.performance import Value, best, best_round, last_rounds, mean
+from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -58,8 +58,8 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     "satisfied", "lower_violations", "upper_violations", "literal_upper_violations", "lower_margin",
     "upper_margin"}`, margins are the worst), `clients` (how many), `tested` (test samples of each, None if not known), `range` (`max` less `min`),
     `noise` (two standard errors of a difference of two clients, each tested on so many samples of its own; points), `alone`
-    (what each reaches alone: `noise`, its standard error; `rounds`, of how many last rounds it is the mean; `spread`, the mean standard deviation
-    between these, None of one). Besides, `fairness_mean` over the last rounds and
+    (what each reaches alone: `noise`, its standard error; `range`, the best less the worst; `rounds`, of how many last rounds it is
+    the mean; `spread`, the mean standard deviation between these, None of one). Besides, `fairness_mean` over the last rounds and
     `fairness_oracle`, the best of all rounds, which picks the round by the test data; so `max_mean` and `max_oracle`. `bytes`: `{"down", "up",
     "full"}`, mean over clients and rounds and the whole model, None where not recorded.
 
@@ -224,11 +224,12 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     n, known = history.tested, history.meta.get("contribution") or {}
     error, spread = noise(reward, n), mean(history.of_honest(np.array(known.get("spread", ()))))
     alone = {"noise": _percent(noise(contribution, n)), "spread": _percent(spread), "rounds": known.get("averaged", 1)}
+    alone["range"] = _percent(gap(contribution))
     return {
         "round": rounds[-1],
         "clients": len(reward),
         "tested": int(n) if n > 0 else None,
-        "range": _percent(Value(top.value - bottom.value, top.defined)),
+        "range": _percent(gap(reward)),
         "noise": _percent(Value(2 * math.sqrt(2) * error.value, error.defined)),
         "alone": alone,
         "fairness": _or_none(fairness[-1]),

@@ -252,8 +252,8 @@ def measured_alone(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
         if rounds > 1
         else "the accuracy after the last round of training alone"
     )
-    error = fmean(of["noise"] for of in known)
-    return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points."
+    error, span = (fmean(of[key] for of in known) for key in ("noise", "range"))
+    return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points, and clients span {span:.2f}."
 
 
 def of_collaboration(
