@@ -156,7 +156,7 @@ def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) 
 def _counts(parts: list[SplitCheck]) -> Table:
     """Images of each class, beside the published numbers where there are any."""
     table = plain_table()
-    table.add_column("class")
+    table.add_column("class", no_wrap=True)
     columns: list[list[str]] = []
     for part in parts:
         found = [*(part.found or ()), sum(part.found or ())]

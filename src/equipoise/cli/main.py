@@ -41,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Fair federated learning: published methods, exactly as published, that combine freely.",
-    epilog="Start with `equipoise compare fedavg fedheal`. Add `--debug` to any command for a traceback.",
+    epilog="Start with `equipoise quickstart`. Add `--debug` to any command for a traceback.",
 )
 COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     quickstart: "equipoise quickstart fashion",
