@@ -386,7 +386,7 @@ def test_a_network_whose_pickling_fails_like_a_pipe_says_so(pool: Processes) -> 
 @pytest.mark.slow
 def test_a_vector_of_the_wrong_size_is_told_as_elsewhere(pool: Processes) -> None:
     for engine in ("sequential", pool):
-        with pytest.raises(QuorumError, match=r"client-0: the update has the wrong shape: expected .* found"):
+        with pytest.raises(QuorumError, match=r"5 of 5 clients: the update has the wrong shape: expected .* found"):
             fitted(OneTooMany(), 1, engine=engine, participation=1.0)
 
 

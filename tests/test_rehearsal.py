@@ -27,7 +27,7 @@ def few_digits(root: Path) -> None:
 
 REHEARSED: dict[str, tuple[Callable[[Path], object], str, tuple[str, ...], set[str]]] = {
     "fedheal/table5": (few_digits, "digits", ("FedAvg", "FPHL + FAEL"), {"mnist", "usps", "svhn", "syn", "AVG", "STD"}),
-    "fedld/table2": (medical.retina, "split-1", ("FedAvg", "Margin + Principal"), set()),
+    "fedld/table2": (lambda root: medical.retina(root, test=12), "split-1", ("FedAvg", "Margin + Principal"), set()),
     "fedism/table1": (
         lambda root: medical.ready(root, "ICH_20", "png", 5, 60, 20),
         "rsna-noise",

@@ -158,7 +158,7 @@ class Truth:
                 "where": None,
             }
             if known:
-                run |= {"avg": sum(a) / len(a), "worst": min(a), "where": min(means, key=lambda g: means[g])}
+                run |= {"avg": sum(a) / len(a), "worst": min(a), "where": min(means, key=lambda g: round(means[g], 9))}
                 run["std"] = float(np.std(a, ddof=1)) if len(a) > 1 else None
             run["failed"] = any(s["loss"] is None for r in shown for s in r["groups"].values())
             self.runs[h.label].append(run)
@@ -351,8 +351,11 @@ def check_sentence(sentence: str, truth: Truth) -> None:
         else:
             for value, group in re.findall(rf"({NUMBER}){PERCENT} on (.+?)(?=, \d| and \d|$)", found[3]):
                 assert near(value, truth.mean(label, f"group:{group}"))
-    elif re.fullmatch(r"\S+ has no group that was tested in each of the last rounds\.", sentence):
+    elif found := match(
+        r"(?:Only (\S+) is better than guessing with every seed: it|\S+) has no group that was tested in each of the last rounds\."
+    ):
         assert truth.untested()
+        assert not found[1] or set(truth.racing) - truth.failed == {found[1]}
     elif found := match(
         r"Over the worst (client|\d+) of (?:the )?(\d+) clients(?: that are counted, of \d+ clients in all)?, the mean accuracy is (.+)\."
     ):
@@ -557,7 +560,8 @@ def check_limits(texts: Sequence[str], truth: Truth) -> None:
         assert int(found[1]) == truth.seeds
         assert near(found[2], stats.t.ppf(0.975, truth.seeds - 1) / math.sqrt(truth.seeds))
     if found := re.search(r"(\S+) has the lowest STD and the lowest average", text):
-        assert min((m for m in truth.racing if m not in truth.failed), key=lambda m: truth.mean(m, "std")) == found[1]
+        lowest = min(std for m in truth.racing if m not in truth.failed and (std := truth.mean(m, "std")) is not None)
+        assert truth.mean(found[1], "std") == pytest.approx(lowest, abs=1e-9)
 
 
 def check_captions(found: Comparison, truth: Truth) -> None:

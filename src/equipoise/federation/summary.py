@@ -20,7 +20,7 @@ from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import Counts, Rates, parity
 from equipoise.metrics.intervals import of_rates, wilson
-from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean
+from equipoise.metrics.performance import Value, best, best_round, extreme_at, gap, last_rounds, mean
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -72,7 +72,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     counts = history.group_counts
     numbers = {column.key: _percent(column.compute(values, counts)) for column in GROUPS}
     groups = dict(zip(history.groups, values.tolist(), strict=True))
-    worst = None if numbers["worst"] is None else min(groups, key=lambda group: groups[group])
+    worst = None if numbers["worst"] is None else history.groups[extreme_at(values)]
     clients = history.over_clients(last) if measure == "accuracy" else np.empty(0)
     return {
         **{key: numbers.pop(key) for key in ("avg", "std", "worst")},
@@ -119,7 +119,7 @@ def validation(records: Sequence[Record]) -> dict[str, Any] | None:
                 "accuracy": 100 * number(found["accuracy"]),
                 "loss": loss if math.isfinite(loss) else None,
                 "worst": 100 * worst_of(found),
-                "worst_group": min(groups, key=lambda group: groups[group]) if len(groups) > 1 else None,
+                "worst_group": [*groups][extreme_at([*groups.values()])] if len(groups) > 1 else None,
             }
     return None
 

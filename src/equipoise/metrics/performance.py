@@ -41,6 +41,19 @@ def _measure(accuracies: ArrayLike, formula: Callable[[Vector], float]) -> Value
     return Value(value, True) if math.isfinite(value) else UNDEFINED
 
 
+def extreme_at(values: ArrayLike, choose: Callable[[Vector], np.intp] = np.argmin) -> int:
+    """Where the lowest value stands; of values that only rounding tells apart, the first.
+
+    Parameters
+    ----------
+    values : finite numbers of groups; shape [K], K >= 1.
+    choose : `numpy.argmin`, or `numpy.argmax` for the highest.
+    """
+    a = np.asarray(values, dtype=np.float64)
+    near = np.abs(a - a[choose(a)]) <= 1e-12 * np.abs(a).max()
+    return int(near.argmax())
+
+
 def mean(accuracies: ArrayLike) -> Value:
     """Mean over groups, `sum_k a_k / K`.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from equipoise.metrics.classification import AREAS, CORRECT, MEASURES
 from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, SPREAD, Column, parity_columns, placed
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Outcome, difference, interval, resampled
-from equipoise.metrics.performance import best, last_rounds, mean, std, tenth, worst
+from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.report import notes
@@ -553,7 +553,7 @@ def _worst_groups(of_runs: Iterable[str | None]) -> dict[str, int]:
 
 def _extreme(groups: Sequence[str], values: Table, choose: Callable[[Table], np.intp]) -> str | None:
     """The group with the lowest or highest value; None where one of them is not known, or there is only one."""
-    return groups[int(choose(values))] if len(groups) > 1 and np.isfinite(values).all() else None
+    return groups[extreme_at(values, choose)] if len(groups) > 1 and np.isfinite(values).all() else None
 
 
 def _untested(runs: Mapping[int, Run], measure: str, last: int) -> list[Numbers]:
