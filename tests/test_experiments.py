@@ -578,6 +578,34 @@ def test_the_published_numbers_beside_real_images_are_those_of_the_tables() -> N
     assert len(published(REAL)) == 6 * (len(rows) - 1), "equal weights are our control"
 
 
+def test_digits_of_two_domains_in_the_papers_size_are_a_file_of_a_few_lines(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", real_data.PAGE.read_text(encoding="utf-8"), flags=re.S)
+    (tmp_path / "two.toml").write_text(text, encoding="utf-8")
+    fixture_data.mnist(tmp_path)
+    fixture_data.usps(tmp_path)
+    planned = reproduce.plan(str(tmp_path / "two.toml"), tmp_path / "runs", data=str(tmp_path))
+    table = READ["fedheal/table2"]
+    assert len(planned.runs) == 3 * len(table.row)
+    assert {one.row for one in planned.runs} == {row.name for row in table.row}
+    configs = [one.config for one in planned.runs]
+    told = {(c.network, c.network_options["width"], c.rounds, c.epochs, c.batch_size, c.lr) for c in configs}
+    assert told == {("resnet10", 64, 200, 10, 64, 0.001)}
+    assert all(c.scenario_options == {"domains": "mnist+usps"} for c in configs)
+
+
+def test_the_page_on_real_images_has_every_row_and_every_claim_that_was_run() -> None:
+    page = real_data.PAGE.read_text(encoding="utf-8")
+    for part in READ[REAL].part:
+        lines = [claims.cells(line) for line in claims.between(page, f"{REAL} {part.name} results")[2:]]
+        assert [line[0] for line in lines] == [row.name for row in READ[REAL].row]
+        run = {line[0] for line in lines if line[-2] != "0"}
+        asked = [f"{claim.text} ({claim.source})" for claim in READ[REAL].claim if {*claim.rows} <= run]
+        told = [claims.cells(line) for line in claims.between(page, f"{REAL} {part.name} claims")[2:]]
+        assert [line[0] for line in told] == asked
+        rounds = len(claims.between(page, f"{REAL} {part.name} rounds")) - 2
+        assert rounds == part.train["rounds"] / 5
+
+
 def test_the_page_names_every_statistic_and_kind_of_figure() -> None:
     for word in (*STATISTICS, *KINDS):
         assert f"`{word}`" in PAGE, word

@@ -3,7 +3,8 @@
 equipoise reproduce claims/fedheal-real --data DIR
 python tools/real_data.py --data DIR
 
-A cell whose runs are not all there is shown with the seeds that are, and a claim about it as one that cannot be told.
+A cell whose runs are not all there is shown with the seeds that are, and a claim about it as one that cannot be told; one without any
+is left out.
 """
 
 import argparse
@@ -117,10 +118,10 @@ def main() -> None:
         for doubt in part.doubts:
             print(f"{part.title}: {doubt}")
         chosen = {row: told for (where, row), told in planned.chosen.items() if where == part.name}
-        claims = [claim for claim in result.claims if claim.part == part.name]
+        claims = [claim for claim in result.claims if claim.part == part.name and claim.found.n]
         for what, lines in (
             ("results", results(part, chosen, runs)),
-            ("claims", tables(claims, (), embedded=False)[0].markdown()),
+            ("claims", tables(claims, (), embedded=False)[0].markdown() if claims else ()),
             ("rounds", intervals(part.name, runs)),
             ("course", course(part.name, runs)),
         ):
