@@ -49,7 +49,7 @@ def results(part: Block, chosen: Mapping[str, Chosen], runs: Runs) -> Iterator[s
             _rate(chosen.get(row)),
             *(ours(part.entries[row, column]) for column in part.columns),
             *(UNDEFINED if paper is None else number(paper) for paper in papers),
-            str(len(of_row)),
+            str(max(len(part.entries[row, column].values) for column in part.columns)),
             number(median(sum(r["seconds"] for r in run.records) for run in of_row) / 60) if of_row else UNDEFINED,
         ]
         yield f"| {' | '.join(shown)} |"
