@@ -646,11 +646,12 @@ def test_the_page_on_real_images_shows_rates_seeds_and_minutes() -> None:
     )
     entry = ReproducedValue((50.0, 52.0), 51.0, 1.41, 12.71, 58.35)
     lost = ReproducedValue((), math.nan, math.nan, math.nan)
-    part = Block("office", "Office", "x", ("AVG",), ("A", "B"), {("A", "AVG"): entry, ("B", "AVG"): lost})
+    entries = {(row, column): of for row, of in (("A", entry), ("B", lost)) for column in ("usps", "AVG")}
+    part = Block("office", "Office", "x", ("usps", "AVG"), ("A", "B"), entries)
     runs = {("office", "A"): [seen(0, (40, 60)), seen(1, (40, 60))]}
     assert [*real_data.results(part, {"A": tried}, runs)] == [
-        "|  | rate (tried, by validation) | AVG | AVG, paper | seeds | minutes |",
-        "|---|---|---:|---:|---:|---:|",
-        "| A | 0.03 (0.03: 50.0, 0.1: seed 100: failed) | 51.00 ±12.71 | 58.35 | 2 | 0.50 |",
-        "| B | – | – | – | 0 | – |",
+        "|  | AVG | AVG, paper | usps | rate (tried, by validation) | seeds | minutes |",
+        "|---|---:|---:|---:|---|---:|---:|",
+        "| A | 51.00 ±12.71 | 58.35 | 51.00 ±12.71 | 0.03 (0.03: 50.0, 0.1: seed 100: failed) | 2 | 0.50 |",
+        "| B | – | – | – | – | 0 | – |",
     ]

@@ -32,23 +32,30 @@ Runs = Mapping[tuple[str, str], Sequence[History]]
 
 
 def results(part: Block, chosen: Mapping[str, Chosen], runs: Runs) -> Iterator[str]:
-    """A line per row: its rate, its numbers, the paper's AVG and STD, and how long a run took."""
-    compared = [
-        c
-        for c in part.columns
-        if c in ("AVG", "STD") and any(part.entries[row, c].paper is not None for row in part.rows)
+    """A line per row: its AVG and STD, the paper's, its domains, its rate, and how long a run took."""
+    whole = [column for column in part.columns if column in ("AVG", "STD")]
+    compared = [column for column in whole if any(part.entries[row, column].paper is not None for row in part.rows)]
+    domains = [column for column in part.columns if column not in whole]
+    columns = [
+        "",
+        *whole,
+        *(f"{c}, paper" for c in compared),
+        *domains,
+        "rate (tried, by validation)",
+        "seeds",
+        "minutes",
     ]
-    columns = ["", "rate (tried, by validation)", *part.columns, *(f"{c}, paper" for c in compared), "seeds", "minutes"]
     yield f"| {' | '.join(columns)} |"
-    yield f"|---|---|{'---:|' * (len(columns) - 2)}"
+    yield f"|---|{'---:|' * (len(columns) - 4)}---|---:|---:|"
     for row in part.rows:
         of_row = runs.get((part.name, row), ())
         papers = (part.entries[row, column].paper for column in compared)
         shown = [
             row,
-            _rate(chosen.get(row)),
-            *(ours(part.entries[row, column]) for column in part.columns),
+            *(ours(part.entries[row, column]) for column in whole),
             *(UNDEFINED if paper is None else number(paper) for paper in papers),
+            *(ours(part.entries[row, column]) for column in domains),
+            _rate(chosen.get(row)),
             str(max(len(part.entries[row, column].values) for column in part.columns)),
             number(median(sum(r["seconds"] for r in run.records) for run in of_row) / 60) if of_row else UNDEFINED,
         ]
