@@ -128,4 +128,4 @@ def test_the_installed_files_are_the_publishers_and_a_network_learns_from_them(
     config = configure("fedavg", "fedsac-fashion", scenario_options={"scene": "cla"}, rounds=3)
     fed, _ = runs.federation(config)
     fed.fit(3, progress=False)
-    assert fed.records[-1]["groups"]["test"]["accuracy"] > 0.4
+    assert fed.records[-1]["groups"]["test"]["accuracy"] > 0.25  # guessing gives 0.1
