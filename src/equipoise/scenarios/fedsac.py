@@ -113,13 +113,11 @@ def _scenario(
     if how not in RECIPES[scene]:
         raise ValueError(unknown(f"recipe of {name}(scene={scene}):", how, RECIPES[scene]))
     released = scene == "dir" and how == "released"
-    if released and (
-        given := {"samples": samples, "holdout": holdout}.items() - {("samples", None), ("holdout", None)}
-    ):
-        option, value = min(given)
-        raise ValueError(
-            f"{name}(recipe=released) divides all images as FedRAC's code does: leave {option}={value} out."
-        )
+    for option, value in {"samples": samples, "holdout": holdout}.items() if released else ():
+        if value is not None:
+            raise ValueError(
+                f"{name}(recipe=released) divides all images as FedRAC's code does: leave {option}={value} out."
+            )
     kept = "random" if released else holdout or "stratified"
     division = Division(
         name, scene, clients, each, "mixtures" if released else how, kept, 1.0 if alpha is None else alpha
@@ -140,7 +138,9 @@ def _scenario(
                 f"{name}: {clients} clients of {each} images on average need {pool}, and {rest} are left of the {len(y)} "
                 "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
             )
-        held, parts = _released(division, y, seed) if released else division.parts(y, pool, np.random.default_rng(seed))
+        held, parts = (
+            _released(division, y, rest, seed) if released else division.parts(y, pool, np.random.default_rng(seed))
+        )
         recipe = {
             "version": VERSION,
             "scene": scene,
@@ -158,14 +158,14 @@ def _scenario(
     return known, build
 
 
-def _released(division: Division, y: Tensor, seed: int) -> tuple[list[int], list[list[int]]]:
-    """Positions of the server's images and of each client's, as FedRAC's code draws them: its own at seed 0."""
+def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list[int], list[list[int]]]:
+    """Positions of the server's images and of the ``rest``, each client's, as FedRAC's code draws them: its own at seed 0."""
     of_server, of_clients = ((start + seed) % 2**32 for start in SEEDS)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(of_server))
-    left = order[: len(y) - int(np.rint(HELD * len(y)))]
+    left = order[:rest]
     with division.options():
         parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
-    return order[len(left) :].sort().values.tolist(), [left[part].tolist() for part in parts]
+    return order[rest:].sort().values.tolist(), [left[part].tolist() for part in parts]
 
 
 cifar10: Callable[..., Described] = partial(_scenario, CIFAR10)
