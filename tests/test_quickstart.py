@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from equipoise.runs import comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.scenarios import load
+from run_helpers import InProcess
 
 SMALL = "fedsac-fashion(clients=2, samples=80)"
 real = pytest.mark.skipif(
@@ -52,20 +52,8 @@ def test_every_quickstart_is_a_comparison_that_is_understood(name: str, elsewher
         assert configure(method, scenario, scenario_options=options, rounds=given["rounds"]).rounds <= 40
 
 
-class Here:
-    """A worker in this process."""
-
-    alive = True
-
-    def run(self, arguments: Sequence[str]) -> None:
-        runs.execute(Path(arguments[-1]), progress=False)
-
-    def close(self) -> None:
-        pass
-
-
 def test_a_quickstart_shows_the_command_that_it_runs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "Worker", Here)
+    monkeypatch.setattr(comparison, "Worker", InProcess)
     made.mnist(elsewhere, 200, 20, folder="fashion-mnist")
     monkeypatch.setitem(
         STARTS, "fashion", f"fedavg fedprox --scenario '{SMALL}' --rounds 1 --steps 1 --no-report --name q"

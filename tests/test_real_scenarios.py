@@ -32,6 +32,7 @@ from equipoise.runs.experiment import ExperimentError, read_experiment
 from equipoise.runs.reproduce import plan
 from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
 from equipoise.scenarios.corrupted import corrupted
+from run_helpers import InProcess
 
 GOLDEN = {
     entry["id"]: entry
@@ -878,19 +879,8 @@ def test_a_comparison_reads_its_files_once_per_seed(tmp_path: Path, monkeypatch:
         reads.append(split)
         return read(name, root, split, **options)
 
-    class Here:
-        """A worker in this process."""
-
-        alive = True
-
-        def run(self, arguments: Sequence[str]) -> None:
-            runs.execute(Path(arguments[-1]), progress=False)
-
-        def close(self) -> None:
-            pass
-
     monkeypatch.setattr(catalog, "read", counted)
-    monkeypatch.setattr(comparison, "Worker", Here)
+    monkeypatch.setattr(comparison, "Worker", InProcess)
     small = {"network": "mlp", "network_options": {"hidden": [4]}, "rounds": 1, "steps": 1}
     configs = [
         configure(
