@@ -154,7 +154,7 @@ def _run(
     from equipoise.runs.comparison import fitting
     from equipoise.system.errors import ExpectedError
 
-    at_once = jobs or fitting([one.config for one in (*plan.trials, *plan.first, *plan.runs)])
+    at_once = jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with progress_bar("rounds", shown=not quiet) as bar:
         task = bar.add_task(f"{len(plan.trials)} trial runs", total=None)
 
@@ -191,7 +191,7 @@ def _write(
     reports: dict[str, str] = {}
     seeds = {part: plan.seeds(part, [row for where, row in histories if where == part]) for part, _ in histories}
     if (plan.experiment.divisions or 1) > 1:  # reports and figures are of the first
-        plan = replace(plan, runs=tuple(one for one in plan.runs if not one.config.scenario_options[DATA_SEED]))
+        plan = replace(plan, runs=tuple(run for run in plan.runs if not run.config.scenario_options[DATA_SEED]))
         histories = {cell: [h for h in of if not division(h)] for cell, of in histories.items()}
     histories = {(part, row): [h for h in of if h.seed in seeds[part]] for (part, row), of in histories.items()}
     for part in seeds:
@@ -241,8 +241,13 @@ def _list(json_: bool) -> None:
 def _outline(experiment: PaperExperiment, json_: bool) -> None:
     """What can be said of an experiment without its data."""
     parts = [
-        {"part": of.name, "scenario": of.scenario, "rows": [row.name for row in experiment.of(of)], "train": of.train}
-        for of in experiment.part
+        {
+            "part": part.name,
+            "scenario": part.scenario,
+            "rows": [row.name for row in experiment.of(part)],
+            "train": part.train,
+        }
+        for part in experiment.part
     ]
     if json_:
         print_json({"runs": experiment.runs(), "parts": parts})

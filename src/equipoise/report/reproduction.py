@@ -192,11 +192,11 @@ class Calibrated(NamedTuple):
 
 def calibration(rows: Sequence[Calibrated]) -> str:
     """Whether the division of a part is the paper's within its spread, and by which numbers."""
-    if wrong := [one.row for one in rows if one.fits is False]:
+    if wrong := [row.row for row in rows if row.fits is False]:
         said = f"Not calibrated: {' and '.join(wrong)} {'do' if len(wrong) > 1 else 'does'} not fit"
         said += "; the division, or how clients train alone, is not the paper's" if wrong[0] == rows[0].row else ""
         said += ", so differences of other rows to the paper's need not be due to their methods"
-    elif all(one.fits for one in rows):
+    elif all(row.fits for row in rows):
         said = "Calibrated: the division is the paper's within its spread"
     else:
         said = "Not known: whether the division is the paper's cannot be told, so conclude nothing from other rows yet"
@@ -222,15 +222,15 @@ class Result:
 
     def calibration(self, part: str) -> str:
         """Whether the division of a part is the paper's; empty if nothing calibrates it."""
-        rows = [one for one in self.calibrated if one.part == part]
+        rows = [row for row in self.calibrated if row.part == part]
         return calibration(rows) if rows else ""
 
     @property
     def fits(self) -> str:
         """Which parts are calibrated, which are not, and by which rule; empty if nothing calibrates."""
-        told = {part.title: said for part in self.parts if (said := self.calibration(part.name))}
-        verdicts = "; ".join(f"{title}: {said.partition(':')[0].lower()}" for title, said in told.items())
-        return f"Whether the division is the paper's. {verdicts}. {CALIBRATED}" if told else ""
+        texts = {part.title: said for part in self.parts if (said := self.calibration(part.name))}
+        verdicts = "; ".join(f"{title}: {said.partition(':')[0].lower()}" for title, said in texts.items())
+        return f"Whether the division is the paper's. {verdicts}. {CALIBRATED}" if texts else ""
 
     @property
     def said(self) -> list[claimed.Table]:

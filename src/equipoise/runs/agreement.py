@@ -108,7 +108,7 @@ def division(history: History) -> int | None:
 
 def _rewards(histories: Iterable[History]) -> list[dict[str, Any]]:
     """What summaries say of contributions and rewards, of the runs that know them."""
-    return [known for history in histories if (known := history.summary()["collaboration"])]
+    return [rewards for history in histories if (rewards := history.summary()["collaboration"])]
 
 
 def _draw(history: History) -> str:
@@ -126,10 +126,10 @@ def _units(pairs: Iterable[tuple[int | None, float]]) -> tuple[list[float], floa
     for where, number in pairs:
         groups.setdefault(where, []).append(number)
     if len(groups) < 2:
-        return [number for of in groups.values() for number in of], math.nan
-    free = sum(len(of) - 1 for of in groups.values())
-    squares = sum((number - fmean(of)) ** 2 for of in groups.values() for number in of)
-    return [fmean(of) for of in groups.values()], math.sqrt(squares / free) if free else math.nan
+        return [number for group in groups.values() for number in group], math.nan
+    free = sum(len(group) - 1 for group in groups.values())
+    squares = sum((number - fmean(group)) ** 2 for group in groups.values() for number in group)
+    return [fmean(group) for group in groups.values()], math.sqrt(squares / free) if free else math.nan
 
 
 def _entry(
@@ -137,14 +137,14 @@ def _entry(
 ) -> ReproducedValue:
     """A cell, of the runs of a row in a part."""
     spec = planned.experiment.columns[column]
-    seen = [(division(h), v) for h in histories if not math.isnan(v := value(h, spec))]
-    units, within = _units(seen)
+    defined = [(division(h), v) for h in histories if not math.isnan(v := value(h, spec))]
+    units, within = _units(defined)
     over = summary_over_seeds(units) if units else Summary(math.nan, math.nan, math.nan, 0)
     paper = planned.published.get((row, part, planned.experiment.beside.get(column, column)), (None, None))
-    narrow = seen and _correlates(spec) and faint({row: _rewards(histories)})
+    narrow = defined and _correlates(spec) and faint({row: _rewards(histories)})
     return ReproducedValue(
-        tuple(v for _, v in seen), over.mean, over.std, over.ci95, paper[0], paper[1],
-        within, len({where for where, _ in seen} - {None}), "≈" if narrow else "",
+        tuple(v for _, v in defined), over.mean, over.std, over.ci95, paper[0], paper[1],
+        within, len({where for where, _ in defined} - {None}), "≈" if narrow else "",
     )  # fmt: skip
 
 
@@ -162,14 +162,14 @@ def calibrated(planned: ReproductionPlan, failed: Mapping[tuple[str, str], str])
     """
     if (first := planned.calibration) is None or (by := planned.experiment.calibration) is None:
         return
-    found = histories(first)
-    for part, row in product(dict.fromkeys(one.part for one in first.runs), by.rows):
-        runs = found.get((part, row), [])
-        left = sum((one.part, one.row) == (part, row) for one in first.runs) - len(runs)
+    ended = histories(first)
+    for part, row in product(dict.fromkeys(cell.part for cell in first.runs), by.rows):
+        runs = ended.get((part, row), [])
+        left = sum((cell.part, cell.row) == (part, row) for cell in first.runs) - len(runs)
         entry = _entry(first, part, row, by.column, runs)
         reasons = [
             *(["the paper has no number"] if entry.paper is None else []),
-            *(of[part, row] for of in (first.skipped, failed) if (part, row) in of),
+            *(why[part, row] for why in (first.skipped, failed) if (part, row) in why),
             *([f"runs that have not ended: {left}" if left and planned.asked else "not among what was asked for"] if left or not runs else []),
             *(why for h in runs if (why := h.failure())),
             *(["fewer rounds than the experiment has"] if first.trial else []),
@@ -197,29 +197,31 @@ def _judged(
             told = broken or ["not defined for any seed" if all(paths.values()) else "not among what was asked for"]
             told = told if there else [f"there is no column {claim.column} with these data"]
             runs = [[h for h in found.get((part.name, row), []) if h.seed in seeds] for row in claim.rows]
-            values = [{(division(h), h.seed): value(h, experiment.columns[claim.column]) for h in of} for of in runs]
+            values = [
+                {(division(h), h.seed): value(h, experiment.columns[claim.column]) for h in of_row} for of_row in runs
+            ]
             less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
             pairs = [(draw, v - w) for draw, v in values[0].items() if (w := less.get(draw)) is not None]
-            seen = [(draw[0], d) for draw, d in pairs if there and math.isfinite(d)]
+            differences = [(draw[0], d) for draw, d in pairs if there and math.isfinite(d)]
             asked = len(paths[claim.row])
             open_ = planned.candidates.keys() - planned.chosen.keys()
             unchosen = [row for row in claim.rows if (part.name, row) in open_]
-            useless = [f"{h.label}, {_draw(h)}: {why}" for of in runs for h in of if (why := h.failure())]
+            useless = [f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure())]
             if claim.than is not None and paths[claim.row] == paths[claim.than]:
                 undecided = ["both rows are the same runs"]
             elif unchosen:
                 undecided = [f"not chosen yet: {', '.join(unchosen)}"]
             elif _changed(cells, found):
                 undecided = ["not all of these runs saw the same data"]
-            elif useless or len(seen) == asked:
+            elif useless or len(differences) == asked:
                 undecided = useless or ["one seed gives no interval"] * (asked == 1)
             else:  # the seeds that are left may be those that favour a row
-                undecided = broken or [f"not there, or not defined, for {asked - len(seen)} of {asked} seeds"]
+                undecided = broken or [f"not there, or not defined, for {asked - len(differences)} of {asked} seeds"]
             yield JudgedClaim(
                 claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
                 claim.direction, claim.margin, experiment.divisions or 0 if several else asked,
-                judge(_units(seen)[0], claim.direction, claim.margin or 0.0),
-                "; ".join(told) if not seen else "fewer rounds or seeds than the experiment has" if planned.trial else "; ".join(undecided),
+                judge(_units(differences)[0], claim.direction, claim.margin or 0.0),
+                "; ".join(told) if not differences else "fewer rounds or seeds than the experiment has" if planned.trial else "; ".join(undecided),
             )  # fmt: skip
 
 

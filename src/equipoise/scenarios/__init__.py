@@ -124,7 +124,7 @@ def folder(name: str, data: str | Path | None) -> str | Path | None:
         raise ValueError(f"{asked} `equipoise init --data DIR` says what is there.")
     if all(map(catalog.installed, reads)):
         return catalog.INSTALLED
-    packages = [catalog.data_set(one).package for one in reads]
+    packages = [catalog.data_set(name).package for name in reads]
     packed = f" On Debian and Ubuntu without: `apt-get install {' '.join(map(str, packages))}`." * all(packages)
     complete = "`equipoise data check --data data` says whether they are complete."
     raise ValueError(f"{asked}{packed} {where_from(reads, Path('data'))} {complete}")

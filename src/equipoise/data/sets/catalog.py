@@ -399,9 +399,9 @@ def genuine(name: str, path: Path) -> bool | None:
     """Whether a file of a data set is its publisher's, packed again or not; None where no checksum of it is known."""
     stem = plain(path.name.removesuffix(".gz"))
     named = [a for a in data_set(name).files if any(stem in plain(place) for place in (a.place, *a.unpack))]
-    known = {md5 for address in named for md5 in (address.md5, *address.inside)}
+    published = {md5 for address in named for md5 in (address.md5, *address.inside)}
     forms = {False, path.suffix == ".gz"}
-    return any(digest(path, "md5", unpacked=form) in known for form in forms) if known else None
+    return any(digest(path, "md5", unpacked=form) in published for form in forms) if published else None
 
 
 def installed(name: str) -> bool:
