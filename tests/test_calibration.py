@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -412,6 +412,7 @@ accuracies = st.floats(0, 1)
     st.lists(st.lists(accuracies, min_size=3, max_size=3), min_size=1, max_size=30),
     st.lists(accuracies, min_size=3, max_size=3),
 )
+@example([[0.0, 0.0, 1.0]], [0.0, 0.0, 5e-283])
 def test_statistics_over_rounds_equal_naive_loops(rounds: list[list[float]], alone: list[float]) -> None:
     records = [{"round": t, "groups": {"test": {"accuracy": 0.5}}, "clients": {"accuracy": a}} for t, a in enumerate(rounds)]  # fmt: skip
     run = History(tuple(records), {"method": "cgsv", "contribution": {"standalone_test": alone}})

@@ -209,7 +209,10 @@ def _constant(values: Vector) -> bool:
 
 
 def _unit(values: Vector) -> Vector:
-    return np.asarray(values / np.linalg.norm(values), dtype=np.float64)
+    scaled = np.ldexp(
+        values, -int(np.frexp(np.abs(values).max())[1])
+    )  # exact, so that no square of a tiny number is lost
+    return np.asarray(scaled / np.linalg.norm(scaled), dtype=np.float64)
 
 
 def _ranks(values: Vector) -> Vector:
