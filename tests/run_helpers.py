@@ -22,6 +22,12 @@ from equipoise.cli import main as cli
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig
 
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d (?P<name>.+): round (?P<t>\d+) of (?P<rounds>\d+), accuracy (?P<accuracy>[\d.]+) \((?P<over>.+?)\), "
+    r"worst (?P<worst>[\d.]+) \((?P<whose>.+)\), lr (?P<lr>[\d.e-]+)(, ends about (\d{4}-\d\d-\d\d )?\d\d:\d\d)?"
+    r"(?P<all>, all end about (\d{4}-\d\d-\d\d )?\d\d:\d\d)?$"
+)  # of log, about a run
+
 SIZES = {"train": [24, 20, 28, 16], "test": [20, 20, 20, 20], "clients": 4}
 SCENARIO = "digits(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=4)"
 TINY = ("--scenario", SCENARIO, "--network", "mlp(hidden=[8])", "--epochs", "1", "--batch-size", "8")

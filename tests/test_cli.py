@@ -31,6 +31,7 @@ from equipoise.runs.configuration import called, configure
 from equipoise.system.seals import open_json
 from helpers import fast_first
 from run_helpers import (
+    LINE,
     TINY,
     Zygote,
     assert_same_run,
@@ -540,8 +541,9 @@ def test_a_stop_is_told_in_one_line_and_nothing_is_lost(
         time.sleep(0.01)
     os.kill(pid, number)
     assert zygote.end() == 128 + number
-    said = (tmp_path / "errors").read_text()
+    *logged, said = (tmp_path / "errors").read_text().splitlines(keepends=True)
     assert said == "error: Stopped. The same command (or equipoise resume) goes on from the last complete round.\n"
+    assert all(LINE.match(line) for line in logged)  # that of the first round, if the stop came after it
     assert equipoise(*given, "--json").status == 0
     assert_same_run(tmp_path / "x", executed(tmp_path / "whole", runs.load(tmp_path / "x")))
     assert {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)} == before

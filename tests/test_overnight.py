@@ -25,13 +25,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.status import RunStatus, Watch, all_end, below, of_run
 from equipoise.system.errors import RunError
 from equipoise.system.files import holder, locked
-from run_helpers import cache, config, equipoise, executed, started
-
-LINE = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d (?P<name>.+): round (?P<t>\d+) of (?P<rounds>\d+), accuracy (?P<accuracy>[\d.]+) \((?P<over>.+?)\), "
-    r"worst (?P<worst>[\d.]+) \((?P<whose>.+)\), lr (?P<lr>[\d.e-]+)(, ends about (\d{4}-\d\d-\d\d )?\d\d:\d\d)?"
-    r"(?P<all>, all end about (\d{4}-\d\d-\d\d )?\d\d:\d\d)?$"
-)
+from run_helpers import LINE, cache, config, equipoise, executed, started
 
 
 def data(seed: int = 0) -> Any:
