@@ -21,13 +21,25 @@ from helpers import UNEQUAL, clients, federation, fitted, samples
 SETTINGS = {"participation": 1.0, "solver": eq.SGD(0.1)}
 
 
-def one_epoch(fed: eq.Federation, vector: Tensor, m: int, t: int, lr: float = 0.1) -> Tensor:
-    """Plain gradient steps through the batches that client ``m`` reads first in round ``t``."""
+def one_epoch(
+    fed: eq.Federation,
+    vector: Tensor,
+    m: int,
+    t: int,
+    lr: float = 0.1,
+    steps: int | None = None,
+    there: int | None = None,
+) -> Tensor:
+    """Plain gradient steps through the batches that client ``m`` reads first in round ``t``: an epoch, or ``steps``.
+
+    After the last batch, of the epoch or of ``there``, comes the first.
+    """
     x, y = clients()[m]
-    plan = draws.schedule(3, t, [m], [len(y)], 1, 8, chances=(), drop_single=False)
+    plan = draws.schedule(3, t, [m], [len(y)], 1, 8, chances=(), drop_single=False, steps=there)
     net = fed.model.network(vector).train()
-    for rows in plan.index[0]:
-        rows = rows[rows >= 0]
+    batches = [rows[rows >= 0] for rows in plan.index[0]]
+    for k in range(len(batches) if steps is None else steps):
+        rows = batches[k % len(batches)]
         net.zero_grad()
         functional.cross_entropy(net(x[rows]), y[rows]).backward()
         with torch.no_grad():
@@ -80,6 +92,25 @@ def test_every_round_starts_where_the_client_left_off() -> None:
         assert torch.allclose(fed.progress.vector, trained.mean(0), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_steps_take_the_first_batch_again_after_the_last(engine: str) -> None:
+    """Clients with one to three batches an epoch, rounds of two local steps, and seven steps of fine-tuning."""
+    name = "fedavg-finetune:fedrac(steps=7)"
+    fed = federation(name, engine=engine, steps=2, **SETTINGS)
+    x, _ = samples(9, 1)
+    for t in range(3):
+        before = fed.progress.vector
+        ends = []
+        for m in range(len(UNEQUAL)):
+            mine = one_epoch(fed, before, m, t, steps=7)
+            if t:
+                assert torch.allclose(fed.logits(x, client=m), fed.model.network(mine)(x).detach(), rtol=0, atol=1e-12)
+            start = one_epoch(fed, before, m, t, steps=7, there=2) if t else before
+            ends.append(one_epoch(fed, start, m, t, steps=2, there=2))
+        fed.fit(1, progress=False)
+        assert torch.allclose(fed.progress.vector, torch.stack(ends).mean(0), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("form", ["last", "every_round"])
 def test_a_client_alone_in_batch_norm(form: str) -> None:
     """Its statistics follow the extra epoch; both engines and a stack of one agree on the global model."""
@@ -103,6 +134,8 @@ def test_only_every_round_sets_the_start() -> None:
 def test_bad_form_is_refused() -> None:
     with pytest.raises(ValueError, match="form must be one of last, every_round"):
         FineTune("always")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="steps must be a whole number >= 1, or None; found 0"):
+        FineTune(steps=0)
 
 
 def test_looking_changes_nothing() -> None:

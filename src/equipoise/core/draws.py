@@ -172,6 +172,17 @@ class Schedule:
         shift = None if self.shift is None else self.shift[..., :steps, :, :]
         return Schedule(self.index[..., :steps, :], shift, epochs, counted=self.counts[..., :steps])
 
+    def cycle(self, steps: int) -> Schedule:
+        """``steps`` batches of each client: its own in their order, from the first again after the last."""
+        empty = self.counts == 0  # [..., K]
+        batches = empty.to(torch.uint8).argsort(stable=True, dim=-1)  # a client's own first
+        step = torch.arange(steps) % (~empty).sum(-1, keepdim=True).clamp(min=1)
+        taken = batches.gather(-1, step)  # [..., steps]
+        on = taken.to(self.index.device)
+        index = self.index.take_along_dim(on[..., None], -2)
+        shift = None if self.shift is None else self.shift.take_along_dim(on[..., None, None], -3)
+        return Schedule(index, shift, counted=self.counts.gather(-1, taken))
+
 
 def chances(transform: object) -> tuple[int, ...]:
     """How many values each random number can have that ``transform(x, shift)`` receives for a sample in training.

@@ -176,13 +176,14 @@ class Oracle:
         only: Tensor | None = None,
         *,
         epochs: int | None = None,
+        steps: int | None = None,
         solver: Solver | None = None,
     ) -> Tensor:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
         See :meth:`train`, which also gives the loss.
         """
-        return self.train(start, terms, correction, wrap, only, epochs=epochs, solver=solver)[0]
+        return self.train(start, terms, correction, wrap, only, epochs=epochs, steps=steps, solver=solver)[0]
 
     def train(
         self,
@@ -193,15 +194,18 @@ class Oracle:
         only: Tensor | None = None,
         *,
         epochs: int | None = None,
+        steps: int | None = None,
         solver: Solver | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Train as :meth:`solve` does: the trained vector [..., G], and the mean cross-entropy [...] of the batches.
 
         ``terms``, ``correction``, ``wrap`` and ``only`` : see :class:`equipoise.core.training.Training`. ``epochs`` stops after
-        that many epochs of the visit; ``solver`` replaces that of the visit.
+        that many epochs of the visit; ``steps`` takes that many batches, from the first again after the last; ``solver``
+        replaces that of the visit.
         """
         theta, buffers = start[..., : self.n_params].clone(), start[..., self.n_params :].clone()
         schedule = self.schedule if epochs is None else self.schedule.first(epochs)
+        schedule = schedule if steps is None else schedule.cycle(steps)
         training = Training(terms, correction, wrap, only)
         loss = training.run(self.evaluator, self.source, solver or self.solver, schedule, theta, buffers)
         return torch.cat([theta, buffers], -1) if buffers.shape[-1] else theta, loss

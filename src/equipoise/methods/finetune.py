@@ -1,4 +1,4 @@
-"""Fine-tuning: every client trains one more pass over its data before it predicts."""
+"""Fine-tuning: every client trains a little more on its own data before it predicts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Rule, Visit
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedsac import PAPER
-from equipoise.system.ranges import choice
+from equipoise.system.ranges import choice, number
 
 
 @dataclass(frozen=True)
 class FineTune(Rule):
-    r"""Predict with the model received after one epoch on the client's own data.
+    r"""Predict with the model received after one epoch, or some steps, on the client's own data.
 
-    .. math:: \theta_m = \operatorname{SGD}_{1\,\text{epoch}}(\theta^{t+1};\, F_m)
+    .. math:: \theta_m = \operatorname{SGD}_{S\,\text{steps}}(\theta^{t+1};\, F_m)
 
     by the run's solver, started afresh, in the run's batches, on cross-entropy. It lets clients that share one model differ, as
     the comparisons of collaborative fairness need: Wang et al., FedSAC, KDD 2024, Section 5.1, after Lyu, Xu, Wang, Yu 2020 and
@@ -28,14 +28,18 @@ class FineTune(Rule):
     ----------
     form : ``"last"`` trains a copy that only predicts, and the global model is what it would be without; ``"every_round"``
         also starts the client's next round from it (not the first one), as the code of FedRAC does.
+    steps : S, whole and >= 1; None for one epoch. After the last batch that there is comes the first again.
 
-    Traffic: none. One epoch per client before it predicts; with ``every_round`` one more every round but the first.
+    Traffic: none. One epoch, or S steps, per client before it predicts; with ``every_round`` as many more in every round but the
+    first.
     Differs: cross-entropy only, whatever other rules add to the local loss. With ``every_round`` the update counts from
-    the model received, so it holds both trainings. Where a round is shorter than an epoch, it begins with as many
-    batches of it as the round has. ``qffl:full+finetune`` is q-FedAvg with one more epoch, as FedSAC compares with it.
+    the model received, so it holds both trainings: FedAvg of E local steps with S = 3 E is that of 4 E, but for the order
+    of the batches. Without ``steps``, where a round is shorter than an epoch, it begins with as many batches of it as the
+    round has. ``qffl:full+finetune`` is q-FedAvg with one more epoch, as FedSAC compares with it.
     """
 
     form: Literal["last", "every_round"] = choice("last", "every_round")
+    steps: int | None = number(None, low=1, whole=True)
 
     @property
     def owns(self) -> frozenset[str]:
@@ -44,10 +48,10 @@ class FineTune(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         if self.form == "last" or visit.t == 0:
             return start
-        return visit.oracle.solve(start, only=visit.held, epochs=1)  # the batches that deploy would read in this round
+        return visit.oracle.solve(start, only=visit.held, epochs=None if self.steps else 1, steps=self.steps)
 
     def deploy(self, received: Tensor, visit: Visit) -> Tensor:
-        return visit.oracle.solve(received, only=visit.held)
+        return visit.oracle.solve(received, only=visit.held, steps=self.steps)
 
 
 CATALOGUE = {
@@ -62,9 +66,10 @@ CATALOGUE = {
         "FedAvg, and one more epoch on its own data before a client predicts",
         PAPER,
         {"fedrac": {"form": "every_round", "weights": "uniform"}},
-        remarks="``fedrac`` is after the code of FedRAC, which trains three times after every aggregation where this trains "
-        "once. CFFL's released FedAvg adds the updates one client after the other and lets each go on from the sum so far, so "
-        "that its clients differ by their order; that is not offered. Here clients differ by one epoch only, so a low or "
-        "negative correlation with their contributions is to be expected.",
+        remarks="``fedrac`` is after the code of FedRAC, which trains three more visits of E steps after every aggregation: "
+        "``steps`` = 3 E; without it this trains an epoch. CFFL's released FedAvg adds the updates one client after the "
+        "other and lets each go on from the sum so far, so that its clients differ by their order; that is not offered. Here "
+        "clients differ by the training after the last aggregation only, so a low or negative correlation with their "
+        "contributions is to be expected.",
     ),
 }
