@@ -154,10 +154,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("f1, mine.py:cost", ["mine.py:cost"]),
         ("nets:build", []),
         ("resnet18(weights=/tmp/a.b:c)", []),
+        ("/vol:a/my nets.py:build", ["/vol:a/my nets.py:build"]),
+        ("/x.py", []),
+        ("/.py:net", ["/.py:net"]),
+        ("fedavg+ my.pkg:Rule , ./b.py:C", ["my.pkg:Rule", "./b.py:C"]),
     ],
 )
 def test_what_is_a_reference(text: str, found: list[str]) -> None:
-    assert [match[0] for match in own_code.REFERENCE.finditer(text)] == found
+    assert [text[begin:end] for begin, end, *_ in own_code.references(text)] == found
+    assert own_code.replaced(text, lambda where, name: f"{where}:{name}") == text
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ class MethodError(ValueError):
     """A method does not exist, or its rules cannot be combined."""
 
 
+LONGEST = 10_000  # characters of a method's text
 NOTHING = ""
 ORDER = ("updates", NOTHING, "start", "mask", "weights", "direction", "step", "use")  # of rules by what they own
 
@@ -112,8 +113,8 @@ class Method:
         return self.text
 
     def __add__(self, other: Method) -> Method:
-        own = own_code.REFERENCE.search
-        texts = (text_of(m.rules[0]) if len(m.rules) == 1 and not own(m.text) else m.text for m in (self, other))
+        own = own_code.references
+        texts = (text_of(m.rules[0]) if len(m.rules) == 1 and not any(own(m.text)) else m.text for m in (self, other))
         return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
 
     def private(self, model: Model) -> Tensor | None:
@@ -274,6 +275,8 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
     rest = text.strip()
     if not rest:
         raise MethodError("The method is empty. All names: equipoise methods.")
+    if len(rest) > LONGEST:
+        raise MethodError(f"The method has {len(rest):,} characters, and at most {LONGEST:,} are read. Write a shorter one.")
     names = sorted([*METHODS, *ALIASES], key=len, reverse=True)
     while True:
         name = next(
@@ -326,5 +329,5 @@ def read_value(text: str) -> Any:
         return known[word.lower()]
     try:
         return ast.literal_eval(word)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two of brackets or signs in brackets without end
         return word

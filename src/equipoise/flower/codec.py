@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
 VERSION = 4  # of these messages: both ends must have the same
+LONGEST = 10_000  # characters of any text in them
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
 
@@ -58,14 +59,28 @@ class Parcel:
         """
         try:
             fields = json.loads(str(records.config_records["fields"]["json"]))
+            arrays = records.array_records["tensors"]
+            if (longest := max(map(len, (*_texts(fields), *arrays)), default=0)) > LONGEST:
+                raise CodecError(f"A text in the message has {longest:,} characters, and at most {LONGEST:,} are read.")
             if (version := fields.pop("version")) == VERSION:
-                arrays = records.array_records["tensors"].items()
-                return Parcel(fields, {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays})
+                return Parcel(fields, {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays.items()})
+        except CodecError:
+            raise
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
         raise CodecError(
             f"The message is of version {text.name(version)}, and {VERSION} is spoken here: install the same Equipoise everywhere."
         )
+
+
+def _texts(fields: Any) -> Iterator[str]:
+    """Every text in the fields of a message, the names of fields too."""
+    if isinstance(fields, str):
+        yield fields
+    elif isinstance(fields, Mapping | list):
+        for inner in fields:
+            yield from _texts(inner)
+            yield from _texts(fields[inner]) if isinstance(fields, Mapping) else ()
 
 
 # trees of tensors, of which what is private stays where it is

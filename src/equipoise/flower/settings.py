@@ -59,7 +59,7 @@ class AppSettings(Settings, RunSettings):
         check_settings(self)
         for name in simulated(self):
             raise ValueError(f"{_key(name)} is for simulation: what sites do, they do themselves. Leave it out.")
-        if own_code.REFERENCE.search(f"{self.method},{self.optimizer}"):
+        if any(own_code.references(f"{self.method},{self.optimizer}")):
             raise ValueError(
                 f"method = {self.method!r}, optimizer = {self.optimizer!r}: sites run no code that a server names. Give your own rules "
                 "in the app, to make_client_app(task, method=MyRule()) and make_server_app(task, method=MyRule())."

@@ -18,10 +18,11 @@ from typing import Any, cast
 
 from equipoise.system.suggestions import near
 
-# At the start of a text or after + , or a blank: a path with a slash, a dot or both, a colon, a name. So `fedld:released` is none.
-REFERENCE = re.compile(
-    r"(?<![^+,\s])((?:~|\.{0,2}/).+?\.py|(?=[^+,():=]*[./])[^+,():=\s][^+,():=]*):([A-Za-z_]\w*)(?!\w)"
-)
+# A reference begins at the start of a text or after + , or a blank, and is a path with a slash, a dot or both, a colon, a name.
+# So `fedld:released` is none.
+NAME = re.compile(r":([A-Za-z_]\w*)(?![\w/])")
+PATH = re.compile(r"(?<![^+,\s])(?:~|\.{0,2}/)")  # begins one that may hold any sign but a colon
+PLAIN = re.compile(r"(?<![^+,\s])[^+,():=\s]")  # begins one without brackets, = + and ,
 PREFIX = "own_code_"  # of the names of modules that were made of files
 
 
@@ -29,10 +30,38 @@ class OwnCodeError(ValueError):
     """Code of the user's own that is not there, cannot be imported, or is not what was asked for."""
 
 
+def references(text: str) -> Iterator[tuple[int, int, str, str]]:
+    """Where each reference in a text begins and ends, its file or module, and its name.
+
+    It takes time in proportion to the text, which may be a server's: every part between two colons is looked at once.
+    """
+    begin = 0
+    for name in NAME.finditer(text):
+        end = name.start()
+        plain = 1 + max(text.rfind(sign, begin, end) for sign in "+,():=")
+        starts = [PLAIN.search(text, max(begin, plain), end)]
+        if text.endswith(".py", begin, end):
+            starts.append(PATH.search(text, begin, end - 4))
+        first = min((start.start() for start in starts if start), default=end)
+        if not {".", "/"}.isdisjoint(text[first:end]):
+            yield first, name.end(), text[first:end], name[1]
+        begin = name.end()
+
+
+def replaced(text: str, change: Callable[[str, str], str]) -> str:
+    """A text with every reference changed, given its file or module and its name."""
+    parts, begin = list[str](), 0
+    for first, end, where, name in references(text):
+        parts += text[begin:first], change(where, name)
+        begin = end
+    return "".join((*parts, text[begin:]))
+
+
 def split(text: str) -> tuple[str, str]:
     """The reference at the beginning of a text, empty if there is none, and the rest."""
-    match = REFERENCE.match(text.strip())
-    return ("", text) if match is None else (match[0], text.strip()[match.end() :])
+    stripped = text.strip()
+    begin, end, *_ = next(references(stripped), (1, 0))
+    return ("", text) if begin else (stripped[:end], stripped[end:])
 
 
 def is_reference(text: str) -> bool:
@@ -43,47 +72,46 @@ def is_reference(text: str) -> bool:
 def whole(text: str, folder: Path | None = None) -> str:
     """A text with every path of a reference as it holds in any folder; relative ones are below ``folder``, here by default."""
 
-    def absolute(match: re.Match[str]) -> str:
-        where = match[1]
+    def absolute(where: str, name: str) -> str:
         path = (folder or Path()) / Path(where).expanduser()
-        return f"{path.resolve() if is_file(where) else where}:{match[2]}"
+        return f"{path.resolve() if is_file(where) else where}:{name}"
 
-    return REFERENCE.sub(absolute, text)
+    return replaced(text, absolute)
 
 
 def moved(text: str, change: Callable[[str], str]) -> str:
     """A text with every file of a reference changed."""
 
-    def instead(match: re.Match[str]) -> str:
-        if not is_file(match[1]):
-            return match[0]
-        path = change(match[1])
+    def instead(where: str, name: str) -> str:
+        if not is_file(where):
+            return f"{where}:{name}"
+        path = change(where)
         plain = path.startswith(("/", "~", "./", "../")) or re.fullmatch(r"[\w./-]+", path)
-        return f"{path if plain else f'./{path}'}:{match[2]}"  # else a blank would end the reference
+        return f"{path if plain else f'./{path}'}:{name}"  # else a blank would end the reference
 
-    return REFERENCE.sub(instead, text)
+    return replaced(text, instead)
 
 
 def by_content(text: str, digests: Mapping[str, str]) -> str:
     """A text with the hash of its file in place of every reference's file or module, as far as it is in ``digests``, see :func:`hashes`."""
 
-    def instead(match: re.Match[str]) -> str:
-        ends = tuple(f"/{match[1].replace('.', '/')}{end}" for end in (".py", "/__init__.py"))
+    def instead(where: str, name: str) -> str:
+        ends = tuple(f"/{where.replace('.', '/')}{end}" for end in (".py", "/__init__.py"))
         # an earlier version kept the files of modules
-        digest = digests.get(match[1]) or next((kept for file, kept in digests.items() if file.endswith(ends)), "")
-        return f"{digest}.py:{match[2]}" if digest else match[0]
+        digest = digests.get(where) or next((kept for file, kept in digests.items() if file.endswith(ends)), "")
+        return f"{digest}.py:{name}" if digest else f"{where}:{name}"
 
-    return REFERENCE.sub(instead, text)
+    return replaced(text, instead)
 
 
 def nameless(text: str) -> str:
     """A text without what stands before the colons of its references."""
-    return REFERENCE.sub(lambda match: f":{match[2]}", text)
+    return replaced(text, lambda _, name: f":{name}")
 
 
 def short(text: str) -> str:
     """A text with the files of references without their folders, for labels."""
-    return REFERENCE.sub(lambda match: f"{Path(match[1]).name}:{match[2]}", text)
+    return replaced(text, lambda where, name: f"{Path(where).name}:{name}")
 
 
 def load(reference: str) -> Any:
@@ -93,15 +121,15 @@ def load(reference: str) -> Any:
     ------
     OwnCodeError : there is no such file, module or name, or it cannot be imported, with the reason.
     """
-    match = REFERENCE.fullmatch(reference.strip())
-    if match is None:
+    begin, end, where, name = next(references(reference.strip()), (1, 0, "", ""))
+    if begin or end < len(reference.strip()):
         raise OwnCodeError(
             f"{reference!r} names no code. Write FILE.py:NAME, or MODULE:NAME with a dot in the module's name."
         )
-    module, name = _module(reference, match[1]), match[2]
+    module = _module(reference, where)
     if not hasattr(module, name):
         known = [word for word, thing in vars(module).items() if callable(thing) and not word.startswith("_")]
-        raise OwnCodeError(f"{reference}: there is no {name!r} in {match[1]}.{near(name, known)}")
+        raise OwnCodeError(f"{reference}: there is no {name!r} in {where}.{near(name, known)}")
     return getattr(module, name)
 
 
@@ -136,7 +164,7 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
 
 def hashes(*texts: str | None) -> dict[str, str]:
     """The SHA-256 of the code that references in some texts name, by file or module, and of what it imports from beside it."""
-    wheres = dict.fromkeys(match[1] for text in texts for match in REFERENCE.finditer(text or ""))
+    wheres = dict.fromkeys(where for text in texts for *_, where, _ in references(text or ""))
     digests = {where: digest(where) for where in wheres}
     return digests | {file: digest(file) for where in wheres for file in beside(where) if file not in digests}
 

@@ -238,7 +238,7 @@ def open_site(
         raise SiteError(f"has the method {method}, and the server {fields['method']}.")
     if task.train is None:
         raise SiteError("has no training data: its task gives train=None.")
-    if method is None and own_code.REFERENCE.search(str(fields["method"])):
+    if method is None and any(own_code.references(str(fields["method"]))):
         raise SiteError(
             "runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule())."
         )
