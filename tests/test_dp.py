@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise import privacy
 from equipoise.core import draws
-from equipoise.core.client import visit_client
+from equipoise.core.client import _sent, visit_client
 from equipoise.core.rule import Rule, State, Visit
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.processes import Processes
@@ -30,6 +31,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import MethodError, parse
 from equipoise.methods import METHODS
 from equipoise.methods.dp import DP
+from equipoise.system.seals import open_text
 from helpers import (
     KeepHead,
     fast_first,
@@ -174,10 +176,47 @@ def test_values() -> None:
     for text, message in (
         ("dp(clip=0)", r"dp: clip must be > 0; found 0\."),
         ("dp(noise=-1)", r"dp: noise must be >= 0; found -1\."),
+        (
+            "dp(clip=1e-7)",
+            r"dp: clip=1e-07 times noise=1 must be >= 9\.54e-07 in float32\.",
+        ),
+        ("dp(noise=1e-7)", r"dp: clip=1 times noise=1e-07 must be >= 9\.54e-07 in float32\."),
+        (
+            "dp(clip=1e30, noise=1e-10)",
+            r"clip=1e\+30 times noise=1e-10 must be >= 9\.54e\+23",
+        ),
+        ("dp(clip=1e-200, noise=1e-200)", r"noise=1e-200 must be >= 9\.54e-07"),
         ("dp(clip=inf, noise=0.5)", r"dp: noise=0\.5 is a multiple of clip, which must be finite then; found inf\."),
     ):
         with pytest.raises(ValueError, match=message):
             parse(text)
+
+
+@pytest.mark.parametrize(("clip", "noise"), [(1e-6, 1.0), (1.0, 1e-6), (1e-3, 1e-3), (1e9, 1e-6)])
+def test_the_least_noise_is_in_what_float32_sends(clip: float, noise: float) -> None:
+    """Of every coordinate, beside weights of up to one; as much as was drawn, within the distance of float32 numbers."""
+    n = 2000
+    start = torch.linspace(-1, 1, n)
+    drawn = draws.normal(KEY, "DP", n)
+    update = DP(clip, noise).upload(torch.zeros(n), replace(visit(n), normal=lambda: drawn))
+    assert update.dtype == torch.float64
+    trained = torch.cat([start, torch.zeros(1)])
+    rule = DP(clip, noise)
+    sent = _sent([rule], [replace(visit(n), normal=lambda: drawn)], trained, start, None)
+    assert sent.dtype == torch.float32
+    moved = sent[:n].double() - start.double()
+    assert float((moved != 0).double().mean()) > 0.95
+    assert float(moved.std()) == pytest.approx(clip * noise, rel=0.1)
+
+
+def test_noise_is_rounded_once() -> None:
+    """What is sent is the float32 number next to the exact sum, which noise and update in float32 would miss."""
+    n = 500
+    trained, start, drawn = normal(n, seed=1).float(), normal(n).float(), draws.normal(KEY, "DP", n)
+    sent = _sent([DP(3.0, 0.01)], [replace(visit(n), normal=lambda: drawn)], trained, start, None)
+    update = (trained - start).double()
+    exact = start.double() + update * min(1, 3 / float(update.norm())) + 0.03 * drawn
+    assert torch.equal(sent, exact.float())
 
 
 # what else a client would tell
@@ -315,7 +354,6 @@ def test_noise_does_not_depend_on_how_much_is_drawn_or_by_how_many() -> None:
             for many in (1, 3):
                 torch.set_num_threads(many)
                 assert torch.equal(draws.normal(KEY, "DP", n), ROWS["one"][:n])
-        assert torch.equal(draws.normal(KEY, "DP", 9, torch.float32), ROWS["one"][:9].float())
     finally:
         torch.set_num_threads(threads)
 
@@ -484,9 +522,12 @@ def test_the_command_reads_a_run(tmp_path: Path, equipoise: Any) -> None:
         assert row["noise"] == 3
         assert row["epsilon"]["replace"] == pytest.approx(privacy.spent(3, row["answers"], 1e-5))
     assert equipoise("run", *TINY, "-m", "fedavg", "-r", "1", "--name", "b", *base).status == 0
-    ended = equipoise("privacy", str(tmp_path / "b"))
-    assert ended.status == 2
-    assert "its method fedavg adds no noise" in ended.err
+    for method in ("fedavg", "/a+dp/mine.py:Prox", "fedavg+./my dp(noise=3)+dp.py:Prox"):
+        path = tmp_path / "b" / "config.toml"
+        path.write_text(re.sub("^method = .*$", f'method = "{method}"', open_text(path.read_text()), flags=re.M))
+        ended = equipoise("privacy", str(tmp_path / "b"))
+        assert ended.status == 2
+        assert "adds no noise" in ended.err
 
 
 def test_no_key_is_made_unless_a_rule_draws_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,9 @@ def test_records_of_other_libraries_stay_as_they_are() -> None:
     make = logging.getLogRecordFactory()
     assert isinstance(make, Harmless)
     assert not isinstance(make.make, Harmless)
-    of = {name: make(name, logging.INFO, "", 1, "%s", ("\x1b",), None) for name in ("flwr", "equipoisest", "equipoise.x")}
+    of = {
+        name: make(name, logging.INFO, "", 1, "%s", ("\x1b",), None) for name in ("flwr", "equipoisest", "equipoise.x")
+    }
     assert [record.getMessage() for record in of.values()] == ["\x1b", "\x1b", r"\x1b"]
     with logging_as("json", {}):
         assert logging.getLogRecordFactory() is make
@@ -145,7 +147,9 @@ def test_deep_nesting_in_a_message_is_a_sentence(depth: int, tmp_path: Any) -> N
     assert Parcel.of(records).fields == {"a": [[[["x"]]]]}
 
 
-@pytest.mark.parametrize("sign", [" ", "[", "]", "(", ",", "+", "a ", "/a ", "~ ", "./", ".py ", ":x", "a.b:", "fedavg+", "="])
+@pytest.mark.parametrize(
+    "sign", [" ", "[", "]", "(", ",", "+", "a ", "/a ", "~ ", "./", ".py ", ":x", "a.b:", "fedavg+", "="]
+)
 @pytest.mark.parametrize("length", [40_000, 400_000])
 def test_reading_long_text_looks_at_each_part_once(sign: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed: how many characters all searches span together."""

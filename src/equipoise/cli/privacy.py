@@ -71,9 +71,11 @@ def _of(run: Path) -> list[dict[str, Any]]:
     from equipoise.federation.method import parse
     from equipoise.federation.records import line, parse_lines
     from equipoise.methods.dp import DP
+    from equipoise.system.own_code import replaced
 
     history = History.from_run(run)
-    part = re.search(r"(?<![^+ ])dp\b(:\w+)?(\([^)]*\))?", history.method)  # other rules may be the user's own
+    method = replaced(history.method, lambda *_: "own")  # whose code is not run, and whose folder may be called a+dp
+    part = re.search(r"(?<![^+ ])dp\b(:\w+)?(\([^)]*\))?", method)
     noise = next((rule.noise for rule in parse(part[0]).rules if isinstance(rule, DP)), None) if part else None
     if noise is None:
         raise ValueError(f"{run}: its method {history.method} adds no noise. Give a run with dp in its method.")

@@ -121,13 +121,14 @@ def _sent(
     update = trained[..., :P] - start
     for r, v in sending:
         update = r.upload(update, v)
-    sent = start + update if shared is None else torch.where(shared, start + update, trained[..., :P])
+    sent = (start + update).to(start.dtype)  # rounded once, where a rule's update is float64
+    sent = sent if shared is None else torch.where(shared, sent, trained[..., :P])
     return torch.cat([sent, trained[..., P:]], -1)
 
 
 def _normal(keys: Keys, rule: Rule, like: Tensor) -> Tensor:
-    """Standard normal numbers [..., P] of each client, drawn on the CPU whatever the device."""
-    drawn = [draws.normal(key, type(rule).__name__, like.shape[-1], like.dtype) for key in keys()]
+    """Standard normal numbers [..., P] of each client in float64, drawn on the CPU whatever the device."""
+    drawn = [draws.normal(key, type(rule).__name__, like.shape[-1]) for key in keys()]
     return torch.stack(drawn).view(like.shape).to(like.device)
 
 

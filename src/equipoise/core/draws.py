@@ -61,7 +61,7 @@ def key(seed: int, t: int, client: int, secret: bytes | None = None) -> bytes:
     return hashlib.sha256(repr((int(seed) if secret is None else secret, t, client)).encode()).digest()
 
 
-def normal(key: bytes, purpose: str, n: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def normal(key: bytes, purpose: str, n: int) -> Tensor:
     r"""Independent standard normal numbers [n] from a ``key``; numbers of different ``purpose`` are independent.
 
     .. math:: \sqrt{-2 \ln u}\,(\cos 2 \pi v, \sin 2 \pi v)
@@ -69,7 +69,7 @@ def normal(key: bytes, purpose: str, n: int, dtype: torch.dtype = torch.float64)
     Box and Muller, Annals of Mathematical Statistics 1958, in float64, of u in (0, 1] and v in [0, 1) with 53 bits each
     from SHAKE-256. No number is beyond 8.6.
     """
-    drawn = torch.empty(n, dtype=dtype)
+    drawn = torch.empty(n, dtype=torch.float64)
     for block, at in enumerate(range(0, n, 2 * PAIRS)):
         stream = hashlib.shake_256(key + block.to_bytes(8, "little") + purpose.encode()).digest(16 * PAIRS)
         lots = torch.from_numpy((np.frombuffer(stream, "<u8") >> np.uint64(11)) * 2.0**-53)

@@ -128,8 +128,8 @@ class Visit:
     on the client's data, ``rounds`` is the planned number of rounds, ``held`` [..., P] marks the client's submodel, if it has
     one: only that is trained. ``shared`` [P] marks the parameters that leave the client; None: all. ``trained`` [..., G] is
     the model after local training and ``begun`` [..., P] the parameters it started from; both are set in ``upload`` and
-    ``finish`` only. ``normal()`` gives the client's own standard normal numbers [..., P] for this rule and round, the same
-    at every call.
+    ``finish`` only. ``normal()`` gives the client's own standard normal numbers [..., P] for this rule and round, in
+    float64, the same at every call.
     """
 
     received: Tensor

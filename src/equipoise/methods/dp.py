@@ -16,6 +16,7 @@ from equipoise.system.ranges import INF, number
 if TYPE_CHECKING:
     from equipoise.core.model import Model
 
+FAINTEST = 2.0**-20  # eight times the distance of float32 numbers at 1, where weights are
 LOUD = 10  # times the longest update: where noise leaves little or nothing of what is learnt
 
 
@@ -32,11 +33,12 @@ class DP(Rule):
     Parameters
     ----------
     clip : C > 0, the largest length of an update; inf does not clip.
-    noise : z >= 0, the noise in each coordinate as a multiple of C. 0 promises nothing, and allows everything.
+    noise : z >= 0, the noise in each coordinate as a multiple of C. 0 promises nothing, and allows everything; else z C must be
+        at least 2^-20, and z too. It is drawn and added in float64, and only the sum is rounded to float32, which would lose less.
 
     Raises
     ------
-    ValueError : noise without a finite C.
+    ValueError : noise without a finite C, or less than float32 can hold beside an update and the weights of a network.
 
     Model sent: clipped, with noise, without running statistics; with ``noise=0`` clipped only, and with them.
     Client state: running statistics of BatchNorm.
@@ -56,14 +58,17 @@ class DP(Rule):
         super().__post_init__()
         if self.noise and self.clip == INF:
             raise ValueError(f"DP: noise={self.noise:g} is a multiple of clip, which must be finite then; found inf.")
+        if self.seals and self.noise * self.clip < (least := FAINTEST * max(1, self.clip)):
+            raise ValueError(f"DP: clip={self.clip:g} times noise={self.noise:g} must be >= {least:.3g} in float32.")
 
     @property
     def seals(self) -> bool:
         return self.noise > 0
 
     def doubt(self, setup: Setup) -> str:
-        M = setup.asked or setup.n_clients
-        quiet = math.sqrt(M / setup.n_params)  # the noise with which their mean is C long
+        quiet = math.sqrt(
+            (M := setup.asked or setup.n_clients) / setup.n_params
+        )  # the noise with which their mean is C long
         if self.noise < LOUD * quiet:
             return ""
         return (
@@ -81,8 +86,8 @@ class DP(Rule):
             return update
         update = update if visit.shared is None else update * visit.shared
         length = torch.linalg.vector_norm(update, dim=-1, keepdim=True, dtype=torch.float64)
-        factor = (self.clip / length).clamp(max=1).to(update.dtype)
-        update = torch.where(length.isfinite(), update * factor, 0)
+        kind = torch.float64 if self.seals else update.dtype
+        update = torch.where(length.isfinite(), update.to(kind) * (self.clip / length).clamp(max=1).to(kind), 0)
         return update + self.noise * self.clip * visit.normal() if self.seals else update
 
 
