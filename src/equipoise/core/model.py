@@ -48,6 +48,7 @@ class Model:
     layer : [G], for each coordinate the number of its tensor.
     norm : [G], true on the scales, shifts and statistics of normalisation layers.
     head : [G], true on the classifier.
+    variances, batches : the coordinates of running variances, and of BatchNorm's counts of batches.
     random : whether the network, or the transform of its inputs, draws random numbers in training (dropout).
     batch_norm : whether it normalises over the batch in training; BatchNorm whose parameters are frozen does not.
     mixes : whether a sample in training has an influence on what others of its batch give, as with BatchNorm.
@@ -108,6 +109,10 @@ class Model:
         modules = list(self.net.modules())
         norms = [(n, m) for n, m in self.net.named_modules() if isinstance(m, _BatchNorm)]
         own = {n: [*m.parameters()] for n, m in norms}
+        self.variances, self.batches = (
+            self._mark([n.rpartition(".")[2] == name for n in self.tensors]).nonzero().flatten()
+            for name in ("running_var", "num_batches_tracked")
+        )
         self.frozen_norms = tuple(n for n, ps in own.items() if ps and not any(p.requires_grad for p in ps))
         dropped = [m.p for m in modules if isinstance(m, nn.modules.dropout._DropoutNd)]
         self.random = random or any(dropped) or any(isinstance(m, nn.RReLU) for m in modules)

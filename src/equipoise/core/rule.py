@@ -11,7 +11,7 @@ client hooks reduce over their last dimensions only, and the same code serves ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import isfunction
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from equipoise.core import client_rows as rows
 from equipoise.core import maths, task
-from equipoise.system.ranges import check_fields
+from equipoise.system.ranges import INF, Range, check_fields
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
@@ -285,6 +285,29 @@ class Power:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What is known of a report before it comes; who reports anything else is left out of the round, with its name.
+
+    Parameters
+    ----------
+    low, high : the least and the largest number of it.
+    samples : whether its numbers add up to no more than the client's samples.
+    steps : whether it is a distance that the client's steps can go: 0, or from one step's to that of all.
+    length : whether it may be no more than ``norm_limit`` times as long as the median of the round, as an update: of the ``"client"``
+        or, where it grows with its samples, of a ``"sample"``; empty for a report that is not compared.
+    """
+
+    low: float = -INF
+    high: float = INF
+    samples: bool = False
+    steps: bool = False
+    length: Literal["", "client", "sample"] = ""
+
+    def __str__(self) -> str:
+        return str(Range(self.low, self.high))
+
+
+@dataclass(frozen=True)
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
@@ -328,6 +351,11 @@ class Rule:
     def reports(self) -> str:
         """In words, what a client reports of its data besides its update; empty for nothing."""
         return "a report" if overrides(self, "finish") else ""
+
+    @property
+    def ranges(self) -> Mapping[str, Bounds]:
+        """The bounds of all that a client reports, by its keys; empty for any finite numbers, under any keys."""
+        return {}
 
     @property
     def stays(self) -> frozenset[str]:

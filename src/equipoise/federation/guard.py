@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.core.maths import in_memory
-from equipoise.core.rule import Rule, State
+from equipoise.core.model import UNIT
+from equipoise.core.rule import Bounds, Rule, State
 from equipoise.core.tree import flatten
-from equipoise.engines.job import OUT_OF_MEMORY, Answer
+from equipoise.engines.job import OUT_OF_MEMORY, Answer, Job
 from equipoise.federation.method import text_of
 from equipoise.system.errors import ExpectedError
 
@@ -22,6 +23,9 @@ SHOWN = 3  # names or reasons in an error; all are in the file beside it
 # How the reasons of :mod:`equipoise.federation.diagnosis` begin; what to do follows a colon.
 DIVERGED, NETWORK = "training diverged", "the network gives a loss that is not finite before any training"
 DATA = "the data hold NaN or infinity"
+NEAR = 10.0  # times the median: who is as near is never too long because others have grown
+PASSES = 100  # through the network in training for each step, at most: SAM has two
+ROUNDING, NEGATIVE = 1 + 1e-6, -1e-6  # of numbers that should be equal, and of what should be 0
 LARGEST = 2.0**40  # of the numbers that a client may send: larger ones, whose squares overflow, come from no training
 
 
@@ -102,20 +106,102 @@ def not_finite(answer: Answer) -> dict[int, str]:
     return problems
 
 
-def far(norms: Mapping[int, float], limit: float, past: Mapping[int, Sequence[float]]) -> dict[int, str]:
-    """The rows whose update is more than ``limit`` times as long as a median, with the reason: that of the round, or of the client's own past.
+def out_of_range(answer: Answer, job: Job) -> dict[int, str]:
+    """The rows of an answer with a report that its rule does not make, or out of the bounds that it declares, with the first of them."""
+    problems: dict[int, str] = {}
+    for rule, report in zip(job.rules, answer.reports, strict=True):
+        if rule.ranges and report.keys() - rule.stays != rule.ranges.keys() - rule.stays:
+            said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(rule.ranges)}"
+            return dict.fromkeys(answer.rows, said)
+        for key, bounds in rule.ranges.items():
+            for row, x in zip(answer.rows, report.get(key, ()), strict=True):
+                if why := _misfit(x.double(), bounds, job, row):
+                    problems.setdefault(row, f"the report {key!r} {why}")
+    return problems
 
-    ``norms`` are the lengths of the updates by row, ``past`` those of the client's last ones, NaN before the first. Of fewer than
-    three there is no median: nobody knows which of them is wrong.
+
+def _misfit(x: Tensor, bounds: Bounds, job: Job, row: int) -> str:
+    """What is wrong with a report of the client at ``row``; empty if nothing is."""
+    if bounds == Bounds(length=bounds.length) or not x.numel():
+        return ""
+    low, high = float(x.min()), float(x.max())
+    if low < bounds.low or high > bounds.high:
+        return f"holds {low if low < bounds.low else high:.4g}, which must be {bounds}"
+    if bounds.samples and float(x.sum()) > (n := job.data[row].size) * ROUNDING:
+        return f"counts {float(x.sum()):.6g} samples, and the client has {n}"
+    if bounds.steps:
+        most = job.settings.steps_of(job.data[row].size)
+        first, last = job.local.travel(torch.tensor([[1.0], [most]], dtype=torch.float64)).amax(-1).tolist()
+        if not (high == 0 or first / ROUNDING <= low <= high <= last * ROUNDING):
+            return f"is {high:.4g}, which no 1 to {most} steps go: they go {first:.4g} to {last:.4g}"
+    return ""
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(map(repr, keys)) or "nothing"
+
+
+def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str]:
+    """Those of some ``rows`` of trained models [M, G] with running variances below 0, or counts of batches that no training of the round gives."""
+    problems: dict[int, str] = {}
+    if len(at := job.model.variances):
+        least = trained[:, at].amin(1).tolist()
+        why = "a running variance of BatchNorm is {:.4g}, and none is below 0"
+        problems |= {row: why.format(least[row]) for row in rows if least[row] < NEGATIVE}
+    if len(at := job.model.batches):
+        new = ((trained[:, at] - job.received[:, at]) / UNIT).round()
+        least, largest = new.amin(1).tolist(), new.amax(1).tolist()
+        for row in rows:
+            most = PASSES * job.settings.steps_of(job.data[row].size)
+            if least[row] < 0 or largest[row] > most:
+                n = least[row] if least[row] < 0 else largest[row]
+                said = f"BatchNorm has counted {n:.4g} batches in a round, and 0 to {most} is possible"
+                problems.setdefault(row, said)
+    return problems
+
+
+def lengths(answers: Iterable[Answer], job: Job, shown: Callable[[Tensor], Tensor]) -> dict[str, dict[int, float]]:
+    """The lengths by row of each report that is compared, of what is ``shown`` of it, for one sample where it grows with them."""
+    every: dict[str, dict[int, float]] = {}
+    for answer in answers:
+        for rule, report in zip(job.rules, answer.reports, strict=True):
+            for key, bounds in rule.ranges.items():
+                for row, x in zip(answer.rows, shown(report[key]) if bounds.length else (), strict=False):
+                    by = job.data[row].size if bounds.length == "sample" else 1
+                    every.setdefault(f"report {key!r}", {})[row] = float(x.double().norm()) / by
+    return every
+
+
+def grown(lengths: Mapping[int, float], past: Mapping[int, Sequence[float]]) -> float:
+    """How many times as long as they were most clients' updates are, at least 1: the median over the round of what each has grown."""
+    own = {row: _median(past.get(row, ())) for row in lengths}
+    return max(1.0, _median([length / own[row] for row, length in lengths.items() if own[row]]))
+
+
+def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: str = "update") -> dict[int, str]:
+    """The rows with a length of more than ``limit`` times the median of the round, with the reason.
+
+    Where the updates of most clients have grown by a factor of ``growth``, something has moved the model, and whoever is the
+    longest of the round is the first to be asked: the limit is then as many times less, but not below :data:`NEAR`. Of fewer
+    than three there is no median: nobody knows which of them is wrong.
     """
-    found: dict[int, str] = {}
-    of_round = _median(norms.values())
-    for row, norm in norms.items():
-        for median, whose in ((of_round, "of the round"), (_median(past.get(row, ())), "of its own past ones")):
-            if median and norm > limit * median:
-                why = f"the update is {norm / median:.3g} times as long as the median {whose}, and norm_limit is {limit:g}"
-                found.setdefault(row, why)
-    return found
+    median, near = _median(lengths.values()), max(limit / growth, min(limit, NEAR))
+    why = f"norm_limit is {limit:g}" + f", while all have grown {growth:.3g}-fold" * (near < limit)
+    return {
+        row: f"the {what} is {length / median:.3g} times as long as the median of the round, and {why}"
+        for row, length in lengths.items()
+        if median and length > near * median
+    }
+
+
+def far_from_own(lengths: Mapping[int, float], limit: float, past: Mapping[int, Sequence[float]]) -> dict[int, str]:
+    """The same by the median of the client's own ``past`` ones, NaN before the first: all that can be told of fewer than three clients."""
+    own = {row: _median(past.get(row, ())) for row in lengths if len(lengths) < 3}
+    return {
+        row: f"the update is {lengths[row] / median:.3g} times as long as the median of its own past ones, and norm_limit is {limit:g}"
+        for row, median in own.items()
+        if median and lengths[row] > limit * median
+    }
 
 
 def _median(lengths: Iterable[float]) -> float:

@@ -220,6 +220,8 @@ def _with_present_buffers(trial: Trial, now: Progression, cohort: Cohort) -> Coh
 def _step(trial: Trial, now: Progression, cohort: Cohort) -> Tensor:
     """The new global model [G]."""
     vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
+    at = trial.model.variances
+    vector[at] = vector[at].clamp(min=0)  # a mean of variances, but for rounding and for what a masked sum hides
     guard.step(vector, str(trial.method))
     return vector
 
@@ -389,13 +391,22 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     if problems and not trial.away:  # whose data are elsewhere explain themselves there
         problems = diagnosis.explained(job, problems)
     problems |= _attack(trial, job, trained, sorted({row for a in fitting for row in a.rows} - problems.keys()))
+    if not trial.summed:
+        cannot_be = guard.bad_buffers(trained, job, [row for answer in fitting for row in answer.rows])
+        for answer in fitting:
+            cannot_be |= guard.out_of_range(answer, job)
+        problems |= {row: why for row, why in cannot_be.items() if row not in problems}
     past = now.norms
-    if trial.settings.norm_limit is not None:
+    if (limit := trial.settings.norm_limit) is not None:
         fine_rows = [row for answer in fitting for row in answer.rows if row not in problems]
         norms = {row: float(_shown(trial, trained[row] - received[row], None).double().norm()) for row in fine_rows}
         if past is None:
             past = now.vector.new_full((len(trial.data), guard.PAST), torch.nan, dtype=torch.float64)
-        problems |= guard.far(norms, trial.settings.norm_limit, dict(enumerate(past[asked].tolist())))
+        before = dict(enumerate(past[asked].tolist()))
+        growth = guard.grown(norms, before)
+        problems |= guard.far(norms, limit, growth) | guard.far_from_own(norms, limit, before)
+        for what, lengths in guard.lengths(fitting, job, partial(public, trial)).items():
+            problems |= guard.far({row: x for row, x in lengths.items() if row not in problems}, limit, growth, what)
         new = {row: norm for row, norm in norms.items() if row not in problems}
         m = asked[[*new]]
         past = past.index_copy(0, m, torch.cat([past[m, 1:], past.new_tensor([*new.values()])[:, None]], 1))
@@ -432,6 +443,7 @@ def _attack(trial: Trial, job: Job, trained: Tensor, rows: Sequence[int]) -> dic
     if of is None or not own:
         return {}
     lies = of.sent(trained, job.received, own, [row for row in rows if row not in own], trial.model.n_params)
+    lies[:, trial.model.variances] = lies[:, trial.model.variances].clamp(min=0)  # or the guard would find them out
     leaves = _shown(trial, torch.ones_like(lies, dtype=torch.bool), None if job.held is None else job.held[own])
     trained[own] = torch.where(leaves, lies, trained[own])
     return guard.not_finite(Answer(tuple(own), trained[own], [], []))

@@ -39,6 +39,7 @@ class Trial:
     ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches alone, ``neurons`` are the
     network's hidden units; each is None where no rule needs it. ``presence`` says who is there (None: everybody), ``attackers`` who attacks. ``workers`` is how many
     cores evaluation may use, ``rounds`` how many are planned, as far as known. Clients that are ``away`` keep their state and their private coordinates where they are.
+    Where answers are ``summed``, a mean over the clients stands in the place of what each sent.
     """
 
     model: Model
@@ -59,6 +60,7 @@ class Trial:
     attackers: Attackers | None = None
     workers: int = 1
     away: bool = False
+    summed: bool = False
     rounds: int = 0
 
     @cached_property

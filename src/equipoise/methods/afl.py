@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import FAR, project_to_simplex, simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
 
 
@@ -45,6 +46,7 @@ class AFL(Rule):
     owns = frozenset({"weights"})
     sees = "scalars+sum"
     reports = "the loss of its data"
+    ranges = MappingProxyType({"loss": Bounds(0)})
     gamma: float = number(0.01, low=0)
     averaged: bool = False
     importance: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import cut, simplex, square_norms
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit, needed
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
 from equipoise.system.ranges import choice, number
@@ -155,6 +156,10 @@ class CFFL(Rule):
     def strength(self, t: int, rounds: int) -> float:
         """The punishment alpha in round ``t``."""
         return self.alpha * (1 + t / rounds) if self.decay else self.alpha
+
+    @property
+    def ranges(self) -> Mapping[str, Bounds]:
+        return {"classes": Bounds(0, 1)} if self.by == "classes" else {}
 
     # on the client
     def client_state(self, setup: Setup) -> State:

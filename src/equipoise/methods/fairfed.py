@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 
 
@@ -55,6 +56,7 @@ class FairFed(Rule):
 
     sees = "scalars+sum"
     reports = "its accuracy"
+    ranges = MappingProxyType({"accuracy": Bounds(0, 1)})
     beta: float = number(0.5, low=0, high=1000)
     clip: bool = True
     balanced: bool = False

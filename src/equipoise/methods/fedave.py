@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex, square_norms
-from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit, needed
+from equipoise.core.rule import Bounds, Briefing, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import LEAST, rewarded, share, unit
 from equipoise.system.ranges import choice, number
 
@@ -101,6 +102,10 @@ class FedAVE(Rule):
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"validation" if self.reputation == "own" else "contribution"})
+
+    @property
+    def ranges(self) -> Mapping[str, Bounds]:
+        return {"kl": Bounds(-1e-6)} if self.reputation == "own" else {}  # of equal lists, rounding
 
     def server_state(self, setup: Setup) -> State:
         rep = torch.zeros_like(setup.sizes)

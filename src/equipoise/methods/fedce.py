@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 
 # With all but ALONE of the weight a client leaves no model of the others; contributions up to TINY are the rounding of 0.
@@ -69,6 +70,7 @@ class FedCE(Rule):
         {"weights", "mask", "direction"}
     )  # the model of the others is known if weights alone made the step
     reports = "its accuracy without its own last update"
+    ranges = MappingProxyType({"metric": Bounds(0, 1), "measured": Bounds(0, 1)})
     mode: Literal["times", "plus"] = choice("times", "plus")
     coef_average: bool = True
     prior: Literal["last", "uniform"] = choice("last", "uniform")

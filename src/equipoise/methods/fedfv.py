@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 
 
@@ -42,6 +43,7 @@ class FedFV(Rule):
 
     owns = frozenset({"weights", "mask", "direction"})
     reports = "the loss of its data"
+    ranges = MappingProxyType({"loss": Bounds(0)})
     alpha: float = number(0.1, low=0, high=1)
     tau: int = number(1, low=0)
     lags: Literal["paper", "released"] = choice("paper", "released")

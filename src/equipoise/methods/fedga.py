@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 
 
@@ -53,6 +54,10 @@ class FedGA(Rule):
     relative: bool = True
     metric: Literal["loss", "accuracy"] = choice("loss", "accuracy")
     form: Literal["paper", "released", "official"] = choice("paper", "released", "official")
+
+    @property
+    def ranges(self) -> Mapping[str, Bounds]:
+        return {"gap": Bounds() if self.metric == "loss" else Bounds(-1, 1), "seen": Bounds(0, 1)}
 
     def client_state(self, setup: Setup) -> State:
         return {"last": setup.initial.new_zeros(()), "seen": setup.initial.new_zeros(())}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Cohort, Rule, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, State, Visit
 from equipoise.core.solver import Solver, proportional
 
 
@@ -34,6 +35,7 @@ class FedNova(Rule):
     owns = frozenset({"direction"})
     sees = "scalars+sum"
     reports = "the number of its steps"
+    ranges = MappingProxyType({"a": Bounds(0, steps=True)})
 
     def check(self, solver: Solver) -> None:
         proportional(solver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, min_on_simplex, pick
-from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
-from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes
+from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
+from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, of_prototypes
 from equipoise.system.ranges import number
 
 
@@ -54,6 +55,10 @@ class FedPAC(Rule):
     head_lr: float = number(0.1, low=0, above=True)
     threshold: float = number(0.001, low=0, high=1)
     weighted: bool = True
+
+    @property
+    def ranges(self) -> Mapping[str, Bounds]:
+        return {"H": Bounds(length="client"), "V": Bounds(0), **of_prototypes(self.weighted)}
 
     def client_state(self, setup: Setup) -> State:
         head = torch.zeros(0) if setup.head is None else setup.head

@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
-from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, no_report
+from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, no_report, of_prototypes
 from equipoise.system.ranges import number
 
 
@@ -42,6 +42,7 @@ class FedProc(Rule):
     uses = frozenset({"features"})
     sees = "sum"
     reports = "its class prototypes"
+    ranges = of_prototypes()
     temperature: float = number(1.0, low=1e-6)
     strict: bool = False
 

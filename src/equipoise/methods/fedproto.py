@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
 
 
@@ -23,6 +24,13 @@ def no_report(setup: Setup) -> State:
     """What a client without samples reports."""
     proto = setup.initial.new_zeros(setup.n_classes, setup.n_features)
     return {"proto": proto, "share": proto[:, 0]}
+
+
+def of_prototypes(weighted: bool = False) -> dict[str, Bounds]:
+    """The bounds of what :func:`local_prototypes` reports."""
+    if weighted:
+        return {"proto": Bounds(length="sample"), "share": Bounds(0, samples=True)}
+    return {"proto": Bounds(length="client"), "share": Bounds(0, 1, samples=True)}
 
 
 def local_prototypes(visit: Visit, n_classes: int, weighted: bool = False) -> State:
@@ -71,6 +79,10 @@ class FedProto(Rule):
     reports = "its class prototypes"
     lam: float = number(1.0, low=0)
     weighted: bool = False
+
+    @property
+    def ranges(self) -> Mapping[str, Bounds]:
+        return of_prototypes(self.weighted)
 
     def server_state(self, setup: Setup) -> State:
         return no_prototypes(setup)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, cast
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
-from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Briefing, Cohort, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver
 from equipoise.system.ranges import choice, number
 
@@ -47,6 +48,7 @@ class QFFL(Rule):
 
     sees = "scalars+sum"  # loss and length of the update
     reports = "the loss of its data"
+    ranges = MappingProxyType({"loss": Bounds(0)})
     q: float = number(1.0, low=0)
     form: Literal["weights", "full", "losses"] = choice("weights", "full", "losses")
     lipschitz: float | None = number(None, low=0, above=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,7 +11,7 @@ from torch.nn.functional import pad
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Cohort, Power, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Power, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import choice, number
 
@@ -65,6 +66,12 @@ class SAGA(Rule):
             return None
         typical = (self.rho if self.variant == "S" else 0) or 1.0
         return Power("value", self.q, self.beta, self.floor, typical, notes=("sharpness", "perturbed_loss"))
+
+    @property
+    def ranges(self) -> Mapping[str, Bounds]:
+        if self.variant == "L":
+            return {"value": Bounds(0)}
+        return {"value": Bounds(), "perturbed_loss": Bounds(0)}  # a loss may fall along its gradient
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         e = perturbation(visit.oracle.gradient(visit.received), radius(self.rho, self.tau, visit))

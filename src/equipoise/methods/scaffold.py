@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver, proportional
 from equipoise.system.ranges import choice, number
 
@@ -43,6 +44,7 @@ class Scaffold(Rule):
 
     sees = "sum"
     reports = "its control variate"
+    ranges = MappingProxyType({"dc": Bounds(length="client")})
     eta: float = number(1.0, low=0, above=True)
     option: Literal[1, 2] = choice(2, 1)
     absent: bool = True
