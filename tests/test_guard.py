@@ -299,23 +299,35 @@ def test_an_update_that_is_too_long_does_not_count(method: str) -> None:
 
 def test_lengths_far_from_the_median() -> None:
     norms = {0: 1.0, 3: 2.0, 4: 250.0, 5: 3.0}
-    assert guard.far(norms, 99.0, {}) == {
+    assert guard.far(norms, 99.0) == {
         4: "the update is 100 times as long as the median of the round, and norm_limit is 99"
     }
-    assert guard.far(norms, 100.0, {}) == {}
-    assert guard.far({0: 1.0, 1: 1e9}, 2.0, {}) == {}  # which of two is wrong, nobody knows
-    assert guard.far({0: 0.0, 1: 0.0, 2: 1.0}, 2.0, {}) == {}
+    assert guard.far(norms, 100.0) == {}
+    assert guard.far({0: 1.0, 1: 1e9}, 2.0) == {}  # which of two is wrong, nobody knows
+    assert guard.far({0: 0.0, 1: 0.0, 2: 1.0}, 2.0) == {}
+
+
+def test_where_all_have_grown_the_longest_is_asked_first() -> None:
+    lengths = {0: 5.0, 1: 6.0, 2: 7.0, 3: 300.0}
+    past = {0: [1.0, 1.0, 1.0], 1: [1.0, 1.5, 1.0], 2: [nan, 1.0, 1.0], 3: [60.0, 60.0, 60.0]}
+    assert guard.grown(lengths, past) == 5.0  # of the last but one, two past lengths are too few
+    assert guard.far(lengths, 100.0) == {}
+    assert guard.far(lengths, 100.0, 5.0) == {
+        3: "the update is 46.2 times as long as the median of the round, and norm_limit is 100, while all have grown 5-fold"
+    }
+    assert guard.grown({row: x / 100 for row, x in lengths.items()}, past) == 1.0
+    assert guard.far({0: 1.0, 1: 1.0, 2: 10.0}, 100.0, 1e9) == {}  # nobody is left out for the growth of others alone
+    assert guard.far({0: 1.0, 1: 1.0, 2: 3.0}, 2.0, 1e9).keys() == {2}
 
 
 def test_lengths_far_from_a_clients_own() -> None:
     own = "the update is 10 times as long as the median of its own past ones, and norm_limit is 9"
     past = {0: [nan, 1.0, 1.0, 7.0], 1: [nan, nan, 1.0, 2.0], 2: [0.0, 0.0, 0.0, 1.0]}
-    assert guard.far({0: 10.0, 1: 1e9}, 9.0, past) == {0: own}  # two past lengths are too few
-    assert guard.far({2: 1e9}, 9.0, past) == {}  # as with a learning rate of 0
-    assert guard.far({0: 9.0}, 9.0, past) == {}
-    assert guard.far({0: 27.0}, 9.0, {0: [1.0, 3.0, 9.0]}) == {}  # who rises slowly is not found
-    both = guard.far({0: 1e9, 5: 1.0, 6: 1.0}, 9.0, past)
-    assert both == {0: "the update is 1e+09 times as long as the median of the round, and norm_limit is 9"}
+    assert guard.far_from_own({0: 10.0, 1: 1e9}, 9.0, past) == {0: own}  # two past lengths are too few
+    assert guard.far_from_own({2: 1e9}, 9.0, past) == {}  # as with a learning rate of 0
+    assert guard.far_from_own({0: 9.0}, 9.0, past) == {}
+    assert guard.far_from_own({0: 27.0}, 9.0, {0: [1.0, 3.0, 9.0]}) == {}  # who rises slowly is not found
+    assert guard.far_from_own({0: 10.0, 5: 1.0, 6: 1.0}, 9.0, past) == {}  # a round of three has a median of its own
 
 
 @pytest.mark.parametrize("engine", [sequential, stacked])

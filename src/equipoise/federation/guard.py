@@ -142,12 +142,16 @@ def _listed(keys: Iterable[str]) -> str:
 
 
 def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str]:
-    """Those of some ``rows`` of trained models [M, G] with running variances below 0, or counts of batches that no training of the round gives."""
+    """Those of some ``rows`` of trained models [M, G] with running variances below 0, or counts that no training of the round gives."""
     problems: dict[int, str] = {}
     if len(at := job.model.variances):
         least = trained[:, at].amin(1).tolist()
         why = "a running variance of BatchNorm is {:.4g}, and none is below 0"
         problems |= {row: why.format(least[row]) for row in rows if least[row] < NEGATIVE}
+    if whole := job.model.n_whole:
+        largest, most = trained[:, -whole:].abs().amax(1).tolist(), job.model.most * UNIT
+        why = f"a count of the network is {{:.4g}}, and {job.model.most} is the most"
+        problems |= {row: why.format(largest[row] / UNIT) for row in rows if largest[row] >= most}
     if len(at := job.model.batches):
         new = ((trained[:, at] - job.received[:, at]) / UNIT).round()
         least, largest = new.amin(1).tolist(), new.amax(1).tolist()
