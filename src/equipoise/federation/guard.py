@@ -113,9 +113,9 @@ def out_of_range(answer: Answer, job: Job) -> dict[int, str]:
         if rule.ranges and report.keys() - rule.stays != rule.ranges.keys() - rule.stays:
             said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(rule.ranges)}"
             return dict.fromkeys(answer.rows, said)
-        for key, bounds in rule.ranges.items():
-            for row, x in zip(answer.rows, report.get(key, ()), strict=True):
-                if why := _misfit(x.double(), bounds, job, row):
+        for key in [key for key in rule.ranges if key in report]:
+            for row, x in zip(answer.rows, report[key], strict=True):
+                if why := _misfit(x.double(), rule.ranges[key], job, row):
                     problems.setdefault(row, f"the report {key!r} {why}")
     return problems
 
@@ -170,7 +170,9 @@ def lengths(answers: Iterable[Answer], job: Job, shown: Callable[[Tensor], Tenso
     for answer in answers:
         for rule, report in zip(job.rules, answer.reports, strict=True):
             for key, bounds in rule.ranges.items():
-                for row, x in zip(answer.rows, shown(report[key]) if bounds.length else (), strict=False):
+                if not bounds.length:
+                    continue
+                for row, x in zip(answer.rows, shown(report[key]), strict=True):
                     by = job.data[row].size if bounds.length == "sample" else 1
                     every.setdefault(f"report {key!r}", {})[row] = float(x.double().norm()) / by
     return every
@@ -189,13 +191,15 @@ def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: s
     longest of the round is the first to be asked: the limit is then as many times less, but not below :data:`NEAR`. Of fewer
     than three there is no median: nobody knows which of them is wrong.
     """
-    median, near = _median(lengths.values()), max(limit / growth, min(limit, NEAR))
-    why = f"norm_limit is {limit:g}" + f", while all have grown {growth:.3g}-fold" * (near < limit)
-    return {
-        row: f"the {what} is {length / median:.3g} times as long as the median of the round, and {why}"
-        for row, length in lengths.items()
-        if median and length > near * median
-    }
+    median, found = _median(lengths.values()), dict[int, str]()
+    for row, length in lengths.items():
+        times = length / median if median else 0.0
+        if times > max(limit / growth, min(limit, NEAR)):
+            grown = "" if times > limit else f", while all have grown {growth:.3g}-fold"
+            found[row] = (
+                f"the {what} is {times:.3g} times as long as the median of the round, and norm_limit is {limit:g}{grown}"
+            )
+    return found
 
 
 def far_from_own(lengths: Mapping[int, float], limit: float, past: Mapping[int, Sequence[float]]) -> dict[int, str]:
