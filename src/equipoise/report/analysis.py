@@ -31,21 +31,11 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure"
     for axes, (term, title) in zip(panels, TERMS.items(), strict=True):
         for i, (label, found) in enumerate(rows.items()):
             rounds, values = [row["round"] for row in found], [row[term] for row in found]
-            marker = "o" if len(rounds) == 1 else None
-            axes.plot(
-                rounds,
-                values,
-                color=drawing.color(i),
-                linestyle=drawing.dash(i),
-                linewidth=1.4,
-                marker=marker,
-                markersize=3,
-                label=drawing.plain(label),
-            )
+            drawing.line(axes, rounds, values, label, i)
         if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
             axes.axhline(0, color=INK, linewidth=0.6)
-        axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
-    panels[-1].set_xlabel("round", size=8, color=INK)
+        drawing.labels(axes, y=f"{title}\n(nats)")
+    drawing.labels(panels[-1], "round")
     drawing.whole_numbers(panels[-1])
     figure.align_ylabels(panels)
     drawing.legend(figure, panels[0], list(rows))
@@ -100,7 +90,7 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
             if min(map(len, found)) > 1:
                 half = np.array([half_interval(v) for v in found])
                 axes.fill_between(known, mean - half, mean + half, color=drawing.color(i), alpha=0.15, linewidth=0)
-        axes.set_ylabel(f"{title}\n(nats)", size=8, color=INK)
+        drawing.labels(axes, y=f"{title}\n(nats)")
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -109,7 +99,7 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     panels[-1].set_xlim(1.5 * alphas[0], alphas[-1] / 1.5)
     panels[-1].set_xticks(alphas, [f"{a:g}" for a in alphas])
     panels[-1].minorticks_off()
-    panels[-1].set_xlabel("Dirichlet α (to the right: more skewed)", size=8, color=INK)
+    drawing.labels(panels[-1], "Dirichlet α (to the right: more skewed)")
     figure.align_ylabels(panels)
     drawing.legend(figure, panels[1], methods)
     return figure
@@ -137,15 +127,12 @@ def lines(found: Sequence[Any]) -> "Figure":
     names = _names(found)
     for i, (name, one) in enumerate(zip(names, found, strict=True)):
         mean = one.line.mean(axis=0)
-        axes.plot(
-            one.at, mean, color=drawing.color(i), linestyle=drawing.dash(i), linewidth=1.4, label=drawing.plain(name)
-        )
+        drawing.line(axes, one.at, mean, name, i)
         if len(one.line) > 1:
             axes.fill_between(
                 one.at, one.line.min(axis=0), one.line.max(axis=0), color=drawing.color(i), alpha=0.15, linewidth=0
             )
-    axes.set_xlabel("step along the direction (in filter norms)", size=8, color=INK)
-    axes.set_ylabel(f"loss on {found[0].group} (nats)", size=8, color=INK)
+    drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {found[0].group} (nats)")
     axes.set_ylim(bottom=0)
     drawing.legend(figure, axes, names)
     return figure
@@ -164,8 +151,8 @@ def consistency(found: Sequence[Sequence[Mapping[str, Any]]]) -> "Figure":
         axes.stairs(density, edges, color=drawing.color(0), fill=True, alpha=0.75)
         drawing.title(axes, f"rounds {windows[0]['first']} to {windows[0]['end'] - 1}")
     panels[-1].set_xlim(-0.06, 1.06)
-    panels[-1].set_xlabel("update consistency", size=8, color=INK)
-    figure.supylabel(f"density of {found[0][0]['layer']}", size=8, color=INK)
+    drawing.labels(panels[-1], "update consistency")
+    drawing.labels(figure, y=f"density of {found[0][0]['layer']}")
     return figure
 
 
@@ -186,18 +173,11 @@ def states(found: Sequence[Any], what: str) -> "Figure":
     for axes, group in zip(panels, groups, strict=True):
         for i, (name, one) in enumerate(zip(names, found, strict=True)):
             if len(of_group := getattr(one, what)[np.array(one.groups) == group]):
-                how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.4}
-                axes.plot(one.rho, of_group.mean(axis=0), label=drawing.plain(name), **how)
-                axes.fill_between(
-                    one.rho,
-                    *(of(of_group, axis=0) for of in (np.min, np.max)),
-                    color=how["color"],
-                    alpha=0.15,
-                    linewidth=0,
-                )
+                drawing.line(axes, one.rho, of_group.mean(axis=0), name, i)
+                low, high = of_group.min(axis=0), of_group.max(axis=0)
+                axes.fill_between(one.rho, low, high, color=drawing.color(i), alpha=0.15, linewidth=0)
         drawing.title(axes, group)
-    figure.supxlabel("search distance ρ", size=8, color=INK)
-    figure.supylabel(f"{STATES[what]} (nats)", size=8, color=INK)
+    drawing.labels(figure, "search distance ρ", f"{STATES[what]} (nats)")
     drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
 
@@ -226,8 +206,7 @@ def planes(found: Sequence[Any]) -> "Figure":
     bar = figure.colorbar(drawn, ax=panels, shrink=0.8, pad=0.02)
     bar.ax.tick_params(labelsize=7, width=0.6, length=2.5)
     bar.set_label(f"loss on {found[0].group} (nats)", size=8, color=INK)
-    figure.supxlabel("second direction (filter norms)", size=8, color=INK)
-    figure.supylabel("first direction (filter norms)", size=8, color=INK)
+    drawing.labels(figure, "second direction (filter norms)", "first direction (filter norms)")
     return figure
 
 

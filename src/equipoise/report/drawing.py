@@ -58,14 +58,7 @@ def save(
 
 
 def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
-    """A method's mean over its seeds, with crosses of 95 % intervals over them if there are several.
-
-    Parameters
-    ----------
-    axes : where to draw.
-    x, y : one value per seed; shape [S].
-    label, i : of the method, and which it is.
-    """
+    """A method's mean over its seeds, with crosses of 95 % intervals over them if there are several."""
     several = len(x) > 1
     axes.errorbar(
         x.mean(),
@@ -82,14 +75,22 @@ def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
     )
 
 
-def title(axes: Axes, label: str, right: str = "") -> None:
-    """What a panel shows; a long label takes several lines, for which the figure grows.
+def line(axes: Axes, x: Any, y: Any, label: str, i: int, **how: Any) -> None:
+    """A curve in the colour and dash of the i-th method; a mark where it is one point."""
+    look = {"color": color(i), "linestyle": dash(i), "linewidth": 1.4, "label": plain(label)}
+    axes.plot(x, y, **{**look, "marker": "o" if len(x) == 1 else None, "markersize": 3, **how})
 
-    Parameters
-    ----------
-    axes : the panel.
-    label, right : what stands on the left and on the right above it.
-    """
+
+def labels(panel: Axes | Figure, x: str = "", y: str = "") -> None:
+    """What the axes of a panel, or those of all panels of a figure, show."""
+    for axis, text in (("x", x), ("y", y)):
+        if text:
+            write = getattr(panel, f"set_{axis}label", None) or getattr(panel, f"sup{axis}label")
+            write(text, size=8, color=INK)
+
+
+def title(axes: Axes, label: str, right: str = "") -> None:
+    """What a panel shows; a long label takes several lines, for which the figure grows."""
     spec = axes.get_subplotspec()
     columns = 1 if spec is None else spec.get_gridspec().ncols
     text = plain(label, FULL // columns - len(right))
@@ -100,16 +101,7 @@ def title(axes: Axes, label: str, right: str = "") -> None:
 
 
 def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str, i: int) -> None:
-    """Triangles on an edge of the panel, where something lies beyond it.
-
-    Parameters
-    ----------
-    axes : the panel.
-    x, y : the places, of which one is the edge.
-    where : which of them; x and y are broadcast to it.
-    marker : the triangle, `"^"`, `"v"`, `"<"` or `">"`.
-    i : which method, for the colour.
-    """
+    """Triangles on an edge of the panel, where something lies beyond it."""
     out = np.asarray(where, dtype=np.bool_)
     across, along = (np.broadcast_to(np.asarray(places, dtype=np.float64), out.shape)[out] for places in (x, y))
     how: dict[str, Any] = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
@@ -120,15 +112,7 @@ def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str
 def panels(
     n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of one column's width with panels; those side by side have one scale unless told otherwise.
-
-    Parameters
-    ----------
-    n : how many panels.
-    height : of a panel, in inches.
-    columns : how many stand side by side.
-    sharex, sharey : whether all have the same scale.
-    """
+    """A figure of one column's width with panels of `height` inches; those side by side have one scale unless told otherwise."""
     from matplotlib.figure import Figure
 
     rows = -(-n // columns)
@@ -150,25 +134,13 @@ def panels(
 
 
 def upright_grid(axes: Axes) -> None:
-    """Lines from below instead of from the side, for bars and intervals that lie.
-
-    Parameters
-    ----------
-    axes : the panel.
-    """
+    """Lines from below instead of from the side, for bars and intervals that lie."""
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
 
 
 def rows(axes: Axes, names: Sequence[str], edge: float = 0.5) -> None:
-    """A panel of lying intervals: a name per row beside it, from above.
-
-    Parameters
-    ----------
-    axes : the panel.
-    names : what `plain` made of them.
-    edge : rows between the first one and the upper edge, and between the last one and the lower.
-    """
+    """A panel of lying intervals: a name per row beside it, from above."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 1 + edge, -edge)
     axes.tick_params(axis="y", length=0)
@@ -181,25 +153,14 @@ def _png(figure: Figure) -> bytes:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Ticks of the axis below at whole numbers only.
-
-    Parameters
-    ----------
-    axes : the panel.
-    """
+    """Ticks of the axis below at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
 
 
 def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
-    """One legend above all panels, in as many columns as fit the width; none for a single name.
-
-    Parameters
-    ----------
-    figure, axes : the figure, and the panel that has all that is to be explained.
-    labels : the names.
-    """
+    """One legend above all panels, in as many columns as fit the width; none for a single name."""
     if len(labels) < 2:
         return
     handles, names = axes.get_legend_handles_labels()
@@ -221,42 +182,21 @@ def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
 
 
 def plain(text: str, width: int = FULL) -> str:
-    """A name as plain text: matplotlib reads dollars as mathematics and hides labels that start with an underscore.
-
-    Parameters
-    ----------
-    text : the name.
-    width : most characters of a line; a longer name takes several.
-    """
+    """A name as plain text: matplotlib reads dollars as mathematics and hides labels that start with an underscore."""
     return (" " if text.startswith("_") else "") + "\n".join(lines(text, width)).replace("$", r"\$")
 
 
 def height(names: Sequence[str]) -> float:
-    """Inches that the highest of some names beside an axis takes; 0 if each is one line.
-
-    Parameters
-    ----------
-    names : what `plain` made of them.
-    """
+    """Inches that the highest of some names beside an axis takes; 0 if each is one line."""
     most = max(name.count("\n") for name in names)
     return 0.13 * (most + 1) if most else 0.0
 
 
 def color(i: int) -> str:
-    """Colour of the i-th method, from 0; the palette repeats.
-
-    Parameters
-    ----------
-    i : which method, >= 0.
-    """
+    """Colour of the i-th method, from 0; the palette repeats."""
     return PALETTE[i % len(PALETTE)]
 
 
 def dash(i: int) -> str:
-    """Line style of the i-th method, from 0: another when the palette repeats.
-
-    Parameters
-    ----------
-    i : which method, >= 0.
-    """
+    """Line style of the i-th method, from 0: another when the palette repeats."""
     return DASHES[i // len(PALETTE) % len(DASHES)]

@@ -121,8 +121,7 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -2), min(high, 102))  # crosses may be longer
-    axes.set_xlabel("STD over the groups (points)", size=8, color=INK)
-    axes.set_ylabel("average accuracy (%)", size=8, color=INK)
+    drawing.labels(axes, "STD over the groups (points)", "average accuracy (%)")
     drawing.legend(figure, axes, list(runs))
     return figure
 
@@ -160,7 +159,7 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -100), min(high, 100))
         drawing.rows(axes, names, edge=0.6)
-        axes.set_xlabel(f"difference in {TESTED[key]} (points)", size=8, color=INK)
+        drawing.labels(axes, f"difference in {TESTED[key]} (points)")
     return figure
 
 
@@ -184,24 +183,15 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
             mean = values.mean(axis=0)
-            axes.plot(
-                rounds,
-                mean,
-                color=drawing.color(i),
-                linestyle=drawing.dash(i),
-                linewidth=1.4,
-                label=drawing.plain(label),
-            )
-            if len(rounds) == 1:
-                axes.plot(rounds, mean, color=drawing.color(i), marker="o", markersize=3)
+            drawing.line(axes, rounds, mean, label, i)
             if len(values) > 1:
                 half = half_interval(values)
                 low, high = ((mean + sign * half).clip(0, 100) for sign in (-1, 1))
                 axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0), min(high, 100))
-        axes.set_ylabel(name, size=8, color=INK)
-    panels[-1].set_xlabel("round", size=8, color=INK)
+        drawing.labels(axes, y=name)
+    drawing.labels(panels[-1], "round")
     drawing.whole_numbers(panels[-1])
     drawing.legend(figure, panels[0], list(runs))
     return figure
@@ -231,8 +221,7 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
     figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
     for axes, (what, by_method) in zip(panels, curves.items(), strict=True):
         _losses(axes, by_method, _places(compared, by_method))
-        axes.set_xlabel("round", size=8, color=INK)
-        axes.set_ylabel(what, size=8, color=INK)
+        drawing.labels(axes, "round", what)
         drawing.whole_numbers(axes)
     drawing.legend(figure, panels[0], list(runs))
     return figure
@@ -250,11 +239,7 @@ def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, flo
         over = (values[:, 0] > end).any(axis=0)
         values = values.clip(max=end)
         shown.append(values.ravel())
-        how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.4}
-        marker = "o" if len(rounds) == 1 else None
-        axes.plot(
-            rounds, np.median(values[:, 0], axis=0), label=drawing.plain(label), marker=marker, markersize=3, **how
-        )
+        drawing.line(axes, rounds, np.median(values[:, 0], axis=0), label, i)
         if values.shape[0] * values.shape[1] > 1:
             low, high = values.min((0, 1)), values.max((0, 1))
             axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
@@ -331,8 +316,7 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
     every = np.concatenate([axis.get_ydata() for axes in panels for axis in axes.lines])
     low, high = (reduce(every[np.isfinite(every)], initial=0) for reduce in (np.min, np.max))
     panels[0].set_ylim(max(1.05 * low, -MOST), min(1.05 * high, MOST) or 1)
-    figure.supxlabel("round", size=8, color=INK)
-    figure.supylabel("weight (%)", size=8, color=INK)
+    drawing.labels(figure, "round", "weight (%)")
     if any(groups):
         drawing.legend(figure, panels[0], groups)
     return figure
@@ -342,8 +326,7 @@ def _mean(axes: Axes, rounds: NDArray[Any], members: Vector, group: str, i: int)
     """The mean of a group's clients [R, n] in every round in which one of them was there."""
     count = np.isfinite(members).sum(axis=1)
     mean = np.nansum(members, axis=1)[count > 0] / count[count > 0]
-    how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.6}
-    axes.plot(rounds[count > 0], mean, marker="o" if len(mean) == 1 else None, label=drawing.plain(group), **how)
+    drawing.line(axes, rounds[count > 0], mean, group, i, linewidth=1.6, markersize=6)
 
 
 @dataclass(frozen=True)
@@ -441,7 +424,7 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
         for axes in same[1:]:
             axes.sharey(same[0])
         same[0].autoscale(axis="y")
-    figure.supxlabel("round", size=8, color=INK)
+    drawing.labels(figure, "round")
     if any(groups):
         drawing.legend(
             figure, next(axes for axes, (key, _) in zip(panels, shown, strict=True) if not MEASURED[key].lines), groups
@@ -503,8 +486,7 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
         axes.set_xlim(-0.06, 1.06)
         drawing.title(axes, label if len(runs) > 1 else "")
         axes.legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
-    figure.supxlabel("update consistency", size=8, color=INK)
-    figure.supylabel("density of the parameters", size=8, color=INK)
+    drawing.labels(figure, "update consistency", "density of the parameters")
     return figure
 
 
@@ -561,8 +543,7 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
             label=drawing.plain(label),
         )
     share = "" if len(numbers) == 1 else "share of the clients (%)"
-    axes.set_xlabel(f"{share or 'client'}, from worst to best", size=8, color=INK)
-    axes.set_ylabel("accuracy (%)", size=8, color=INK)
+    drawing.labels(axes, f"{share or 'client'}, from worst to best", "accuracy (%)")
     drawing.whole_numbers(axes)
     drawing.legend(figure, axes, list(runs))
     return figure
@@ -608,12 +589,11 @@ def contributions(histories: Sequence[History] | Comparison) -> Figure:
     both = np.concatenate([np.r_[run.contribution, run.reward] for run, *_ in runs.values()])
     low, high = (reduce(100 * both) for reduce in (np.nanmin, np.nanmax))
     panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
-    figure.supxlabel(
+    drawing.labels(
+        figure,
         "clients in the order of what they reach alone" if n > 20 else "client, in the order of what it reaches alone",
-        size=8,
-        color=INK,
+        "accuracy (%)",
     )
-    figure.supylabel("accuracy (%)", size=8, color=INK)
     drawing.legend(figure, panels[0], ["alone", "owned"])
     return figure
 
@@ -647,8 +627,7 @@ def plane(histories: Sequence[History] | Comparison) -> Figure:
     axes.margins(0.08)
     left, right = axes.get_xlim()
     axes.set_xlim(max(left, -104), min(right, 104))  # fairness ends at 100, error bars may not
-    axes.set_xlabel("collaborative fairness (100 × Pearson)", size=8, color=INK)
-    axes.set_ylabel("accuracy of the best client (%)", size=8, color=INK)
+    drawing.labels(axes, "collaborative fairness (100 × Pearson)", "accuracy of the best client (%)")
     drawing.legend(figure, axes, list(runs))
     return figure
 
@@ -699,8 +678,7 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
     bar.outline.set_visible(False)
     bar.locator = MaxNLocator(nbins=5)
     bar.ax.tick_params(labelsize=7, width=0.6, length=2.5, color=INK, labelcolor=INK)
-    figure.supxlabel("round", size=8, color=INK)
-    figure.supylabel("accuracy (%)", size=8, color=INK)
+    drawing.labels(figure, "round", "accuracy (%)")
     return figure
 
 
@@ -753,8 +731,7 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
         axes.grid(visible=False)
         axes.spines[["left", "bottom"]].set_visible(False)
         drawing.title(axes, label)
-    figure.supylabel("client", size=8, color=INK)
-    figure.supxlabel("hidden units, from those that most clients hold", size=8, color=INK)
+    drawing.labels(figure, "hidden units, from those that most clients hold", "client")
     return figure
 
 
@@ -805,7 +782,7 @@ def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     for axes, what in zip((left, *right), ("rounds trained (%)", "accuracy (%)"), strict=False):
         axes.set(xlim=(0, 100), ylim=(len(names) - 0.5, -0.5))
         axes.set_yticks(rows if few else [], names if few else [])
-        axes.set_xlabel(what, size=8, color=INK)
+        drawing.labels(axes, what)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
     return figure

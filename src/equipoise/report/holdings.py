@@ -107,7 +107,7 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
         if n_classes <= CLASSES:
             left.set_xticks(range(n_classes), shown, **(turned if sum(map(len, shown)) > 28 else {}))
         left.set_xlim(-0.6, n_classes - 0.4)
-        left.set_xlabel("class", size=8, color=INK)
+        drawing.labels(left, "class")
     drawing.legend(figure, right, groups)
     return figure
 

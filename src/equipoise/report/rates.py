@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.report import drawing
-from equipoise.report.drawing import INK, MARKERS
+from equipoise.report.drawing import MARKERS
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
@@ -212,6 +212,6 @@ def figure(fairness: Numbers, every: Sequence[str] = ()) -> Figure:
             )
         axes.set_xlim(-2, 102)
         drawing.rows(axes, names)
-        axes.set_xlabel(f"{title} (%)", size=8, color=INK)
+        drawing.labels(axes, f"{title} (%)")
     drawing.legend(plot, panels[0], [method["method"] for method in methods])
     return plot

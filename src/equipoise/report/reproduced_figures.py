@@ -107,8 +107,7 @@ def curves(
         drawing.whole_numbers(axes)
     for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)  # also above a place that is left free
-    figure.supxlabel("round", size=8, color=INK)
-    figure.supylabel(f"{name} (%)", size=8, color=INK)
+    drawing.labels(figure, "round", f"{name} (%)")
     drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
 
@@ -118,17 +117,7 @@ def _line(axes: Axes, runs: Sequence[History], spec: str, label: str, i: int) ->
     rounds = sorted(set.intersection(*map(set, of_seeds)))
     values = np.array([[of_seed[t] for t in rounds] for of_seed in of_seeds])  # [seeds, R]
     mean = values.mean(axis=0)
-    marker = "o" if len(rounds) == 1 else None
-    axes.plot(
-        rounds,
-        mean,
-        color=drawing.color(i),
-        linestyle=drawing.dash(i),
-        linewidth=1.3,
-        marker=marker,
-        markersize=3,
-        label=drawing.plain(label),
-    )
+    drawing.line(axes, rounds, mean, label, i, linewidth=1.3)
     if len(values) > 1:
         half = half_interval(values)
         axes.fill_between(rounds, mean - half, mean + half, color=drawing.color(i), alpha=0.15, linewidth=0)
@@ -193,34 +182,21 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
                 if (place := at[row][1]) is not None and at[row][0] == one
             }
             known = {place: entry for place, entry in sorted(of_one.items()) if np.isfinite(entry.mean)}
-            axes.errorbar(
-                list(known),
-                [entry.mean for entry in known.values()],
-                yerr=_spread(known.values()),
-                color=drawing.color(i),
-                linestyle=drawing.dash(i),
-                linewidth=1.3,
-                marker=MARKERS[i % len(MARKERS)],
-                markersize=3.5,
-                elinewidth=0.8,
-                label=drawing.plain(one or "ours"),
-            )
+            how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
+            how |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "elinewidth": 0.8}
+            means = [entry.mean for entry in known.values()]
+            axes.errorbar([*known], means, _spread(known.values()), label=drawing.plain(one or "ours"), **how)
         for i, row in enumerate(levels, len(series)):
-            if np.isfinite(part.entries[row, column].mean):
-                axes.axhline(
-                    part.entries[row, column].mean,
-                    color=drawing.color(i),
-                    linewidth=1.1,
-                    linestyle=(0, (4, 2)),
-                    label=drawing.plain(row),
-                )
-        axes.set_ylabel(f"{column} (%)", size=8, color=INK)
+            if np.isfinite(mean := part.entries[row, column].mean):
+                how = {"color": drawing.color(i), "linewidth": 1.1, "linestyle": (0, (4, 2))}
+                axes.axhline(mean, label=drawing.plain(row), **how)
+        drawing.labels(axes, y=f"{column} (%)")
     places = sorted({place for row in part.rows if (place := at[row][1]) is not None})
     if len(places) > 2 and places[0] > 0 and places[-1] / places[0] >= 20:
         panels[-1].set_xscale("log")
         panels[-1].set_xticks(places, [f"{place:g}" for place in places])
         panels[-1].minorticks_off()
-    panels[-1].set_xlabel(x, size=8, color=INK)
+    drawing.labels(panels[-1], x)
     figure.align_ylabels(panels)
     drawing.legend(figure, panels[0], [*series, *levels])
     return figure
@@ -257,42 +233,21 @@ def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
     figure, (axes,) = drawing.panels(1, height=2.6)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     rows = list(dict.fromkeys(row for part in parts for row in part.rows))
+    how: dict[str, Any] = {"linestyle": "", "markersize": 4.5}
     for k, part in enumerate(parts):
         for row in part.rows:
             across, along = part.entries[row, x], part.entries[row, y]
             if np.isfinite([across.mean, along.mean]).all():
-                axes.errorbar(
-                    across.mean,
-                    along.mean,
-                    xerr=_spread([across]),
-                    yerr=_spread([along]),
-                    color=drawing.color(rows.index(row)),
-                    linestyle="",
-                    marker=MARKERS[k % len(MARKERS)],
-                    markersize=4.5,
-                    elinewidth=0.7,
-                )
+                colour, mark = drawing.color(rows.index(row)), MARKERS[k % len(MARKERS)]
+                ends = {"xerr": _spread([across]), "yerr": _spread([along]), "elinewidth": 0.7}
+                axes.errorbar(across.mean, along.mean, color=colour, marker=mark, **ends, **how)
     axes.margins(0.08)
-    axes.set_xlabel(x, size=8, color=INK)
-    axes.set_ylabel(f"{y} (%)", size=8, color=INK)
+    drawing.labels(axes, x, f"{y} (%)")
     scenes = [part.title.partition(", ")[2] or part.title for part in parts]
     for i, row in enumerate(rows):
-        axes.add_line(
-            Line2D([], [], color=drawing.color(i), marker="s", linestyle="", markersize=4.5, label=drawing.plain(row))
-        )
+        axes.add_line(Line2D([], [], color=drawing.color(i), marker="s", **how, label=drawing.plain(row)))
     for k, scene in enumerate(scenes if len(scenes) > 1 else ()):
-        mark = MARKERS[k % len(MARKERS)]
-        axes.add_line(
-            Line2D(
-                [],
-                [],
-                color=INK,
-                marker=mark,
-                fillstyle="none",
-                linestyle="",
-                markersize=4.5,
-                label=drawing.plain(scene),
-            )
-        )
+        how |= {"marker": MARKERS[k % len(MARKERS)], "fillstyle": "none"}
+        axes.add_line(Line2D([], [], color=INK, label=drawing.plain(scene), **how))
     drawing.legend(figure, axes, [*rows, *scenes])
     return figure
