@@ -313,10 +313,6 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     -------
     The method, its hyper-parameters by ``part.name``, the seed, and the choices, as :func:`equipoise.runs.configuration.configure` takes
     them; only what is in the file.
-
-    Raises
-    ------
-    ValueError : there is no such file, it is damaged, or something in it is no setting; names the file.
     """
     from equipoise.data.own.reading import HUB
     from equipoise.runs.configuration import called, whole

@@ -149,10 +149,6 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
     ----------
     pairs : as they were given, ``METHOD=LABEL``.
     called : the label that runs have, by every name by which the user may call their method.
-
-    Raises
-    ------
-    ValueError : there is no such method, no label, or one label for two methods.
     """
     found: dict[str, str] = {}
     for pair in pairs or ():

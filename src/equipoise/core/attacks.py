@@ -53,10 +53,6 @@ class Attackers:
         """From the settings, and the clients' names and groups; None where nobody attacks.
 
         Every client draws a number from the seed and its name; of a share, those with the least attack.
-
-        Raises
-        ------
-        ValueError : a setting without one that it needs; nobody or everybody attacks; the clients are not ``here``.
         """
         attack, scale = settings.attack, settings.attack_scale
         shares, of = by_whom(settings, "attackers", names, groups)

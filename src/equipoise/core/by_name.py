@@ -27,12 +27,7 @@ class ByName:
         return f"{self.each}, or by name of a group or client, such as south={10 if self.each.whole else 0.3}"
 
     def read(self, value: object) -> dict[str, Any]:
-        """The number of each name; that of all others has the name ``""``, if it is given.
-
-        Raises
-        ------
-        ValueError : text or a table of another form.
-        """
+        """The number of each name; that of all others has the name ``""``, if it is given."""
         if isinstance(value, str):
             pieces = next(csv.reader([value], skipinitialspace=True), [])  # a name with a comma stands in quotes
             pairs = [piece.rpartition("=")[::2] for piece in pieces]

@@ -35,10 +35,6 @@ def agreements(
     """FPHL's counts of columns ``first`` to ``last``: rises into ``after``, agreements into ``tally`` [L, n], and which of them reach ``need`` into ``bits``.
 
     ``kind`` [M] is the row of ``tally`` of each client.
-
-    Raises
-    ------
-    ValueError : more rises than rounds.
     """
     agree = np.empty(WIDTH, before.dtype)
     kept = np.zeros(WIDTH, np.uint8)

@@ -68,12 +68,7 @@ class NetworkError(ValueError):
 
 
 def copied(net: nn.Module) -> nn.Module:
-    """A deep copy of a network, also where it holds computed tensors, as ``torch.nn.utils.weight_norm`` does.
-
-    Raises
-    ------
-    NetworkError : it cannot be copied, naming the attribute.
-    """
+    """A deep copy of a network, also where it holds computed tensors, as ``torch.nn.utils.weight_norm`` does."""
     memo: dict[int, Any] = {}
     for module in net.modules():
         for value in vars(module).values():

@@ -50,12 +50,7 @@ def noise(seed: int, t: int, client: int) -> int:
 
 
 def key(seed: int, t: int, client: int, secret: bytes | None = None) -> bytes:
-    """The key of the normal numbers of one client's visit: 32 bytes, from ``secret`` if there is one, else from ``seed``.
-
-    Raises
-    ------
-    ValueError : a secret so short that it could be guessed.
-    """
+    """The key of the normal numbers of one client's visit: 32 bytes, from ``secret`` if there is one, else from ``seed``."""
     if secret is not None and len(secret) < 32:
         raise ValueError(f"A secret has at least 32 random bytes, as of secrets.token_bytes(32); found {len(secret)}.")
     return hashlib.sha256(repr((int(seed) if secret is None else secret, t, client)).encode()).digest()
@@ -188,10 +183,6 @@ def chances(transform: object) -> tuple[int, ...]:
     """How many values each random number can have that ``transform(x, shift)`` receives for a sample in training.
 
     The transform's attribute ``chances``. If it has only ``crop``, in pixels: (dy, dx), each in 0..2 * crop.
-
-    Raises
-    ------
-    ValueError : a number of values below 1.
     """
     crop = getattr(transform, "crop", 0)
     values = tuple(map(int, getattr(transform, "chances", (2 * crop + 1,) * 2 if crop else ())))

@@ -312,12 +312,7 @@ def _refuse_single(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> Non
 
 # the output and the classifier
 def require_logits(given: Any, n: int, train: bool) -> None:
-    """Require that what a network gave for ``n`` samples are logits, in training with a gradient.
-
-    Raises
-    ------
-    NetworkError : they are not; says what to do.
-    """
+    """Require that what a network gave for ``n`` samples are logits, in training with a gradient."""
     if fault := _misfit(given, n, train):
         raise NetworkError(f"The network must give logits, one tensor of shape [batch, classes]; {fault}.")
 

@@ -74,12 +74,7 @@ def keys_of(names: Sequence[str]) -> tuple[int, ...]:
 def by_whom(
     settings: Settings, setting: str, names: Sequence[str], groups: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The values of a setting by name, and for every client which holds: its own name, its group's, or ``""`` of all others.
-
-    Raises
-    ------
-    ValueError : a name that no group or client has.
-    """
+    """The values of a setting by name, and for every client which holds: its own name, its group's, or ``""`` of all others."""
     allowed: ByName = Settings.__dataclass_fields__[setting].metadata["allowed"]
     given = {"": getattr(Settings, setting), **allowed.read(getattr(settings, setting))}
     known = [*dict.fromkeys(groups or ()), *names]

@@ -28,12 +28,7 @@ LINE = 1 << 24  # characters of a line of a table, at most
 
 
 def check_bytes(what: object, size: int) -> None:
-    """Require that numbers fit into half of the memory that is free: they are converted, beside themselves.
-
-    Raises
-    ------
-    DataError : naming what declares them, their size and the limit.
-    """
+    """Require that numbers fit into half of the memory that is free: they are converted, beside themselves."""
     free = memory.free(torch.device("cpu"))
     if free is not None and size > free // 2:
         right = f" If it is right, take a machine with more memory, or set {memory.LIMIT}={2 * size}." * (size < HONEST)
@@ -44,12 +39,7 @@ def check_bytes(what: object, size: int) -> None:
 
 
 def check_pixels(*sides: int) -> None:
-    """Require an image of a size that is decoded.
-
-    Raises
-    ------
-    ValueError : naming its size, the limit, and how to raise it.
-    """
+    """Require an image of a size that is decoded."""
     limit = _limit()
     if (found := math.prod(sides)) > limit:
         size = " x ".join(f"{side:,}" for side in sides)
@@ -112,12 +102,7 @@ def _declared(file: IO[bytes]) -> int:
 
 
 def lines(file: TextIO, path: Path) -> Iterator[str]:
-    """The lines of a text file, none of which fills the memory.
-
-    Raises
-    ------
-    DataError : a line is longer than any of a table.
-    """
+    """The lines of a text file, none of which fills the memory."""
     number = 0
     while line := file.readline(LINE + 1):
         number += 1

@@ -104,10 +104,6 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
         uint8 are cut to 0..255 and lose their fraction.
     size : height and width.
     fit : "stretch" ignores the shape of the image; "crop" keeps it, and cuts what is too long on both sides.
-
-    Raises
-    ------
-    ValueError : not the pixels of one image.
     """
     from PIL import Image
 
@@ -227,12 +223,7 @@ def _recipe(files: Sequence[Path], size: tuple[int, int], load: Load, fit: Fit) 
 
 
 def dated(files: Sequence[Path], about: str = "") -> str:
-    """What changes with the names, sizes and times of files, as 32 hexadecimal digits; where their folder is does not matter.
-
-    Raises
-    ------
-    DataError : a file is missing.
-    """
+    """What changes with the names, sizes and times of files, as 32 hexadecimal digits; where their folder is does not matter."""
     top = os.path.commonpath([path.absolute().parent for path in files])
     total = hashlib.sha256(about.encode())
     for path in files:
@@ -286,12 +277,7 @@ def _images(files: Sequence[Path], size: tuple[int, int], load: Load, fit: Fit) 
 
 
 def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> NDArray[np.uint8]:
-    """One image as uint8 [3, height, width].
-
-    Raises
-    ------
-    DataError : it cannot be decoded.
-    """
+    """One image as uint8 [3, height, width]."""
     try:
         return resized(load(path), size, fit)
     except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file

@@ -24,12 +24,7 @@ def is_dicom(source: IO[bytes]) -> bool:
 
 
 def package(hint: str = "") -> Any:
-    """The package that reads them.
-
-    Raises
-    ------
-    DataError : it is not installed; ``hint`` ends the sentence.
-    """
+    """The package that reads them."""
     try:
         import pydicom
     except ImportError:
@@ -41,10 +36,6 @@ def pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, b
     """Numbers [H, W] in the unit of the file, or colours [H, W, 3]; which of them are padding; and whether the least is white.
 
     Slope and intercept (or the modality's table) are applied, and no window.
-
-    Raises
-    ------
-    ValueError : several frames, or colours in a palette; pydicom raises more for a damaged file.
     """
     pydicom = package()
     slice_: Dataset = pydicom.dcmread(source)

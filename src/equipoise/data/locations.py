@@ -80,10 +80,6 @@ def located(name: str, root: Path, places: Sequence[str]) -> Path:
     name : the data set's name in the catalogue.
     root : the folder that the user names.
     places : paths below it, the usual one first; see :func:`existing`.
-
-    Raises
-    ------
-    MissingError : none exists; it lists what was looked for and what is there instead.
     """
     path = find(root, places)
     if path is None:

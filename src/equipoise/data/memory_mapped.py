@@ -66,12 +66,7 @@ class Mapped(Dataset[tuple[Tensor, int]]):
         return list(zip(x, y.tolist(), strict=True))
 
     def gather(self, rows: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-        """Images uint8 [B, C, H, W] and labels [B] of some of the samples.
-
-        Raises
-        ------
-        ValueError : the file became shorter meanwhile.
-        """
+        """Images uint8 [B, C, H, W] and labels [B] of some of the samples."""
         chosen = torch.as_tensor(rows, dtype=torch.int64).cpu()
         x = np.empty((len(chosen), *self.shape), np.uint8)
         size = math.prod(self.shape)

@@ -224,12 +224,7 @@ class Pictures:
 
     @cached_property
     def survey(self) -> Survey:
-        """A look at every image: the header of one with bytes, all pixels of others; kept in the cache.
-
-        Raises
-        ------
-        DataError : naming images that cannot be used, or what their grey levels have in common.
-        """
+        """A look at every image: the header of one with bytes, all pixels of others; kept in the cache."""
         made = _remembered(Survey, self._survey, self.recipe, self.declared)
         if self.declared is None and 0 < made.deep < made.images:
             raise DataError(

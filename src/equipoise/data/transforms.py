@@ -104,10 +104,6 @@ class Images:
         -------
         Tensor [..., C, H, W] in contiguous memory: on a CPU all this is faster there than in channels-last order, and a
         convolution whose weights are channels-last converts on its own. No image depends on the others in its batch.
-
-        Raises
-        ------
-        TypeError if ``x`` is not uint8. ValueError if the shapes do not fit.
         """
         if x.dtype != torch.uint8:
             raise TypeError(f"Images: expected uint8 pixels, found {x.dtype}; pass images before they are normalised.")

@@ -27,12 +27,7 @@ class Workers:
     n: int
 
     def __call__(self, job: Job) -> Iterator[Answer]:
-        """The answers in the order in which they are ready.
-
-        Raises
-        ------
-        ValueError : training draws random numbers, for which all threads of a process have one generator.
-        """
+        """The answers in the order in which they are ready."""
         if draws(job):
             what = (
                 "The network, or the transform of its inputs, draws" if job.model.random else "Streamed data may draw"

@@ -85,12 +85,7 @@ def assemble(
 
 
 def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
-    """The engine that visits the clients, and why.
-
-    Raises
-    ------
-    ValueError : a name that is not known.
-    """
+    """The engine that visits the clients, and why."""
     engine = settings.engine
     if not isinstance(engine, str):
         if not callable(engine):

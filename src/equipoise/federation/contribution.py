@@ -29,12 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def check_measurable(method: Method, *, validation: bool, tests: bool) -> None:
-    """Require the data on which a method's need of contributions is measured: the server's own, or test sets.
-
-    Raises
-    ------
-    ValueError : there are none.
-    """
+    """Require the data on which a method's need of contributions is measured: the server's own, or test sets."""
     for need, there, what in (
         ("contribution", validation, "server_validation=(x, y)"),
         ("contribution_on_test", tests, "tests={...}"),
@@ -47,12 +42,7 @@ def check_measurable(method: Method, *, validation: bool, tests: bool) -> None:
 
 
 def given(contribution: Sequence[float], n: int) -> Alone:
-    """What the user says that each of ``n`` clients contributes.
-
-    Raises
-    ------
-    ValueError, TypeError : it is not a number in [0, 1] for each.
-    """
+    """What the user says that each of ``n`` clients contributes."""
     try:
         values = None if isinstance(contribution, Mapping | str) else [float(c) for c in contribution]
     except (TypeError, ValueError):

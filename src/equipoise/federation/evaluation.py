@@ -132,12 +132,7 @@ def used(
 
 
 def compact(trial: Trial, p: Progression, client: int | None, vector: Tensor) -> nn.Module:
-    """The smaller network of a client's submodel, with the values of a whole vector [G].
-
-    Raises
-    ------
-    ValueError : there is no submodel (so it is for the global model, None), or none can be cut out.
-    """
+    """The smaller network of a client's submodel, with the values of a whole vector [G]."""
     units = None if client is None else submodels(trial, p.server, [client])
     if units is None or trial.neurons is None:
         why = "the global model is whole" if client is None else f"{trial.method} gives clients the whole network"
@@ -241,12 +236,7 @@ class EvaluationSets:
         measures: tuple[str, ...],
         of_clients: tuple[Samples | Stream | None, ...] | None = None,
     ) -> EvaluationSets:
-        """The sets of ``n`` clients.
-
-        Raises
-        ------
-        ValueError : ``groups`` does not name a set for each client, or there is not one of ``of_clients`` for each.
-        """
+        """The sets of ``n`` clients."""
         if of_clients is not None and len(of_clients) != n:
             raise ValueError(
                 f"client_tests must have a test set, or None, for each of the {n} clients; found {len(of_clients)} entries."

@@ -51,10 +51,6 @@ def agreement(trial: Trial, shape: Sequence[int], stated: Mapping[str, Any]) -> 
     ----------
     shape : of a sample.
     stated : ``features``, ``classes`` and what else a :class:`equipoise.flower.Task` states; None where it does not.
-
-    Raises
-    ------
-    TypeError, ValueError : what is stated is not of its kind, or not as many names as the data or the network have.
     """
     known, net = dict(stated), structure(trial.model, trial.neurons)
     known["parameters"], known["frozen parameters"], known["hidden units"] = net.values()

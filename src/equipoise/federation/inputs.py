@@ -63,12 +63,7 @@ class Frame:
         return replace(self, data=data, first=first), tuple(held for _, held in parts)
 
     def check(self, method: Method) -> None:
-        """Require the validation data that a method looks at.
-
-        Raises
-        ------
-        ValueError : there are none.
-        """
+        """Require the validation data that a method looks at."""
         if "validation" in method.needs and self.server_validation is None:
             raise ValueError(
                 f"{method} measures on validation data of the server's own, and this federation has none. "
@@ -82,10 +77,6 @@ class Frame:
         ----------
         method, settings : what would be run.
         sizes : training samples of every client by its name; None: of those here.
-
-        Raises
-        ------
-        NetworkError : no classifier, or a frozen one, for rules that use it; batches of one sample that the network does not take.
         """
         model, fault = self.model, ""
         if method.uses and model.head_name is None:
@@ -146,12 +137,7 @@ class Frame:
             ) from error
 
     def pooled(self, settings: Settings) -> tuple[Frame, Settings]:
-        """The same with one client that has the samples of all, and settings that let it train as much as they do in a round.
-
-        Raises
-        ------
-        ValueError : the samples of some client are not here, or of different kinds.
-        """
+        """The same with one client that has the samples of all, and settings that let it train as much as they do in a round."""
         first = self.data[0]
         if isinstance(first, Samples) and all(isinstance(d, Samples) and d.kind == first.kind for d in self.data):
             every = [d for d in self.data if isinstance(d, Samples)]
@@ -204,12 +190,7 @@ def frame(
     head: str | None = None,
     memory: int | None = None,
 ) -> Frame:
-    """Read all data, and run the network on them once.
-
-    Raises
-    ------
-    ValueError, TypeError : an argument or the data are not as expected.
-    """
+    """Read all data, and run the network on them once."""
     where = _device(settings.device)
     if where.type == "cpu":
         freed.keep()
@@ -313,12 +294,7 @@ def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream
 
 @contextmanager
 def taking(data: Samples | Stream | torch.Size, whose: str) -> Iterator[None]:
-    """Turn the error of a network that does not take some data, or inputs of a shape, into one sentence.
-
-    Raises
-    ------
-    ValueError : whose data of which shape the network does not take.
-    """
+    """Turn the error of a network that does not take some data, or inputs of a shape, into one sentence."""
     try:
         yield
     except NetworkError:
@@ -369,12 +345,7 @@ def _batch(data: Samples | Stream, who: str) -> Tensor:
 
 
 def _check_network(net: object) -> None:
-    """Require a network whose numbers are there.
-
-    Raises
-    ------
-    TypeError, ValueError : naming what was found, and what to do.
-    """
+    """Require a network whose numbers are there."""
     if not isinstance(net, nn.Module):
         found = f"the class {net.__name__}: write {net.__name__}(...)" if isinstance(net, type) else type(net).__name__
         raise TypeError(f"net must be an nn.Module that gives logits [batch, classes]; found {found}.")
@@ -416,10 +387,6 @@ def named(what: str, given: Iterable[object] | None, of: str) -> tuple[str, ...]
     ----------
     what : the argument.
     of : what has these names.
-
-    Raises
-    ------
-    TypeError : not several names.
     """
     if given is None:
         return None

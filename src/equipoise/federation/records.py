@@ -97,10 +97,6 @@ def parse(text: str, rounds: int | None = None) -> tuple[list[Record], list[str]
     ----------
     text : the whole file.
     rounds : only that many first rounds; what follows them is not looked at.
-
-    Raises
-    ------
-    DamagedLineError : a line is not what was written.
     """
     records, hashes = list[Record](), list[str]()
     written = text.split("\n")  # the last is empty, or incomplete

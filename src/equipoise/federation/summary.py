@@ -146,10 +146,6 @@ def group_fairness(
     that is recognised worst, and its recall; 95 % `intervals` over the test samples (Wilson) by the name of the rate. `intervals`,
     `[low, high]` of each difference, 95 % over the test samples; `undefined`, `[group, rate, class]` of rates about
     no sample, or fewer than `least`; `averaged`, the rounds.  None where no counts were recorded for two groups (`measures=("rates",)`).
-
-    Raises
-    ------
-    ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
     """
     if last < 1:
         raise ValueError(f"last must be at least 1 round: found {last}.")

@@ -59,10 +59,6 @@ def compare(
     jobs : processes at a time, >= 1. The results do not depend on it.
     on_progress : called with the rounds done and to do, over all runs.
     lines : write lines about every run to standard error, if that is no terminal.
-
-    Raises
-    ------
-    RunError : some runs failed; the others are complete.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1; found {jobs}.")

@@ -71,12 +71,7 @@ class Contents:
     kinds: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, content: bytes | str | Path, what: str) -> None:
-        """Add a file.
-
-        Raises
-        ------
-        RunError : another file has the name already.
-        """
+        """Add a file."""
         content = content.encode() if isinstance(content, str) else content
         if name in self.files and _bytes(self.files[name]) != _bytes(content):
             raise RunError(f"Two different files would be {name} in the pack. Rename one of them.")
@@ -92,10 +87,6 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
     output : the file to write.
     with_data : take the user's data and weights in, too; code of the user's own is always in.
     include : more files or folders, which the code reads, such as data of a function.
-
-    Raises
-    ------
-    RunError : no run, one that is not complete, or files that are gone or were changed.
     """
     paths = members(directory)
     if not paths:
@@ -293,10 +284,6 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
 
     Names that lead out of the folder, links, files that are not listed, other sizes and other contents are refused before
     anything can go wrong: no more is read than is listed.
-
-    Raises
-    ------
-    PackError : no pack, of another version, or one that was changed, naming the first files.
     """
     try:
         with zipfile.ZipFile(path) as file:
@@ -419,10 +406,6 @@ def rerun(
     about : what :func:`opened` gave. folder : where it wrote the files. again : an empty folder for the runs.
     data : where the data are, if they are not in the pack.
     jobs : runs at a time.
-
-    Raises
-    ------
-    PackError : the data are neither there nor given; or none of the runs can be made again.
     """
     repeatable = [run for run in about["runs"] if run["again"]]
     if not repeatable:

@@ -103,12 +103,7 @@ def _of_run(directory: Path) -> RunStatus:
 
 
 def below(folder: Path) -> Iterator[RunStatus]:
-    """How every run in a folder, or deeper, is going.
-
-    Raises
-    ------
-    ValueError : there is no such folder.
-    """
+    """How every run in a folder, or deeper, is going."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder. Give one with runs in it: equipoise status runs")
     for path, inner, files in os.walk(folder):

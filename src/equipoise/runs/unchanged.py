@@ -79,10 +79,6 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
     """Require that a run that was begun, or finished, in a directory saw the data that its configuration names now.
 
     It ``says`` where that cannot be checked.
-
-    Raises
-    ------
-    RunError : it saw others; says which, and what to do. Or its manifest is damaged.
     """
     path = directory / "manifest.json"
     if (config.data is None and config.weights is None) or not path.exists():  # nothing to read, or nothing trained yet

@@ -70,11 +70,6 @@ def by_domain(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clien
     ----------
     train, test : images per domain, in the order of ``DOMAINS``; the first two of both may add up to 1,797.
     clients : a multiple of four, as many for each domain.
-
-    Raises
-    ------
-    ValueError if the sizes are not four positive numbers, ask for more handwriting than there is, or leave a client
-    without data; if ``clients`` is not a multiple of four.
     """
     if clients < len(DOMAINS) or clients % len(DOMAINS):
         raise ValueError(f"digits: clients must be a multiple of {len(DOMAINS)}, the domains; found {clients}.")
@@ -364,10 +359,6 @@ def described(name: str, summary: str, train: Sequence[int], test: Sequence[int]
     ----------
     name, summary, more : fields of the description.
     train, test : images per domain.
-
-    Raises
-    ------
-    ValueError if the sizes are not four positive numbers or ask for more handwriting than there is.
     """
     for what, sizes in (("train", train), ("test", test)):
         if len(sizes) != len(DOMAINS) or min(sizes) < 1:

@@ -209,12 +209,7 @@ def _kept(
 
 
 def edges(given: str | Sequence[float] | None) -> Range | None:
-    """The two numbers of a range, also in one text with a comma; None stays.
-
-    Raises
-    ------
-    ValueError : other than two finite numbers, the first below the second.
-    """
+    """The two numbers of a range, also in one text with a comma; None stays."""
     if given is None:
         return None
     words = given.split(",") if isinstance(given, str) else given
@@ -240,12 +235,7 @@ def _check(clients: object, test: float, server_validation: float, tests: object
 
 
 def check_positive(own: UserData, positive: str | int) -> str:
-    """The name of the class that counts as positive.
-
-    Raises
-    ------
-    DataError : there is no such class.
-    """
+    """The name of the class that counts as positive."""
     try:
         chosen_class = positive_class(positive, own.classes)
     except ValueError as error:
@@ -286,12 +276,7 @@ def divided(
     test: float = 0.2,
     server_validation: float = 0.0,
 ) -> Parts:
-    """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`.
-
-    Raises
-    ------
-    DataError : the data do not say whose they are, and there is no ``clients``; or both are there.
-    """
+    """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`."""
     y = np.array(_numbered(own))
     split = np.array(own.split if own.split is not None else ["train"] * len(own))
     whose = own.client if own.client is not None else _dealt(own, y, split, seed, clients, alpha)

@@ -119,12 +119,7 @@ def kind(machine: Mapping[str, Any]) -> str:
 
 
 def portable() -> dict[str, str]:
-    """The environment of a process that uses only instructions which processors of Intel and AMD have in common.
-
-    Raises
-    ------
-    ValueError : this processor, or the libraries of this PyTorch, lack them.
-    """
+    """The environment of a process that uses only instructions which processors of Intel and AMD have in common."""
     import torch
 
     capability = torch.backends.cpu.get_cpu_capability()

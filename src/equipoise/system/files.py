@@ -83,10 +83,6 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     ----------
     path : the lock file, made if missing; it stays and has the number of the last process that held it.
     wait : until the lock is free.
-
-    Raises
-    ------
-    BlockingIOError : another process holds it, and ``wait`` is false; the text is that process's number.
     """
     from filelock import FileLock, Timeout  # here, because it brings asyncio and sqlite3, a tenth of a second
 

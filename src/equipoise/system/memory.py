@@ -39,10 +39,6 @@ def free(device: torch.device) -> int | None:
     """Bytes that may still be used on a device; None if unknown.
 
     The environment variable ``EQUIPOISE_MEMORY`` (such as ``8GiB``) replaces the measured value.
-
-    Raises
-    ------
-    ValueError : the variable is not a number of bytes.
     """
     if limit := os.environ.get(LIMIT):
         match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d+)?)\s*(\w*)\s*", limit)

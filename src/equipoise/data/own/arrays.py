@@ -59,12 +59,7 @@ def npz(path: Path, columns: Columns) -> UserData:
 
 
 def opened(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an NPZ file, which fit into memory and hold no Python objects.
-
-    Raises
-    ------
-    PickledError : some do. DataError : the file is damaged or too large.
-    """
+    """The arrays of an NPZ file, which fit into memory and hold no Python objects."""
     with path.open("rb") as file:
         if file.read(2) != b"PK":  # of a zip file
             raise DataError(f"{path} cannot be read: it is no NPZ file. Write it with np.savez(...).")
@@ -84,12 +79,7 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def joined(path: Path, arrays: Arrays) -> Arrays:
-    """Arrays with x, y and split, of those that have a pair of arrays for each part: ``train_images`` and ``train_labels``.
-
-    Raises
-    ------
-    DataError : a part lacks one of its pair, or samples have several labels.
-    """
+    """Arrays with x, y and split, of those that have a pair of arrays for each part: ``train_images`` and ``train_labels``."""
     names = {name.lower(): name for name in arrays}
     for forms in PAIRS:
         pairs = {part: [names.get(form.format(part)) for form in forms] for part in SPLITS}

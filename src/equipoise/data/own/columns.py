@@ -66,12 +66,7 @@ class Columns:
     encoding: str | None = None
 
     def require_none(self, names: Sequence[str], what: object, others: str) -> None:
-        """Require that none of these options was given, for ``what``, since they are those of ``others``.
-
-        Raises
-        ------
-        DataError : one was given.
-        """
+        """Require that none of these options was given, for ``what``, since they are those of ``others``."""
         if given := [name for name in names if getattr(self, name)]:
             raise DataError(f"{what}: {given[0]} is an option of {others}. Leave it out.")
 
@@ -182,12 +177,7 @@ def several(words: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
-    """Train, test or validation of each sample, from the words of the user.
-
-    Raises
-    ------
-    DataError : another word; ``where(k)`` says at which place.
-    """
+    """Train, test or validation of each sample, from the words of the user."""
     for k, word in enumerate(words):
         if word.strip().lower() not in SPLITS:
             raise DataError(f"{where(k)}: expected train, test or validation, found {word!r}.")
@@ -195,12 +185,7 @@ def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
 
 
 def column(known: Sequence[str], given: str | None, usual: str, what: str) -> str | None:
-    """The column that the user named, or the usual one if there is one, in any capitals.
-
-    Raises
-    ------
-    DataError : the user named a column that does not exist, or several have the usual name.
-    """
+    """The column that the user named, or the usual one if there is one, in any capitals."""
     if given is not None:
         if str(given) not in known:
             raise DataError(f"{what}: Unknown column '{given}'.{near(str(given), known)} All: {some(known, MANY)}.")
@@ -212,12 +197,7 @@ def column(known: Sequence[str], given: str | None, usual: str, what: str) -> st
 
 
 def check_purposes(used: Mapping[str, str | None], what: object) -> None:
-    """Require that no column has two purposes; that of the client may be that of the group, for rates by hospital.
-
-    Raises
-    ------
-    DataError : one has.
-    """
+    """Require that no column has two purposes; that of the client may be that of the group, for rates by hospital."""
     roles: dict[str, list[str]] = {}
     for role, name in used.items():
         if name is not None:

@@ -214,10 +214,6 @@ def read(path: Path, columns: Columns) -> Delimited:
 
     The separator is the one of comma, semicolon, tabulator and bar by which the first lines have the same number of cells.
     Empty lines are ignored, and so are lines that begin with #, if they are above the header or are no rows.
-
-    Raises
-    ------
-    DataError : it is no text, two columns have one name, or rows are shorter or longer than the header.
     """
     decimal = columns.decimal or "."
     if decimal not in (".", ","):
@@ -274,12 +270,7 @@ def _text(file: TextIO, path: Path) -> Iterator[str]:
 
 
 def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple[int, list[str]]]:
-    """Every record with the line that it ends in.
-
-    Raises
-    ------
-    DataError : a cell is longer than any of a table.
-    """
+    """Every record with the line that it ends in."""
     reader = csv.reader(_text(file, path), delimiter=sep, skipinitialspace=spaced)
     try:
         for row in reader:

@@ -34,13 +34,7 @@ class _Tree:
 
 
 def read(top: Path, not_missing: Sequence[str] = ()) -> UserData:
-    """Find the images below a folder, with the client, part and class that their folders name.
-
-    Raises
-    ------
-    DataError : no image there, folders that are not of the expected form, or one is called as programs call what is missing, and
-        not named in ``not_missing``.
-    """
+    """Find the images below a folder, with the client, part and class that their folders name."""
     tree = _tree(top)
     if not tree.images:
         kinds = Counter(path.suffix.lower() or "no suffix" for path in tree.others)
@@ -130,12 +124,7 @@ def _without_suffix(path: Path) -> bool:
 
 
 def _meanings(top: Path, tree: _Tree) -> list[tuple[str, str | None, str]]:
-    """Client ("": none), split (None: none) and class of every image.
-
-    Raises
-    ------
-    DataError : folders that are not of the expected form.
-    """
+    """Client ("": none), split (None: none) and class of every image."""
     first = list(dict.fromkeys(parts[0] for parts, _ in tree.images if len(parts) > 1))
     outer = [name for name in first if name.lower() in SPLITS]
     if outer and len(outer) < len(first):

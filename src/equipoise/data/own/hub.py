@@ -33,10 +33,6 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     address : ``OWNER/NAME`` or ``OWNER/NAME/CONFIGURATION``.
     columns : ``label`` and ``client`` name columns; ``image`` one of images, by default the first of them.
     download : whether it may be downloaded.
-
-    Raises
-    ------
-    DataError : the package is missing, the data set is not there, or a column is missing.
     """
     columns.require_none(WRITTEN, f"hub:{address}", "a table that is text")
     parts = address.strip("/").split("/")

@@ -52,12 +52,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> UserData:
-    """Read the users of all files, by the part that these belong to (``""``: none), one file at a time.
-
-    Raises
-    ------
-    DataError : a file is damaged, its samples are no numbers, or users, samples and labels do not fit together; names the first.
-    """
+    """Read the users of all files, by the part that these belong to (``""``: none), one file at a time."""
     users: list[tuple[str, str, NDArray[Any], list[str]]] = []
     file_of: dict[tuple[str, str], Path] = {}
     problems: list[str] = []

@@ -30,12 +30,7 @@ MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with 
 
 
 def read(path: Path, columns: Columns) -> UserData:
-    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split.
-
-    Raises
-    ------
-    DataError : it is of version 7.3, damaged or too large, or a variable is missing or wrong.
-    """
+    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split."""
     with path.open("rb") as file:
         begin = file.read(len(MATLAB_73))
     if begin == MATLAB_73 or begin.startswith(HDF):
@@ -90,12 +85,7 @@ def _used(path: Path, columns: Columns, variables: Sequence[str]) -> dict[str, s
 
 
 def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
-    """A variable of numbers, or of words as cells or as rows of characters.
-
-    Raises
-    ------
-    DataError : it is another one.
-    """
+    """A variable of numbers, or of words as cells or as rows of characters."""
     kind = variable.dtype.kind if isinstance(variable, np.ndarray) else ""
     if kind == "U":
         return np.array([word.strip() for word in variable.reshape(-1).tolist()])

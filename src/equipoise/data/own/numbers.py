@@ -109,12 +109,7 @@ def counting(x: NDArray[Any]) -> list[int]:
 
 
 def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:
-    """The same numbers, of which float32 holds every one.
-
-    Raises
-    ------
-    DataError : one is not finite, or becomes infinite; ``where(indices)`` says where.
-    """
+    """The same numbers, of which float32 holds every one."""
     with np.errstate(over="ignore"):
         good = np.isfinite(x) if x.dtype.itemsize <= 4 else np.abs(x) <= np.finfo(np.float32).max
     if not good.all():

@@ -103,12 +103,7 @@ def _numbers(column: pd.Series) -> NDArray[np.float64]:
 
 
 def read(path: Path) -> Frame:
-    """Read a Parquet file.
-
-    Raises
-    ------
-    DataError : the package is missing, or the file is damaged.
-    """
+    """Read a Parquet file."""
     if find_spec("pyarrow") is None:
         raise DataError(f"{path}: Parquet files need the package pyarrow: pip install pyarrow. Or write a .csv file.")
     import pandas as pd

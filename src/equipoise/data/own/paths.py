@@ -30,10 +30,6 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
 
     Paths are relative to the table's folder. Where there is no such file, ``\`` is read as ``/``, and then capital letters and
     the form of accents do not count, as on the systems of others.
-
-    Raises
-    ------
-    DataError : naming cells without a file; ``at(k)`` says where cell k is.
     """
     files: list[Path] = []
     lost: list[str] = []

@@ -25,12 +25,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
-    """Read a file per client and part, as PFLlib has them, each with arrays x and y.
-
-    Raises
-    ------
-    DataError : they hold Python objects, as those of PFLlib do, with what makes arrays of them; or an array is missing.
-    """
+    """Read a file per client and part, as PFLlib has them, each with arrays x and y."""
     pairs: list[Arrays] = []
     problems: list[str] = []
     total = 0

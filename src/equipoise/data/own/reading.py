@@ -57,10 +57,6 @@ def read_user_data(
     seed : for a function that takes one.
     between : of images in files, the grey levels that become black and white; None: bytes stay, and of other numbers the
         least and the largest of all images.
-
-    Raises
-    ------
-    DataError : the data do not exist, or are not as expected; says what and where.
     """
     columns = columns or Columns()
     if (address := str(source)).startswith(HUB):
@@ -135,12 +131,7 @@ def _read(path: Path, columns: Columns) -> UserData:
 
 
 def _ranged(own: UserData, between: Range | None) -> UserData:
-    """The data with a look at all images, where these are in files, and what that says.
-
-    Raises
-    ------
-    DataError : images cannot be used, or have no range in common, or there are none.
-    """
+    """The data with a look at all images, where these are in files, and what that says."""
     if not isinstance(own.inputs, Pictures):
         if between is not None:
             raise DataError(f"{own.source}: range is for images in files, and these are {own.layout}. Leave it out.")
@@ -151,12 +142,7 @@ def _ranged(own: UserData, between: Range | None) -> UserData:
 
 
 def _checked(own: UserData, columns: Columns) -> UserData:
-    """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers.
-
-    Raises
-    ------
-    DataError : no sample, one class, names that differ only in capitals, or a class without a training sample.
-    """
+    """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers."""
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
     label, client, group = (

@@ -74,12 +74,7 @@ def parquet_file(path: Path, columns: Columns) -> UserData:
 
 
 def of_table(path: Path, columns: Columns, table: Table) -> UserData:
-    """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column.
-
-    Raises
-    ------
-    DataError : wrong columns or cells; names all of them.
-    """
+    """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column."""
     header = table.names
     used = {role: column(header, getattr(columns, role), role, path.name) for role in ("label", *ROLES)}
     used["path"] = column(header, columns.image, "path", path.name)
@@ -230,12 +225,7 @@ def _numbers(
 
 
 def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Callable[[int], str]) -> list[str]:
-    """A note if some images are there several times.
-
-    Raises
-    ------
-    DataError : with several classes.
-    """
+    """A note if some images are there several times."""
     first_row: dict[Path, int] = {}
     again = 0
     for k, file in enumerate(files):

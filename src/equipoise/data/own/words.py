@@ -62,12 +62,7 @@ class Names:
 
 
 def settled(names: Names, notes: list[str]) -> Column:
-    """The names, after their notes were added to ``notes``.
-
-    Raises
-    ------
-    DataError : something is wrong with them.
-    """
+    """The names, after their notes were added to ``notes``."""
     if names.problems:
         raise DataError(" ".join(names.problems))
     notes += names.notes

@@ -308,12 +308,7 @@ SETS: dict[str, DataSet] = {
 
 
 def data_set(name: str) -> DataSet:
-    """A line of the catalogue.
-
-    Raises
-    ------
-    ValueError : there is no such set.
-    """
+    """A line of the catalogue."""
     if name not in SETS:
         raise ValueError(unknown("data set", name, SETS))
     return SETS[name]
@@ -366,10 +361,6 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
     ----------
     root : the user's folder.
     wanted : splits, by data set.
-
-    Raises
-    ------
-    MissingError : files are missing; names the first ten of each set, and the commands that say where to get them.
     """
     lost: dict[str, dict[tuple[str, ...], str]] = {}  # places of files, and the split that needs them
     for name, splits in wanted.items():

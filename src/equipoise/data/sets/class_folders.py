@@ -37,12 +37,7 @@ def office(paths: Sequence[Path], side: int = 192) -> Contents:
 
 
 def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Contents:
-    """Images of a folder with one folder per class, whose names are compared without case and underscores.
-
-    Raises
-    ------
-    DataError : a class that is missing, there twice, empty or unknown, or an image that cannot be decoded.
-    """
+    """Images of a folder with one folder per class, whose names are compared without case and underscores."""
     found: dict[str, list[Path]] = {}
     for entry in filter(Path.is_dir, entries(folder)):
         found.setdefault(ALSO.get(plain(entry.name), plain(entry.name)), []).append(entry)

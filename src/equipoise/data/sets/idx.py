@@ -40,10 +40,6 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     ----------
     path : the file; if its name ends in ``.gz`` it is unpacked on the way.
     dimensions : d, how many the array must have.
-
-    Raises
-    ------
-    DataError : a file of another kind, cut short or damaged.
     """
     magic, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
     content = bytearray()  # grows in place, and can be written to, which torch wants

@@ -19,12 +19,7 @@ SHOWN = 3  # names that an error lists
 
 
 def cells(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines of a CSV file that are not empty, as line number and cells without spaces around them.
-
-    Raises
-    ------
-    DataError : the file is not text.
-    """
+    """The lines of a CSV file that are not empty, as line number and cells without spaces around them."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return [
@@ -37,12 +32,7 @@ def cells(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The rows of a CSV file with a header, as text by column.
-
-    Raises
-    ------
-    DataError : the header lacks one of ``columns``, or a row is cut short.
-    """
+    """The rows of a CSV file with a header, as text by column."""
     lines = cells(path)
     header = lines[0][1] if lines else []
     if missing := [column for column in columns if column not in header]:
@@ -57,12 +47,7 @@ def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def ids(path: Path, n_classes: int) -> dict[str, int]:
-    """Classes by id, in the order of a list with the header ``id,class``.
-
-    Raises
-    ------
-    DataError : the file is missing, holds no id, one twice, or a class that is not in 0..n_classes - 1.
-    """
+    """Classes by id, in the order of a list with the header ``id,class``."""
     if not path.is_file():
         raise DataError(f"{path}: expected a list of images with the header id,class; there is no such file.")
     found: dict[str, int] = {}
@@ -76,12 +61,7 @@ def ids(path: Path, n_classes: int) -> dict[str, int]:
 
 
 def label(text: str, n_classes: int, where: str) -> int:
-    """A class from text such as ``1`` or ``1.0``.
-
-    Raises
-    ------
-    DataError : it is not one of 0..n_classes - 1; ``where`` begins the error.
-    """
+    """A class from text such as ``1`` or ``1.0``."""
     try:
         value = float(text)
     except ValueError:
@@ -92,12 +72,7 @@ def label(text: str, n_classes: int, where: str) -> int:
 
 
 def present(files: Sequence[Path], what: str) -> None:
-    """Require files.
-
-    Raises
-    ------
-    DataError : some are missing; it names the first and says how many.
-    """
+    """Require files."""
     # One look at a folder, not one at each of its files: there may be hundreds of thousands on a slow disk.
     there = {folder: _names(folder) for folder in {path.parent for path in files}}
     missing = [path for path in files if path.name not in there[path.parent]]

@@ -39,10 +39,6 @@ def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int =
         every class are drawn.
     seed : >= 0, decides the draw.
     side : the images become ``side`` by ``side``, whatever their shape.
-
-    Raises
-    ------
-    DataError : the files are missing or damaged.
     """
     ready = find(root, (f"{READY}/train/clean",))
     if ready is not None:
@@ -76,12 +72,7 @@ def _find(root: Path, name: str) -> Path | None:
 
 
 def labelled(truth: Path) -> dict[str, int]:
-    """Classes by image, of a table with one column of 0.0 and 1.0 for each class.
-
-    Raises
-    ------
-    DataError : a column is missing, or an image is not in exactly one class.
-    """
+    """Classes by image, of a table with one column of 0.0 and 1.0 for each class."""
     found = {}
     for row in table(truth, ("image", *CLASSES)):
         marks = [column for column in (*CLASSES, UNKNOWN) if _number(row.get(column, "0"), truth, row["image"]) == 1]

@@ -23,12 +23,7 @@ SYNTH = {
 
 
 def read(paths: Sequence[Path]) -> Contents:
-    """Images uint8 [n, 3, 32, 32] of one file: ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0.
-
-    Raises
-    ------
-    DataError : a file of another kind, cut short or damaged.
-    """
+    """Images uint8 [n, 3, 32, 32] of one file: ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0."""
     from scipy.io import loadmat, whosmat
 
     (path,) = paths

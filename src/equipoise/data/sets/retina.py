@@ -38,10 +38,6 @@ def read(
     positive_from : in 1..4, lowest grade that counts as diseased; of Kaggle's file only.
     test : in (0, 1), share of the test part; of Kaggle's file only.
     seed : >= 0, decides the test part; of Kaggle's file only.
-
-    Raises
-    ------
-    DataError : the files are missing or damaged. ValueError : an option is out of its range.
     """
     if not 1 <= positive_from < GRADES or not 0 < test < 1:
         raise ValueError(

@@ -212,10 +212,6 @@ def single(table: Path) -> dict[str, int]:
     """Classes by id, as ``ID_`` and nine digits, of the slices with exactly one of the five subtypes.
 
     The file has six lines ``ID_<slice>_<subtype>,<0 or 1>`` for a slice, some of them twice; the damaged slice is left out.
-
-    Raises
-    ------
-    DataError : a line or a slice is not complete.
     """
     bit = {subtype: 1 << k for k, subtype in enumerate(SUBTYPES)}
     seen: dict[str, int] = {}  # six bits that say which lines there were, above six that say which are 1

@@ -37,10 +37,6 @@ def read(
     clients : pattern of the clients' lists below the folder; ``split_1/client_1.csv`` makes the part ``split_1/client_1``.
     side : the images become ``side`` by ``side``.
     load, fit : how an image is read, and brought to that shape.
-
-    Raises
-    ------
-    DataError : a list is missing or damaged, or names an image that is missing or has no label.
     """
     labels = folder / "labels.csv"
     known = {}

@@ -27,10 +27,6 @@ def read(paths: Sequence[Path]) -> Contents:
     In libsvm's ``usps.bz2`` a line is ``label 1:v 2:v ... 256:v`` with label 1..10, where 1 is the digit 0, and a number that is
     left out is 0. In ``zip.train.gz`` of The Elements of Statistical Learning it is the digit and 256 numbers. Each v in [-1, 1]
     becomes ``(v + 1) / 2 * 255`` without its fraction.
-
-    Raises
-    ------
-    DataError : a damaged or cut file, or a line of another form.
     """
     (path,) = paths
     opened = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
