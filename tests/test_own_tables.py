@@ -28,7 +28,7 @@ from equipoise.data.own import delimited
 from equipoise.data.own.columns import Columns, UserData, several
 from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
-from equipoise.data.own.words import MISSING, Origin, missing, read_classes, read_names
+from equipoise.data.own.words import MISSING, Origin, missing, read_role
 from equipoise.runs.configuration import called, option_value
 from equipoise.scenarios import partition
 from run_helpers import cache, complaints, equipoise
@@ -103,11 +103,11 @@ def test_codes_stay_apart(tmp_path: Path, codes: list[str]) -> None:
 )
 def test_arrays_of_labels_stay_what_they_are(y: np.ndarray[Any, Any]) -> None:
     plain = [word.decode() if isinstance(word, bytes) else str(word) for word in y.tolist()]
-    assert list(read_classes(y, HERE).words) == list(read_names(y, "client", HERE).words) == plain
+    assert list(read_role(y, "label", HERE).words) == list(read_role(y, "client", HERE).words) == plain
 
 
 def test_dates_of_any_unit_are_dates() -> None:
-    found = read_classes(np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), HERE)
+    found = read_role(np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), "label", HERE)
     assert [word[:10] for word in found.words] == ["2020-01-01", "2020-01-02"]
 
 
@@ -128,21 +128,21 @@ def test_whole_numbers_written_with_a_point(tmp_path: Path, words: list[str], cl
 
 def test_labels_in_floats_are_whole() -> None:
     for kind in (np.float64, np.float32, np.float16):
-        assert read_classes(np.array([0, 1, 3], kind), HERE).words == ("0", "1", "3")
-    assert read_classes(np.array([True, False]), HERE).words == ("1", "0")
+        assert read_role(np.array([0, 1, 3], kind), "label", HERE).words == ("0", "1", "3")
+    assert read_role(np.array([True, False]), "label", HERE).words == ("1", "0")
     for large in (
         np.array([9e17, 1]),
         np.array([2.0**24 + 2, 1], np.float32),
         [9e17, 1.0],
         ["9.000000000000001e+17", "1.0"],
     ):
-        (said,) = read_classes(large, HERE).problems
+        (said,) = read_role(large, "label", HERE).problems
         assert "neighbours are the same. Save names as whole numbers (int64) or as text" in said
 
 
 @pytest.mark.parametrize("words", [["0.5", "1.5"], ["0.5", "high"], ["1e-3", "1"], ["0,5", "1,5", "2"], [".5", "1."]])
 def test_measurements_are_no_classes(words: list[str]) -> None:
-    (said,) = read_classes(words, HERE).problems
+    (said,) = read_role(words, "label", HERE).problems
     assert f"the label is {words[0]} (sample 0" in said
     assert "labels are classes: words or whole numbers" in said
 
@@ -184,12 +184,12 @@ def test_what_becomes_one_name_is_said(tmp_path: Path) -> None:
         "column label: 'no', 'no ' are read as 'no'.",
         "column client: 'a', 'a ' are read as 'a'.",
     ]
-    assert read_classes(["1.0", "1.00", "0.0"], HERE).notes == ("here: '1.0', '1.00' are read as '1'.",)
-    (said,) = read_classes(["007", "07", "8"], HERE).notes
+    assert read_role(["1.0", "1.00", "0.0"], "label", HERE).notes == ("here: '1.0', '1.00' are read as '1'.",)
+    (said,) = read_role(["007", "07", "8"], "label", HERE).notes
     assert said == "here: '007', '07' are kept apart, although they are one number or look the same."
-    (said,) = read_names(["caf\u00e9", "cafe\u0301"], "client", HERE).notes
+    (said,) = read_role(["caf\u00e9", "cafe\u0301"], "client", HERE).notes
     assert "look the same" in said
-    (said,) = read_classes(["1", "1.0", "x"], HERE).problems
+    (said,) = read_role(["1", "1.0", "x"], "label", HERE).problems
     assert "the label is 1 in some samples and 1.0 in others, which is one number" in said
 
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,16 +33,6 @@ LOOKS = 1 << 23  # bytes of which the grey levels in use are counted
 SAMPLES, LEAST = 1 << 20, 16  # pixels of all deep images, and of each at least, from which that is found
 TAIL = 0.001  # share of pixels at either end that does not count there
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")  # modes of Pillow
-ORIENTATION = 0x0112  # number of the camera's note on how to turn an image
-TURNS: Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # that note, and how pixels [H, W, ...] are turned
-    2: lambda x: x[:, ::-1],
-    3: lambda x: x[::-1, ::-1],
-    4: lambda x: x[::-1],
-    5: lambda x: x.swapaxes(0, 1),
-    6: lambda x: x[::-1].swapaxes(0, 1),
-    7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
-    8: lambda x: x[:, ::-1].swapaxes(0, 1),
-}
 
 Source = Path | IO[bytes]
 Range = tuple[float, float]
@@ -115,14 +106,18 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
         if image.mode[:1] not in ("I", "F") and not (image.mode == "L" and sign == 2):
             transparent = image.mode in ALPHA or "transparency" in image.info
             remark = "CMYK" if image.mode == "CMYK" else "alpha" * transparent
-            return Stored(None if skim else _turned(image, colours(image)), remark=remark)
+            if skim:
+                return Stored(None, remark=remark)
+            _turn(image)
+            return Stored(colours(image), remark=remark)
         codec, _, _, coded = image.tile[0]
+        _turn(image)
         numbers = np.asarray(image)
         if image.format == "PPM" and codec != "raw":  # Pillow stretched them to 16 bits
             numbers = np.rint(numbers * (float(coded[-1]) / 65535)).astype(np.int32)  # type: ignore[index]
         if (bits := tags.get(258, (0,))[0]) in (8, 32) and image.mode != "F":
             numbers = numbers.view(f"{'iu'[sign == 1]}{bits // 8}")  # Pillow has no type for these
-        return Stored(_finite(_turned(image, numbers)), inverted=kind == 0)
+        return Stored(_finite(numbers), inverted=kind == 0)
 
 
 def _check_single(image: ImageFile) -> None:
@@ -133,14 +128,14 @@ def _check_single(image: ImageFile) -> None:
         raise ValueError("it has 16 bits in each of several channels; save it with 8, or as grey with 16")
 
 
-def _turned(image: ImageFile, pixels: NDArray[Any]) -> NDArray[Any]:
-    if image.format == "TIFF":
-        return pixels  # Pillow turned them
-    try:
-        note = int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # of a damaged note, which is no part of the image
-        note = 1
-    return TURNS[note](pixels) if note in TURNS else pixels
+def _turn(image: ImageFile) -> None:
+    """Turn an image as the camera notes; Pillow turns TIFF files as it opens them."""
+    from PIL import ImageOps
+
+    if image.format != "TIFF":
+        image.load()  # whose errors count
+        with suppress(Exception):  # of a damaged note, which is no part of the image
+            ImageOps.exif_transpose(image, in_place=True)
 
 
 def _array(path: Path, skim: bool) -> Stored:

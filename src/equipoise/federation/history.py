@@ -53,13 +53,8 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     "manifest.json": "The run is intact. Delete this file and summary.json; resuming the run writes both again.",
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
-LISTS = (
-    "client_names",
-    "client_groups",
-    "measures",
-    "classes",
-    "header",
-)  # of the meta data: text would be one of letters
+# Of the meta data: text would be one of letters.
+LISTS = ("client_names", "client_groups", "measures", "classes", "header")
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
     "method", "label", "first", "scenario", "seed", "rounds", "select", "client_names", "client_groups", "measures", "classes",

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 MOST: Final = 200  # percent: a weight beyond, which only signed weights can have, is a mark at the edge
-SEQUENCE: Final = (
-    "plasma",
-    0.15,
-    0.82,
-    24,
-)  # from dark to light, without the ends, which vanish on a white or dark page
+# From dark to light, without the ends, which vanish on a white or dark page.
+SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)
 
 
 def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:

@@ -29,11 +29,8 @@ OF_RUNS: Final[dict[str, Callable[[Sequence[History]], Figure]]] = {  # drawn of
     "spread": figures.spread,
 }
 OF_TABLES: Final = ("curves", "plane", "sweep")
-OF_MODELS: Final = (
-    "consistency",
-    "heterogeneity",
-    "landscape",
-)  # drawn by `equipoise.analysis.reproduced`, from the models
+# Drawn by `equipoise.analysis.reproduced`, from the models.
+OF_MODELS: Final = ("consistency", "heterogeneity", "landscape")
 KINDS: Final = (*OF_RUNS, *OF_TABLES, *OF_MODELS)
 
 

@@ -31,12 +31,8 @@ from equipoise.data.own.numbers import counting, finite, single
 from equipoise.data.own.words import Origin, read_role, settled
 from equipoise.data.precision import lost
 
-PAIRS = (
-    ("{}_images", "{}_labels"),
-    ("x_{}", "y_{}"),
-    ("{}_x", "{}_y"),
-    ("{}_data", "{}_labels"),
-)  # of inputs and labels
+# Of inputs and labels.
+PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -14,21 +14,7 @@ from equipoise.data.own.columns import MANY, Columns, UserData, listed, option
 from equipoise.data.own.numbers import BLOCK, LEAST, counting
 from equipoise.data.own.words import EXACT
 
-INDICES = {
-    "id",
-    "idx",
-    "index",
-    "level_0",
-    "no",
-    "nr",
-    "row",
-    "row_id",
-    "row_number",
-    "rowid",
-    "rownames",
-    "rownum",
-    "rownumber",
-}
+INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
 STAND_INS = [-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999]  # for missing numbers
 FEW = 1024  # rows that are looked at first
@@ -131,7 +117,7 @@ def identifiers(x: NDArray[Any], names: Sequence[str]) -> list[int]:
     """
     n = len(x)
     some = np.sort(x[_few(n)], axis=0)
-    called = np.array([name.casefold() in INDICES for name in names], bool)
+    called = np.array([INDICES.fullmatch(name.casefold()) is not None for name in names], bool)
     maybe = called | (some[1:] != some[:-1]).all(0) | (np.abs(some).min(0) >= DIGITS)
     maybe &= (some == np.rint(some)).all(0)
     return [k for k in np.flatnonzero(maybe).tolist() if _names_rows(x[:, k], names[k], called[k])]

@@ -11,7 +11,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.dicom import is_dicom
 from equipoise.data.own.columns import SPLITS, UserData, listed, together
 from equipoise.data.own.paths import of_a_system
-from equipoise.data.own.words import Origin, read_names
+from equipoise.data.own.words import Origin, read_role
 from equipoise.data.pictures import of_files
 
 SUFFIXES = (
@@ -47,7 +47,7 @@ def read(top: Path, not_missing: Sequence[str] = ()) -> UserData:
     if problems := [
         problem
         for role, words in called.items()
-        for problem in read_names(words, role, Origin(str(top), names.__getitem__), not_missing).problems
+        for problem in read_role(words, role, Origin(str(top), names.__getitem__), not_missing).problems
     ]:
         raise DataError(together(top, problems))
     notes = []

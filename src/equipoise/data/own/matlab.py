@@ -16,16 +16,8 @@ from equipoise.data.declared import check_bytes
 from equipoise.data.own.arrays import of_arrays
 from equipoise.data.own.columns import ROLES, Columns, UserData, column, listed
 
-BYTES = {
-    "uint8": 1,
-    "int8": 1,
-    "logical": 1,
-    "uint16": 2,
-    "int16": 2,
-    "single": 4,
-    "uint32": 4,
-    "int32": 4,
-}  # of a number
+# Of a number; 8 of all others.
+BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
 MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with and without a text before
 
 

@@ -69,53 +69,28 @@ def settled(names: Names, notes: list[str]) -> Column:
     return names.words
 
 
-def read_names(values: Iterable[Any], role: str, origin: Origin, not_missing: Sequence[str] = ()) -> Names:
-    """What clients or groups are called: text without blanks around it, one per sample, none of them missing.
+def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Sequence[str] = ()) -> Names:
+    """What classes, clients or groups are called: text without blanks around it, one per sample, none of them missing.
+
+    Where all labels are whole numbers that are written as floating-point ones, 1.0 as some programs write 1, they are the
+    whole numbers. All other text stays as it is: 007 is not 07, and no digit of a long code is lost.
 
     Parameters
     ----------
     values : text, numbers, dates or what else tells them apart; ``None`` and NaN are missing.
-    role : ``"client"``, ``"group"`` or ``"label"``, for sentences.
+    role : ``"client"``, ``"group"`` or ``"label"``, whose names are no measurements.
     origin : where they are from.
     not_missing : words of :data:`MISSING` that are names here, such as NA for Namibia.
     """
     texts, codes, large = _texts(values)
-    return _named(texts, codes, large, [text.strip() for text in texts], role, origin, not_missing)
-
-
-def read_classes(values: Iterable[Any], origin: Origin, not_missing: Sequence[str] = ()) -> Names:
-    """What the classes are called: text, as of :func:`read_names`, and no measurements.
-
-    Where all labels are whole numbers that are written as floating-point ones, 1.0 as some programs write 1, they are the
-    whole numbers. All other text stays as it is: 007 is not 07, and no digit of a long code is lost.
-    """
-    texts, codes, large = _texts(values)
     words = [text.strip() for text in texts]
+    lost = [k for k, word in enumerate(words) if missing(word) and word not in not_missing]
     present = [k for k, word in enumerate(words) if not missing(word) or word in not_missing]
-    if present and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in present):
+    if role == "label" and present and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in present):
         for k in present:
             words[k] = str(int(Decimal(words[k])))
-    return _named(texts, codes, large, words, "label", origin, not_missing)
-
-
-def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Sequence[str] = ()) -> Names:
-    """Classes for the role ``"label"``, and names for ``"client"`` and ``"group"``."""
-    if role == "label":
-        return read_classes(values, origin, not_missing)
-    return read_names(values, role, origin, not_missing)
-
-
-def _named(
-    texts: Sequence[str],
-    codes: NDArray[np.int64],
-    large: Sequence[int],
-    words: Sequence[str],
-    role: str,
-    origin: Origin,
-    not_missing: Sequence[str],
-) -> Names:
     problems: list[str] = []
-    if lost := [k for k, word in enumerate(words) if missing(word) and word not in not_missing]:
+    if lost:
         rows = np.flatnonzero(np.isin(codes, lost)).tolist()
         spelled = [words[k] for k in lost if words[k]]
         what = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})" if spelled else ""
