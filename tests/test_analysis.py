@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.analysis import decomposition, filter_normalised, landscape, trace
-from equipoise.analysis.heterogeneity import cells, measure
 from equipoise.core.client import visit_client
 from equipoise.core.oracle import Oracle
 from equipoise.federation.history import History
@@ -296,25 +295,6 @@ def test_heterogeneity_figure_takes_means_and_sizes() -> None:
     assert [line.get_ydata().tolist() for line in aggregation.lines] == [[3, 3], [1.5, 1.5], [3, 3]]
 
 
-@pytest.mark.slow
-def test_cells_are_kept(tmp_path: Path) -> None:
-    begun = cells(
-        tmp_path,
-        (1.0,),
-        1,
-        rounds=1,
-        network="mlp",
-        network_options={"hidden": [8]},
-        epochs=1,
-        scenario_options={"clients": 3},
-    )
-    frame = measure(begun, ("fedavg", "margin"), every=1)
-    assert set(frame["method"]) == {"fedavg", "margin"}
-    stamp = (begun[0].path / "decomposition.json").stat().st_mtime_ns
-    assert measure(begun, ("fedavg", "margin"), every=1).equals(frame)
-    assert (begun[0].path / "decomposition.json").stat().st_mtime_ns == stamp
-
-
 def test_commands(trained: Path, tmp_path: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = equipoise("analyse", "decomposition", str(trained / "fedavg"), "--json")
@@ -335,7 +315,6 @@ def test_commands(trained: Path, tmp_path: Path, equipoise: Any, monkeypatch: py
     }
     for arguments, message in (
         (["decomposition", "nowhere"], "nowhere is not a run"),
-        (["heterogeneity", "--alphas", "1,x"], "--alphas 1,x: expected numbers > 0"),
         (["landscape", str(trained / "fedavg"), "--group", "font"], "Did you mean 'fonts'"),
         (["decomposition", str(trained / "fedavg"), "--try", "fedheel"], "Did you mean 'fedheal'"),
     ):

@@ -15,7 +15,6 @@ import pytest
 import typer
 
 import equipoise as package
-from equipoise.analysis.heterogeneity import METHODS as COMPARED
 from equipoise.cli import completion, description
 from equipoise.cli import main as cli
 from equipoise.cli.catalogue import FILE, catalogue
@@ -175,11 +174,6 @@ def test_directories_of_runs_are_completed(tmp_path: Path, monkeypatch: pytest.M
 def test_the_lists_are_those_of_the_catalogue(equipoise: Callable[..., Any]) -> None:  # noqa: F811
     assert json.loads(equipoise("methods", "--json").out) == catalogue()["methods"]
     assert json.loads(equipoise("methods", "fedismplus", "--json").out).keys() == {"fedism+"}
-
-
-def test_help_names_the_methods_of_the_heterogeneity_figure(equipoise: Callable[..., Any]) -> None:  # noqa: F811
-    shown = " ".join(equipoise("analyse", "heterogeneity", "--help").out.replace("│", " ").split())
-    assert f"[default: {' '.join(COMPARED)}]" in shown
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for on Linux only")

@@ -170,7 +170,7 @@ def decomposition(
     """
     path, others = Path(directory), [str(parse(text)) for text in others]
     config = runs.load(path)
-    known = _known(path, config)
+    known = {(int(row["round"]), str(row["method"])): row for row in _kept(path / FILE, config)}
     wanted = _wanted(config, every, others)
     if all(key in known for key in wanted):
         return [known[key] for key in wanted]
@@ -191,20 +191,10 @@ def decomposition(
     return rows
 
 
-def measured(directory: Path, every: int, others: Sequence[str]) -> bool:
-    """Whether :func:`decomposition` has nothing left to measure."""
-    config = runs.load(directory)
-    return all(key in _known(directory, config) for key in _wanted(config, every, others))
-
-
 def _wanted(config: RunConfig, every: int, others: Sequence[str]) -> list[tuple[int, str]]:
     """Round and method of every row."""
     names, last = [*map(short, others), short(str(parse(config.method)))], config.rounds - 1
     return [(t, name) for t in range(config.rounds) if (t + 1) % every == 0 or t == last for name in names]
-
-
-def _known(directory: Path, config: RunConfig) -> dict[tuple[int, str], Row]:
-    return {(int(row["round"]), str(row["method"])): row for row in _kept(directory / FILE, config)}
 
 
 def _kept(path: Path, config: RunConfig) -> list[Row]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Json, Runs
+from equipoise.cli.options import Json, Runs
 from equipoise.system.files import write_atomically
 from equipoise.system.text import cell
 
@@ -89,71 +89,6 @@ def decomposition(
     _drawn({"decomposition": draw.decomposition(measured)}, where)
     if len(paths) > 1:
         _wrote(write_atomically(_made(where) / "decomposition.json", json.dumps(measured, indent=1)))
-
-
-@app.command(epilog="Example: `equipoise analyse heterogeneity --rounds 20 --seeds 3 --name fig2`")
-def heterogeneity(
-    methods: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Methods to try [default: fedavg principal fedgh margin fedld margin+fedgh].",
-            autocompletion=completion.methods,
-        ),
-    ] = None,
-    alphas: Annotated[str, typer.Option(help="Dirichlet concentrations, most even first.")] = "100,10,1,0.1,0.01",
-    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Rounds of FedAvg.")] = 20,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
-    every: Annotated[int, typer.Option(min=1, help="Measure every so many rounds, and the last.")] = 4,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time [default: one per core].")
-    ] = None,
-    network: Annotated[str | None, typer.Option(help="mlp, cnn or resnet10 [default: the scenario's].")] = None,
-    name: Annotated[
-        str, typer.Option(help="Write to RUNS/NAME. The same command again goes on where it stopped.")
-    ] = "heterogeneity",
-    base: Base = Path("runs"),
-    json_: Json = False,
-) -> None:
-    """Draw the distribution-shift and aggregation loss of one round against the label skew (FedLD, Fig. 2).
-
-    FedAvg is trained at every skew; from its models, one round of every method is tried.
-    """
-    from equipoise.analysis import heterogeneity as skew
-    from equipoise.report import analysis as draw
-    from equipoise.runs import directory as runs
-
-    try:
-        concentrations = [float(word) for word in alphas.split(",")]
-    except ValueError:
-        concentrations = [0.0]
-    if min(concentrations) <= 0:
-        raise ValueError(
-            f"--alphas {alphas}: expected numbers > 0 with commas between them, for example 100,1,0.01."
-        ) from None
-    directory = runs.place(base, name, name)
-    cells = skew.cells(directory, concentrations, seeds, rounds=rounds, network=network)
-    with progress_bar(shown=not json_) as bar:
-        task = bar.add_task("runs", total=len(cells))
-        frame = skew.measure(
-            cells,
-            methods or skew.METHODS,
-            every=every,
-            jobs=jobs,
-            on_progress=lambda done, _: bar.update(task, completed=done),
-        )
-    terms = ["local", "shift", "aggregation", "total"]
-    mean = frame.groupby(["method", "alpha"], sort=False)[terms].mean().reset_index()
-    if json_:
-        print_json(mean.to_dict("records"))
-        return
-    table = _table("method", "alpha", "local", "shift", "aggregation", "global")
-    for method in dict.fromkeys(mean["method"]):
-        for row in mean[mean["method"] == method].to_dict("records"):
-            table.add_row(method, f"{row['alpha']:g}", *(f"{row[term]:+.4f}" for term in terms))
-    out.print(table)
-    out.print("Mean cross-entropy in nats of one round, over the measured rounds and all seeds.")
-    _wrote(write_atomically(directory / "heterogeneity.csv", frame.map(cell).to_csv(index=False)))
-    _drawn({"heterogeneity": draw.heterogeneity(frame)}, directory)
 
 
 @app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
