@@ -236,7 +236,7 @@ def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
             across, along = part.entries[row, x], part.entries[row, y]
             if np.isfinite([across.mean, along.mean]).all():
                 colour, mark = drawing.color(rows.index(row)), MARKERS[k % len(MARKERS)]
-                ends = {"xerr": _spread([across]), "yerr": _spread([along]), "elinewidth": 0.7}
+                ends: dict[str, Any] = {"xerr": _spread([across]), "yerr": _spread([along]), "elinewidth": 0.7}
                 axes.errorbar(across.mean, along.mean, color=colour, marker=mark, **ends, **how)
     axes.margins(0.08)
     drawing.labels(axes, x, f"{y} (%)")
