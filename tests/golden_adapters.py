@@ -45,7 +45,17 @@ from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
 from golden_privacy import ADAPTERS as PRIVACY
 from golden_weights import ADAPTERS as WEIGHTS
-from helpers import Quadratic, Server, one_step_gradient, oracle_of, out_of, reported_prototypes, tensor, visit_of
+from helpers import (
+    Quadratic,
+    Server,
+    one_step_gradient,
+    oracle_of,
+    out_of,
+    reported_prototypes,
+    shares,
+    tensor,
+    visit_of,
+)
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]
@@ -62,7 +72,7 @@ def fedavg_aggregate(i: Inputs) -> Fields:
 def quotas(cohort: Cohort) -> Tensor:
     """The weight q [M, G] of every client in every column."""
     mask = torch.ones_like(cohort.updates, dtype=torch.bool) if cohort.mask is None else cohort.mask.dense()
-    return maths.shares(cohort.weights, mask)
+    return shares(cohort.weights, mask)
 
 
 def consistency(rule: FPHL, deltas: Tensor, before: State, after: State) -> Tensor | None:

@@ -420,3 +420,9 @@ def reported_prototypes(local: Tensor, counts: Tensor, weighted: bool = False) -
     """The reports of FedProto's clients, from their mean features [M, C, D] and samples of each class [M, C]."""
     share = counts if weighted else (counts > 0).to(counts.dtype)
     return {"proto": local * share[..., None], "share": share}
+
+
+def shares(weights: Tensor, mask: Tensor) -> Tensor:
+    """Weight [M, G] of each client in each column, of ``weights`` [M] and a ``mask`` [M, G] (FedHEAL, Eq. 9); 0 where all are masked."""
+    c = mask.to(weights.dtype)
+    return weights[:, None] * c * torch.nan_to_num(weights.sum() / (weights @ c), 0, 0, 0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise.core import compiled, maths
 from equipoise.methods.fphl import FPHL
 from equipoise.system import threads
-from helpers import bits
+from helpers import bits, shares
 
 SHAPES = [(1, 1), (2, 63), (3, 64), (3, 65), (4, 4096), (5, 4097), (3, 20_000), (20, 60_001)]
 
@@ -72,7 +72,7 @@ def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtyp
 
     same(u, compute)
     assert torch.allclose(maths.square_norms(u, mask), (u.double() * kept).square().sum(1), rtol=1e-12)
-    expected = (maths.shares(convex, kept) * u.double()).sum(0)
+    expected = (shares(convex, kept) * u.double()).sum(0)
     assert torch.allclose(
         maths.combine(u, convex, mask).double(), expected, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=1e-12
     )

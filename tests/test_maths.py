@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise.core import maths
-from helpers import bits, normal, tensor
+from helpers import bits, normal, shares, tensor
 
 values = st.floats(-5, 5, allow_nan=False)
 vectors = st.lists(values, min_size=1, max_size=8)
@@ -99,7 +99,7 @@ def test_projection_of_a_point_of_the_simplex_is_itself(v: list[float]) -> None:
 @given(SHAPES)
 def test_shares_typed_out(shape: tuple[int, int, int]) -> None:
     u, w, mask = matrix(shape)
-    q = maths.shares(w, mask)
+    q = shares(w, mask)
     for i in range(u.shape[1]):
         total = sum(float(w[m]) for m in range(len(u)) if mask[m, i])
         for m in range(len(u)):
@@ -114,7 +114,7 @@ def test_combine_is_the_dense_sum(shape: tuple[int, int, int]) -> None:
     for _ in widths():
         assert torch.allclose(maths.combine(u, w), (w[:, None] * u).sum(0), rtol=0, atol=1e-13)
         for c in (mask, bits(mask)):
-            assert torch.allclose(maths.combine(u, w, c), (maths.shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
+            assert torch.allclose(maths.combine(u, w, c), (shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
         assert torch.allclose(maths.combine(u, w, everything), maths.combine(u, w), rtol=0, atol=1e-13)
 
 
@@ -218,7 +218,7 @@ def test_across_a_real_border() -> None:
     for c in (mask, bits(mask)):
         assert torch.allclose(maths.gram(u, c), (u * mask) @ (u * mask).T, rtol=1e-12)
         assert torch.allclose(maths.square_norms(u, c), (u * mask).square().sum(1), rtol=1e-12)
-        assert torch.allclose(maths.combine(u, w, c), (maths.shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
+        assert torch.allclose(maths.combine(u, w, c), (shares(w, mask) * u).sum(0), rtol=0, atol=1e-13)
 
 
 @given(M=st.integers(1, 5000), n=st.integers(0, 10**7))

@@ -218,7 +218,6 @@ def test_one_client_has_everything():
 def test_nothing_to_measure_is_undefined_not_an_error(a):
     assert all(not defined and math.isnan(value) for value, defined in spread(a).values())
     assert not performance.std(a).defined
-    assert not performance.weighted_mean(a, [1] * len(a)).defined
 
 
 def test_undefined_where_the_formula_divides_by_zero():
@@ -226,7 +225,6 @@ def test_undefined_where_the_formula_divides_by_zero():
     undefined = {name for name, value in found.items() if not value.defined}
     assert undefined == {"cov", "jain", "cosine", "angle", "entropy", "kl", "gini"}
     assert not performance.std([0.5]).defined
-    assert not performance.weighted_mean([0.5], [0]).defined
 
 
 def test_a_group_missing_in_one_round_is_undefined():
@@ -241,10 +239,6 @@ def test_worst_tenth_counts_clients(k, n):
     assert performance.best_share(a).value == pytest.approx(sum(a[-n:]) / n)
 
 
-def test_weighted_mean():
-    assert performance.weighted_mean([0.2, 0.8], [300, 100]).value == pytest.approx(0.35)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -252,8 +246,6 @@ def test_weighted_mean():
         (lambda: avg_std_worst(np.zeros((2, 2, 2))), r"expected shape \[R, D\] or \[D\], found \(2, 2, 2\)"),
         (lambda: avg_std_worst([0.1, 0.2], last=0), "at least 1, found 0"),
         (lambda: performance.worst_share([0.1], share=0), r"\(0, 1\].* found 0"),
-        (lambda: performance.weighted_mean([0.1, 0.2], [1]), r"expected shape \(2,\), found \(1,\)"),
-        (lambda: performance.weighted_mean([0.1], [-1]), "none below 0, found -1"),
         (lambda: summary_over_seeds([[1.0]]), r"expected shape \[n\]"),
         (lambda: paired([1.0, 2.0], [1.0]), "found 2 and 1"),
     ],

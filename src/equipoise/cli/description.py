@@ -61,10 +61,6 @@ def as_json() -> str:
 def describe_method(name: str) -> dict[str, Any]:
     """One name of the catalogue of methods, as ``equipoise methods NAME --json`` prints it.
 
-    Parameters
-    ----------
-    name : a key of ``METHODS``.
-
     Returns
     -------
     ``summary``, ``citation``, ``remarks``, ``parts`` (its rules, with the hooks that each defines), ``hyper_parameters``, ``presets``,

@@ -217,23 +217,6 @@ def _bytes(mask: Mask, part: slice) -> Tensor:
     return mask[:, part].view(torch.uint8) if mask.dtype == torch.bool else mask[:, part]
 
 
-def _scale(w: Tensor, c: Tensor) -> Tensor:
-    r"""Factor of the weights in each column, :math:`\sum_j p_j / \sum_j c_{j,i} p_j`; 0 where no client has it."""
-    return torch.nan_to_num_(w.sum() / (w @ c), 0, 0, 0)
-
-
-def shares(weights: Tensor, mask: Tensor) -> Tensor:
-    r"""Weight of each client in each column when some are masked (FedHEAL, Eq. 9).
-
-    .. math:: q_{m,i} = \frac{c_{m,i}\, p_m}{\sum_j c_{j,i}\, p_j} \sum_j p_j
-
-    ``weights`` [M] and a boolean ``mask`` [M, G] give [M, G]; a column that every client masks gives 0, so that its
-    parameter stays as it is.
-    """
-    c = mask.to(weights.dtype)
-    return weights[:, None] * c * _scale(weights, c)
-
-
 Block = tuple[slice, Tensor, Tensor | None]
 
 

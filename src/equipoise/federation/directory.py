@@ -36,12 +36,7 @@ UNKNOWN = "is of an earlier version, which kept no hash of its data: that they a
 
 @contextmanager
 def locking(directory: Path) -> Iterator[None]:
-    """Hold the lock of a run's directory; of a run with a configuration, who executes that holds it.
-
-    Raises
-    ------
-    RunError : another process holds it.
-    """
+    """Hold the lock of a run's directory; of a run with a configuration, who executes that holds it."""
     if (directory / "config.toml").exists():
         yield
         return
@@ -70,10 +65,6 @@ def claim(directory: Path, ours: Mapping[str, Any], t: int, records: Sequence[Re
     """Make sure that a directory holds this run and no other, with the records of its ``t`` rounds so far.
 
     ``ours`` is the run's fingerprint.
-
-    Raises
-    ------
-    ValueError : it holds another run.
     """
     if checkpoint.exists(directory / CHECKPOINT):
         meta = checkpoint.about(directory / CHECKPOINT)
@@ -89,12 +80,7 @@ def claim(directory: Path, ours: Mapping[str, Any], t: int, records: Sequence[Re
 
 
 def write_manifest(directory: Path, meta: Mapping[str, Any], machines: Sequence[Mapping[str, Any]]) -> None:
-    """Write what computed the run into its manifest, and all of ``meta`` where there is no manifest yet.
-
-    Raises
-    ------
-    CheckpointError : the manifest is damaged.
-    """
+    """Write what computed the run into its manifest, and all of ``meta`` where there is no manifest yet."""
     path = directory / MANIFEST
     try:
         known = {**open_json(path.read_bytes().decode(errors="replace"))} if path.exists() else meta

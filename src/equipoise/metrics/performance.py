@@ -308,24 +308,3 @@ def gini(accuracies: ArrayLike) -> Value:
         return float((k * (a.size - k) * np.diff(np.sort(a))).sum() / (a.size * a.sum()))
 
     return _measure(accuracies, formula)
-
-
-def weighted_mean(accuracies: ArrayLike, sizes: ArrayLike) -> Value:
-    """Mean accuracy over all samples of all clients, `sum n_k a_k / sum n_k`: what FedAvg maximises.
-
-    Parameters
-    ----------
-    accuracies : one accuracy per client, in [0, 1]; shape [K].
-    sizes : samples per client, at least 0; shape [K].  Undefined when their sum is 0.
-
-    Raises
-    ------
-    ValueError : the two have different lengths, or a size is negative.
-    """
-    n = np.asarray(sizes, dtype=np.float64)
-    shape = np.shape(accuracies)
-    if n.shape != shape:
-        raise ValueError(f"sizes must hold one number per accuracy: expected shape {shape}, found {n.shape}.")
-    if (n < 0).any():
-        raise ValueError(f"sizes count samples: expected none below 0, found {n.min():g}.")
-    return _measure(accuracies, lambda a: n @ a / n.sum())

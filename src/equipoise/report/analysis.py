@@ -117,12 +117,7 @@ def _aggregation(method: str) -> str:
 
 
 def lines(found: Sequence[Any]) -> "Figure":
-    """Loss of trained models along filter-normalised random directions: mean and range over the directions, per run.
-
-    Parameters
-    ----------
-    found : what :func:`equipoise.analysis.landscape` returned.
-    """
+    """Loss of trained models along filter-normalised random directions: mean and range over the directions, per run."""
     figure, (axes,) = drawing.panels(1, height=1.9)
     names = _names(found)
     for i, (name, one) in enumerate(zip(names, found, strict=True)):
@@ -139,12 +134,7 @@ def lines(found: Sequence[Any]) -> "Figure":
 
 
 def consistency(found: Sequence[Sequence[Mapping[str, Any]]]) -> "Figure":
-    """How steadily clients pushed the parameters of a layer one way, a panel per window of rounds: FedHEAL's Fig. 2.
-
-    Parameters
-    ----------
-    found : by seed, what :func:`equipoise.analysis.consistency.consistency` returned; counts of several seeds are added.
-    """
+    """How steadily clients pushed the parameters of a layer one way, a panel per window of rounds: FedHEAL's Fig. 2."""
     figure, panels = drawing.panels(len(found[0]), height=1.2, sharex=True)
     for axes, *windows in zip(panels, *found, strict=True):
         density, edges = density_of(windows)
@@ -160,13 +150,7 @@ STATES: Final = {"sharpness": "sharpness S(ρ)", "loss": "perturbed loss L(ρ)"}
 
 
 def states(found: Sequence[Any], what: str) -> "Figure":
-    """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client.
-
-    Parameters
-    ----------
-    found : what :func:`equipoise.analysis.states` returned.
-    what : a key of `STATES`.
-    """
+    """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client."""
     groups, names = list(dict.fromkeys(group for one in found for group in one.groups)), _names(found)
     columns = min(2, len(groups))
     figure, panels = drawing.panels(len(groups), columns=columns, height=1.9 if columns == 1 else 1.5)
@@ -183,12 +167,7 @@ def states(found: Sequence[Any], what: str) -> "Figure":
 
 
 def planes(found: Sequence[Any]) -> "Figure":
-    """Loss of trained models over a plane of two random directions: contours at the same levels, one panel per run.
-
-    Parameters
-    ----------
-    found : what :func:`equipoise.analysis.landscape` returned, with a grid.
-    """
+    """Loss of trained models over a plane of two random directions: contours at the same levels, one panel per run."""
     from matplotlib.colors import LinearSegmentedColormap
 
     columns = min(3 if len(found) > 4 else 2, len(found))

@@ -159,12 +159,7 @@ def tables(
 
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
-    """For a program: one line per claim and part.
-
-    Parameters
-    ----------
-    claims : at least one.
-    """
+    """For a program: one line per claim and part."""
     file = io.StringIO()
     writer = csv.DictWriter(file, claims[0].plain(), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,8 @@
-"""Figures for a paper: functions of histories that return matplotlib figures, at the width of a column."""
+"""Figures for a paper: functions of histories that return matplotlib figures, at the width of a column.
+
+All take runs of one scenario, or a comparison of them, and raise a ``ValueError`` where no run has the data that they show.
+``last`` is how many of the last evaluated rounds are averaged.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,6 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
 
     The intervals are over seeds (Student's t); of a method with one seed over the test samples, where these are known.
     The bars are horizontal if there are many, or if the names of the groups are long.
-
-    Raises
-    ------
-    ValueError : no run was evaluated on groups.
     """
     compared = Comparison.of(histories, last)
     runs = _with(compared, _has_groups, "an accuracy on groups", last)
@@ -96,15 +96,6 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     """Average accuracy against its STD over the groups, one point per method: up and to the left is better.
 
     Crosses are 95 % intervals over seeds.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them; of at least two methods for a figure that says something.
-    last : how many of the last evaluated rounds to average.
-
-    Raises
-    ------
-    ValueError : no run was evaluated on several groups.
     """
     compared = Comparison.of(histories, last)
     runs = _with(compared, _has_several_groups, "an accuracy on several groups", last)
@@ -126,15 +117,6 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
     """Paired differences to the first method, with 95 % intervals over seeds; one panel per statistic of the groups.
 
     An interval that holds 0, the dashed line, does not distinguish the methods.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them; at least two seeds of at least two methods.
-    last : how many of the last evaluated rounds to average.
-
-    Raises
-    ------
-    ValueError : no method can be tested against the first one.
     """
     compared = Comparison.of(histories, last)
     differing = _versus(compared)
@@ -160,12 +142,7 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
 
 
 def convergence(histories: Sequence[History] | Comparison) -> Figure:
-    """Average and worst group over the rounds, one line per method; bands are 95 % intervals over seeds.
-
-    Raises
-    ------
-    ValueError : no run was evaluated on groups.
-    """
+    """Average and worst group over the rounds, one line per method; bands are 95 % intervals over seeds."""
     compared = Comparison.of(histories)
     runs = _with(compared, _has_groups, "an accuracy on groups")
     reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average (%)"), (np.min, "worst group (%)")]
@@ -200,10 +177,6 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
     the line is the median, the band reaches from the lowest to the highest seed; that of the training losses from the lowest
     to the highest client. An axis is logarithmic where the losses differ by a factor of 100. It ends at `loss_limit`; a
     triangle there says that a run is beyond, or that its loss is not finite.
-
-    Raises
-    ------
-    ValueError : no run recorded a loss on groups.
     """
     compared = Comparison.of(histories)
     runs = _with(compared, lambda run: bool(loss_curve(run.history)), "a loss on groups")
@@ -282,10 +255,6 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
 
     The dashed line is an equal share.  Of several seeds the lowest is drawn; of very many clients or rounds, every
     n-th.
-
-    Raises
-    ------
-    ValueError : no run recorded weights.
     """
     runs = _with(histories, _records("weights"), "the clients' weights")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
@@ -381,10 +350,6 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
     ----------
     histories : runs of one scenario.
     keys : of `MEASURED`.
-
-    Raises
-    ------
-    ValueError : no run recorded any of them.
     """
     found = Comparison.of(histories)
     runs = _with(found, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
@@ -429,24 +394,12 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
 
 
 def measured_in(histories: Sequence[History], keys: Sequence[str] = tuple(MEASURED)) -> list[str]:
-    """Which of the quantities in `MEASURED` some run recorded.
-
-    Parameters
-    ----------
-    histories : the runs.
-    keys : which to look for.
-    """
+    """Which of the quantities in `MEASURED` some run recorded."""
     return [key for key in keys if any(r.get(key) is not None for run in histories for r in run.records)]
 
 
 def measured_table(history: History, key: str) -> tuple[NDArray[np.int64], Vector]:
-    """The rounds [R] in which a run recorded a quantity, and its numbers: [R, N], NaN for clients that were not there.
-
-    Parameters
-    ----------
-    history : a run that recorded it.
-    key : of `MEASURED`; of a quantity of the round the numbers are [R, K].
-    """
+    """The rounds [R] in which a run recorded a quantity, and its numbers [R, N], NaN for absent clients, or [R, lines]."""
     records = [record for record in history.records if record.get(key) is not None]
     lines = MEASURED[key].lines
     table = np.full((len(records), lines or len(history.client_groups)), np.nan)
@@ -462,10 +415,6 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     (Chen et al. 2024, Eq. 7): k of n rounds, and the bar of k reaches from (k - 1/2) / n to (k + 1/2) / n. The filled bars
     are the last recorded round, the outline is round 9, or the first recorded after it.  Counts of several seeds are
     added.  Of runs that recorded bins only, these are drawn.
-
-    Raises
-    ------
-    ValueError : no run recorded a histogram of consistency.
     """
     runs = _with(histories, _records("consistency"), "the consistency of updates")
     figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
@@ -514,10 +463,6 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
 
     Where runs count different numbers of clients, the axis is the share of the clients, and curves are interpolated linearly
     between the worst client, at 0, and the best, at 100 %.
-
-    Raises
-    ------
-    ValueError : no run evaluated its clients.
     """
     compared = Comparison.of(histories, last)
     runs = _with(compared, _has_clients, "the clients' accuracies", last)
@@ -550,14 +495,6 @@ def contributions(histories: Sequence[History] | Comparison) -> Figure:
 
     Clients are in the order of what they reach alone, so that bars rise where reward follows contribution; of more than
     20 what they reach alone is a mark on the bar.  The number is the fairness.  Of several seeds the lowest is drawn.
-
-    Parameters
-    ----------
-    histories : runs of one scenario that know what their clients reach alone.
-
-    Raises
-    ------
-    ValueError : no run knows what its clients reach alone and evaluated them.
     """
     runs = _with(histories, _has_contribution, "what clients reach alone")
     n = max(len(seeds[0].contribution) for seeds in runs.values())
@@ -598,14 +535,6 @@ def plane(histories: Sequence[History] | Comparison) -> Figure:
     """Collaborative fairness against the accuracy of the best client: Fig. 3 of FedSAC; one point per method.
 
     Crosses are 95 % intervals over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
-
-    Parameters
-    ----------
-    histories : runs of one scenario that know what their clients reach alone.
-
-    Raises
-    ------
-    ValueError : no run knows what its clients reach alone and evaluated them.
     """
     compared = Comparison.of(histories)
     runs = _with(compared, _has_contribution, "what clients reach alone")
@@ -632,14 +561,6 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
     """Accuracy of every client's own model over the rounds: Fig. 5 of FedSAC; one panel per method.
 
     The colour is what a client reaches alone.  Of several seeds the lowest is drawn; of very many rounds, every n-th.
-
-    Parameters
-    ----------
-    histories : runs of one scenario that know what their clients reach alone.
-
-    Raises
-    ------
-    ValueError : no run knows what its clients reach alone and evaluated them.
     """
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -683,14 +604,6 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
 
     In each group units are sorted by the number of clients that hold them, most on the left; clients by their standalone
     accuracy, where known, the best on top.  Of several seeds the lowest is drawn.
-
-    Parameters
-    ----------
-    histories : runs of one scenario whose clients hold parts of the model.
-
-    Raises
-    ------
-    ValueError : no run recorded the clients' hidden units.
     """
     runs = _with(histories, _has_units, "the clients' hidden units")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
@@ -734,10 +647,6 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
 def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
     """The round in which the clients' hidden units last changed, and those of each client since then.
 
-    Parameters
-    ----------
-    history : a run.
-
     Returns
     -------
     The round and a table [N, K], units in the order of the groups of `meta["units"]`; None where clients hold the
@@ -752,12 +661,7 @@ def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
 
 
 def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """How often the clients of every group trained, and beside it the accuracy that each method has on the group.
-
-    Raises
-    ------
-    ValueError : all clients were always there.
-    """
+    """How often the clients of every group trained, and beside it the accuracy that each method has on the group."""
     found = Comparison.of(histories, last)
     if not (shares := attended(found)):
         raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")
@@ -785,12 +689,7 @@ def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
 
 
 def draw_all(histories: Sequence[History] | Comparison) -> dict[str, Figure]:
-    """Every figure that the histories hold the data for, by name.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them.
-    """
+    """Every figure that the histories hold the data for, by name."""
     found = Comparison.of(histories) if histories else None
     return {name: plot.draw(found) for name, plot in PLOTS.items() if found is not None and plot.has(found)}
 

@@ -25,12 +25,7 @@ def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p-value with three digits, `.031`, or `< .001`.
-
-    Parameters
-    ----------
-    p : in [0, 1].
-    """
+    """A p-value with three digits, `.031`, or `< .001`."""
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1.000"
 
 
@@ -65,12 +60,7 @@ def difference(test: Mapping[str, float | None]) -> str:
 
 
 def size(n: float) -> str:
-    """A number of bytes with three digits and its unit, `93.5 MB`.
-
-    Parameters
-    ----------
-    n : bytes, at least 0.
-    """
+    """A number of bytes with three digits and its unit, `93.5 MB`."""
     power = min(len(_UNITS) - 1, max(0, math.floor(math.log10(n) / 3 + 1e-12))) if n >= 1 else 0
     scaled = n / 1000**power
     digits = 0 if power == 0 else max(0, 2 - math.floor(math.log10(scaled)))
@@ -78,13 +68,7 @@ def size(n: float) -> str:
 
 
 def lines(name: str, width: int) -> list[str]:
-    """A name in lines that lose nothing of it, broken behind a sign or a blank where there is one.
-
-    Parameters
-    ----------
-    name : of a method, a group or a client.
-    width : most characters of a line, >= 2.
-    """
+    """A name in lines that lose nothing of it, broken behind a sign or a blank where there is one."""
     found = [""]
     for part in re.findall(rf"[\w.]{{1,{width - 1}}}[^\w.]?|.", name):
         if found[-1] and len(found[-1]) + len(part.rstrip()) > width:
@@ -94,10 +78,5 @@ def lines(name: str, width: int) -> list[str]:
 
 
 def plural(n: int, noun: str) -> str:
-    """`1 seed`, `2 seeds`.
-
-    Parameters
-    ----------
-    n, noun : how many of what; the plural ends in s.
-    """
+    """`1 seed`, `2 seeds`."""
     return f"{n} {noun}{'s' * (n != 1)}"

@@ -113,12 +113,7 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
 
 
 def example_images(known: Holdings) -> Figure:
-    """A few images of every group of clients, a row each.
-
-    Parameters
-    ----------
-    known : `{"examples": {group: PNG in base64}}`, see `equipoise.data.holdings.examples`.
-    """
+    """A few images of every group of clients, a row each."""
     from PIL import Image
 
     strips = known["examples"]
@@ -132,12 +127,7 @@ def example_images(known: Holdings) -> Figure:
 
 
 def sentence(known: Holdings) -> str:
-    """What `who_has_what` shows, in words.
-
-    Parameters
-    ----------
-    known : as there.
-    """
+    """What `who_has_what` shows, in words."""
     clients = known["clients"]
     text = f"{plural(len(clients), 'client')} with {_range([one['size'] for one in clients])} samples each"
     counts = [one["counts"] for one in clients if one["counts"]]

@@ -74,16 +74,7 @@ def shown(value: object) -> object:
 
 
 def render(histories: Sequence[History] | Comparison) -> str:
-    """The report as a string of HTML.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
-
-    Raises
-    ------
-    ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
-    """
+    """The report as a string of HTML."""
     from jinja2 import Environment, StrictUndefined
 
     found = Comparison.of(histories)

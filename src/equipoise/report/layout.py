@@ -281,11 +281,6 @@ def _of_one_group(columns: list[Column], methods: Sequence[Numbers]) -> tuple[li
 def group_fairness(histories: Sequence[History], last: int | None = None) -> dict[str, Any] | None:
     """The table of how differently the groups are treated, or `None` when no run recorded `"rates"`.
 
-    Parameters
-    ----------
-    histories : runs of one scenario.
-    last : how many of the last evaluated rounds to average, see `Comparison.of`.
-
     Returns
     -------
     `caption`, a sentence; `grid`, a `Grid`; `legend`, sentences about the columns.
@@ -402,12 +397,7 @@ def _test_samples(runs: Sequence[int], least: int) -> str:
 
 
 def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
-    """Bytes sent: per client and round, per round, in the whole run, and relative to the first method.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, or a comparison of them; those that did not record bytes are left out.
-    """
+    """Bytes sent: per client and round, per round, in the whole run, and relative to the first method."""
     runs = {
         label: [run.history for run in seeds.values() if any(_sent(record) for record in run.history.records)]
         for label, seeds in Comparison.of(histories).runs.items()

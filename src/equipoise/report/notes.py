@@ -56,13 +56,7 @@ def _each(runs: Mapping[str, Mapping[int, History]]) -> Iterator[tuple[str, Hist
 
 
 def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What rows are that are no method, and whether they bound the methods here.
-
-    Parameters
-    ----------
-    runs : by label and seed.
-    methods : as in a comparison.
-    """
+    """What rows are that are no method, and whether they bound the methods here."""
     average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
@@ -124,13 +118,7 @@ def without_model(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
 
 
 def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[str]:
-    """Groups that were tested on fewer samples in the last rounds than in others, as where some of several sites are away.
-
-    Parameters
-    ----------
-    runs : by label and seed, up to the last round that is shown.
-    last : how many of the last evaluated rounds are averaged.
-    """
+    """Groups that were tested on fewer samples in the last rounds than in others, as where some of several sites are away."""
     for label, run in _each(runs):
         evaluated = [record for record in run.records if record.get("groups")]
         for group in run.groups:
@@ -259,13 +247,7 @@ def measured_alone(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
 def of_collaboration(
     runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Mapping[str, Any]]]
 ) -> Iterator[str]:
-    """Warnings about the fairness of contribution and reward.
-
-    Parameters
-    ----------
-    runs : by label and seed.
-    found : by label and seed, the numbers of `COLLABORATION`, of the runs with known contributions.
-    """
+    """Warnings about the fairness of contribution and reward."""
     if without := [label for label in runs if label not in found]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
     few = sorted({summary["clients"] for seeds in found.values() for summary in seeds.values()} & set(range(FEW)))

@@ -43,12 +43,7 @@ def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
 
 
 def commands(histories: Sequence[History]) -> list[str]:
-    """What to type to make these runs again: one `compare` where that does it, else a `run` each; none if not known.
-
-    Parameters
-    ----------
-    histories : runs of one scenario, made from the command line.
-    """
+    """What to type to make these runs again: one `compare` where that does it, else a `run` each; none if not known."""
     configs = [_asked(run) for run in histories]
     if not all({"method", "scenario", "rounds"} <= config.keys() for config in configs):
         return []

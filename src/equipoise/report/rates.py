@@ -1,4 +1,7 @@
-"""Rates of a classifier's decisions by group of people: their table, their figure, and who is missed how often, in a sentence."""
+"""Rates of a classifier's decisions by group of people: their table, their figure, and who is missed how often, in a sentence.
+
+``fairness`` is everywhere ``Comparison["group_fairness"]``.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,12 @@ OF_MANY: Final = {"accuracy": "accuracy", "worst_recall": "recall of the worst c
 
 
 def titles(fairness: Numbers) -> dict[str, str]:
-    """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one.
-
-    Parameters
-    ----------
-    fairness : `Comparison["group_fairness"]`.
-    """
+    """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one."""
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
 def cells(fairness: Numbers) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
-    """By method and group: its name, that of the group, and titles and texts of the cells.
-
-    Parameters
-    ----------
-    fairness : `Comparison["group_fairness"]`.
-    """
+    """By method and group: its name, that of the group, and titles and texts of the cells."""
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             few = f"< {fairness['least']}"
@@ -60,12 +53,7 @@ def cells(fairness: Numbers) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]
 
 
 def grid(fairness: Numbers) -> Grid:
-    """The table of the rates: a row per group, and method if there are several.
-
-    Parameters
-    ----------
-    fairness : `Comparison["group_fairness"]`.
-    """
+    """The table of the rates: a row per group, and method if there are several."""
     several = len(fairness["methods"]) > 1
     rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness)]
     return Grid(
@@ -75,12 +63,7 @@ def grid(fairness: Numbers) -> Grid:
 
 
 def explained(fairness: Numbers) -> list[str]:
-    """What the columns of that table are, a sentence each.
-
-    Parameters
-    ----------
-    fairness : `Comparison["group_fairness"]`.
-    """
+    """What the columns of that table are, a sentence each."""
     over = "over the test samples (Wilson)"
     if len(fairness["seeds"]) > 1:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
@@ -113,12 +96,7 @@ def _of_some_seeds(fairness: Numbers) -> Iterator[str]:
 
 
 def narrow(titles: Sequence[str]) -> dict[str, str]:
-    """Titles in a narrow terminal, by title: a word a line.
-
-    Parameters
-    ----------
-    titles : of the columns of that table.
-    """
+    """Titles in a narrow terminal, by title: a word a line."""
     return {title: "\n".join(title.replace(" (%)", "\u00a0(%)").split(" ")) for title in titles}
 
 
@@ -131,12 +109,7 @@ def _cell(rate: Numbers, few: str) -> Cell:
 
 
 def missed(fairness: Numbers) -> str:
-    """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known.
-
-    Parameters
-    ----------
-    fairness : `Comparison["group_fairness"]`.
-    """
+    """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known."""
     positive = fairness["positive"]
     many = positive is None
     key, about = ("worst_recall", "the class that it recognises worst") if many else ("tpr", f"class {positive}")

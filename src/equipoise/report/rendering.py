@@ -145,12 +145,7 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
 
 
 def markdown(comparison: Numbers) -> str:
-    """A comparison as Markdown, a table per measure: in bold what is told apart as best, differences in a list below.
-
-    Parameters
-    ----------
-    comparison : what `comparison` returned.
-    """
+    """A comparison as Markdown, a table per measure: in bold what is told apart as best, differences in a list below."""
     return "\n".join(map(_markdown, sheets(comparison)))
 
 
@@ -173,12 +168,7 @@ def latex(comparison: Numbers) -> str:
 
 
 def latex_sheet(sheet: Sheet) -> str:
-    """One table in LaTeX, for the package booktabs.
-
-    Parameters
-    ----------
-    sheet : the table.
-    """
+    """One table in LaTeX, for the package booktabs."""
     titles, rows = sheet.grid
 
     def entry(cell: Cell) -> str:
@@ -210,12 +200,7 @@ def latex_sheet(sheet: Sheet) -> str:
 
 
 def tex(text: str) -> str:
-    """Text for LaTeX, with what it reads as something else escaped.
-
-    Parameters
-    ----------
-    text : plain text.
-    """
+    """Text for LaTeX, with what it reads as something else escaped."""
     special = {character: "\\" + character for character in "&%$#_{}"} | {
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",

@@ -45,10 +45,6 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
     ----------
     config : of the run.
     data : its scenario, where that was made already, from files with the stamp ``before``.
-
-    Raises
-    ------
-    OSError, ValueError : the files cannot be read.
     """
     found: dict[str, Any] = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
     if config.data is None:

@@ -91,10 +91,6 @@ class Neurons:
 
         Inputs, outputs, the bias of the outputs and what belongs to no unit are always held. Wang, Wang, Lyu, Peng, Yang,
         Wen, Yu, Wang, Fan, KDD 2024, the mask of equation 8.
-
-        Raises
-        ------
-        ValueError : another number of units than K.
         """
         return self._marked(self._parts(units), self._parts(units))
 
@@ -143,10 +139,6 @@ class Neurons:
 
         The index [G'] (int64) has the parameters first, then the buffers, each in the small network's order:
         ``small.initial == model.initial[index]``.
-
-        Raises
-        ------
-        ValueError : another number of units than K, or none left of convolutional channels; see :meth:`fits`.
         """
         parts = self._parts(units)
         modules = dict(self.model.net.named_modules(remove_duplicate=False))

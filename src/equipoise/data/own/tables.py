@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
 from equipoise.data.own import delimited, parquet, paths
-from equipoise.data.own.advice import Script, refusal
+from equipoise.data.own.advice import refusal
 from equipoise.data.own.columns import (
     MANY,
     ROLES,
@@ -32,34 +32,7 @@ from equipoise.data.own.numbers import nameless, without_indices
 from equipoise.data.own.words import Origin, read_role
 from equipoise.data.pictures import Pictures, of_files
 
-
-class Table(Protocol):
-    """A table with named columns, whose cells are read when they are asked for."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the columns."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences about what was left out."""
-
-    def __len__(self) -> int: ...
-
-    def at(self, row: int) -> str:
-        """The place of a row, for errors."""
-
-    def words(self, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-        """The cells of some columns, from which names are made."""
-
-    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, str]]:
-        """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
-
-    def script(self, path: Path) -> Script:
-        """How pandas reads and writes the file."""
-
-    def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
-        """Columns with whole numbers so long that different ones are the same in double precision."""
+Table = delimited.Delimited | parquet.Frame  # whose cells are read when they are asked for
 
 
 def text(path: Path, columns: Columns) -> UserData:
