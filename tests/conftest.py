@@ -30,6 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name != "test_results.py")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Which runs were begun here is noted in a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        patch.delenv("EQUIPOISE_TRUST", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def figures(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave the figures of reports empty where tests are not about them (`drawn`), as they take most of a report's time."""

@@ -134,7 +134,7 @@ def config(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_reading(tmp_path: Path) -> None:
+def test_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(
         tmp_path,
         'method = "fedheal"\nseed = 3\nlr = 0.1\nscenario = "digits(clients=8)"\nnetwork = "cnn(width=8)"\n'
@@ -152,6 +152,7 @@ def test_reading(tmp_path: Path) -> None:
             "network_options": {"width": 8},
         },
     )
+    monkeypatch.setenv("EQUIPOISE_TRUST", "everything")
     quoted = config(tmp_path, 'data = "hub:a/b"\n[set]\n"fedheal.tau" = 0.4\n')
     assert read(quoted)[1] == {"fedheal.tau": 0.4}
     assert read(quoted)[3] == {"data": "hub:a/b", "scenario": "own", "scenario_options": {}}

@@ -375,7 +375,10 @@ def test_the_command_line_and_files(folder: Path, equipoise: Any) -> None:
         'method = "fedheal+../mine.py:Prox"\ndata = "../mine.py:clients"\nnetwork = "../mine.py:flat(width=3)"\n'
         'optimizer = "../mine.py:heavy"\nrounds = 1\n[set]\nProx.mu = 0.2\n'
     )
-    assert equipoise("run", "--config", "deep/run.toml", "--name", "a", "--no-report").status == 0
+    of_file = ("run", "--config", "deep/run.toml", "--name", "a", "--no-report")
+    assert "deep/run.toml is not of a run begun by you on this machine, and names " in equipoise(*of_file).err
+    assert equipoise(*of_file, "--trust").status == 0
+    assert equipoise(*of_file).status == 0
     told = runs.load(Path("runs/a"))
     assert told.method == f"fedheal+{folder}/mine.py:Prox(mu=0.2)"
     assert (told.network, told.network_options) == (f"{folder}/mine.py:flat", {"width": 3})

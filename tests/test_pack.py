@@ -26,6 +26,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs import pack as packs
 from equipoise.runs.configuration import RunError, configure
 from equipoise.runs.pack import ABOUT, PackError, opened
+from equipoise.system import trust
 from equipoise.system.seals import open_json, sealed_json
 from run_helpers import cache, config, equipoise, executed, started
 from test_copied import CODE, names_nobody, project, write_project
@@ -42,7 +43,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         for path, words in commands.items():
             data = words[words.index("--data") + 1] if "--data" in words else None
             try:
-                runs.execute(path, progress=False, data=data)
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setenv(trust.VARIABLE, trust.EVERYTHING if "--trust" in words else "")
+                    runs.execute(path, progress=False, data=data)
             except Exception as error:
                 failed[path] = str(error)
         return failed
@@ -354,7 +357,9 @@ def test_a_comparison_is_made_again_by_other_processes_and_by_the_script(
         assert (again / "summary.json").read_text() == (run / "summary.json").read_text()
 
 
-def test_a_run_of_an_earlier_version_is_packed_without_its_paths(packed: Path, project: Path, tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_is_packed_without_its_paths(
+    packed: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = project / "runs/a"
     known = runs.load(run)
     old = {k: v for k, v in known.table().items() if v is not None}
@@ -362,6 +367,11 @@ def test_a_run_of_an_earlier_version_is_packed_without_its_paths(packed: Path, p
     manifest = open_json((run / "manifest.json").read_text())
     manifest["data"]["source"], manifest["header"] = str(project / "my table.csv"), [f"method {project}/mine.py:Prox"]
     (run / "manifest.json").write_text(sealed_json(manifest))
+    with pytest.raises(
+        RunError, match=r"is not of a run begun by you on this machine, and names .*mine.py:Prox, .*my table.csv: if"
+    ):
+        packs.pack(run, project / "old.zip", with_data=True)
+    monkeypatch.setenv(trust.VARIABLE, trust.EVERYTHING)
     packs.pack(run, project / "old.zip", with_data=True)
     with zipfile.ZipFile(project / "old.zip") as file:
         file.extractall(tmp_path / "mnt" / "old")

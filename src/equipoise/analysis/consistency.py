@@ -21,6 +21,7 @@ from equipoise.methods.fphl import agreement
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError
 from equipoise.system.files import write_atomically
+from equipoise.system.seals import read_json
 from equipoise.system.suggestions import unknown
 
 FILE = "consistency.json"  # what was measured of a run, in its directory
@@ -126,7 +127,7 @@ def consistency(directory: str | Path, layer: str = "") -> list[Window]:
     file, key = path / FILE, [runs.identity(config), layer]
     if file.exists():
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = read_json(file.read_text(encoding="utf-8"))
             if stored["of"] == key:
                 return list(stored["windows"])
         except (ValueError, KeyError, TypeError):

@@ -27,6 +27,7 @@ from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
+from equipoise.system.seals import read_json
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory
 AGREE = {"weights": 1e-6, "losses": 1e-3}  # largest relative difference of a client's between a run and its repetition
@@ -201,7 +202,7 @@ def _kept(path: Path, config: RunConfig) -> list[Row]:
     if not path.exists():
         return []
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_json(path.read_text(encoding="utf-8"))
         same = stored["config"] == runs.identity(config)
         rows: list[Row] = stored["rows"] if same else []
     except (ValueError, KeyError, TypeError):

@@ -12,6 +12,7 @@ import typer
 from equipoise.cli.console import say
 from equipoise.cli.options import Moved, Run
 from equipoise.system.own_code import short
+from equipoise.system.seals import open_json
 
 if TYPE_CHECKING:
     from equipoise.federation.federation import Federation
@@ -79,7 +80,7 @@ def _inputs(directory: Path) -> dict[str, str]:
 
     config = runs.load(directory, checked=False)
     options = ", ".join(f"{name}={value!r}" for name, value in config.network_options.items())
-    data = json.loads((directory / "manifest.json").read_bytes()).get("data") or {}
+    data = open_json((directory / "manifest.json").read_text(encoding="utf-8")).get("data") or {}
     numbers = data.get("standardised") or {}
     return {
         "network": f"{short(config.network)}{f'({options})' * bool(options)}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +16,9 @@ from rich.markup import escape
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import SETTINGS, Json, help_of
 from equipoise.core.settings import SCENARIO, meaning
-from equipoise.system import own_code
+from equipoise.system import own_code, trust
 from equipoise.system.files import write_atomically
+from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def init(
         _complete(options, *content[:2])
     lines = [] if content is None else _facts(*content)
     write_atomically(output, _text(_beside(data, output), options, lines))
+    trust.enter(trust.with_code(output.read_bytes(), trust.named(data or "")))
     if json_:
         print_json({"file": str(output), **({} if content is None else _described(*content))})
         return
@@ -318,7 +319,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     from equipoise.runs.configuration import called, whole
 
     try:
-        given = tomllib.loads(path.read_bytes().decode())
+        given = open_toml((content := path.read_bytes()).decode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
     except ValueError as error:
@@ -346,6 +347,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     for name in ("method", "network", "optimizer", "data", "measures"):
         if isinstance(text := given.get(name), str):
             given[name] = own_code.whole(text, path.parent)
+    trust.require_file(path, content, given, *filter(None, [given.get("track")]))
     method, seed = given.pop("method", "fedavg"), given.pop("seed", 0)
     if "data" in given and not own_code.split(given["data"])[0]:
         beside = path.parent / Path(given["data"]).expanduser()

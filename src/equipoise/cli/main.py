@@ -33,6 +33,7 @@ from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.status import status
 from equipoise.cli.track import track
 from equipoise.cli.worker import work
+from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
 
 app = typer.Typer(
@@ -41,7 +42,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Fair federated learning: published methods, exactly as published, that combine freely.",
-    epilog="Start with `equipoise quickstart`. Add `--debug` to any command for a traceback.",
+    epilog="Start with `equipoise quickstart`. Add `--debug` to any command for a traceback, and `--trust` to agree to the code, "
+    "files and addresses that somebody else's run or configuration names.",
 )
 COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     quickstart: "equipoise quickstart fashion",
@@ -105,8 +107,10 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 def main() -> NoReturn:
     """Run the command line; user errors exit with 2, failures with 1, a stop with 130 or 143, all with one line."""
-    debug = "--debug" in sys.argv
-    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    debug, agreed = "--debug" in sys.argv, os.environ.get(trust.VARIABLE, "")
+    if "--trust" in sys.argv:
+        os.environ[trust.VARIABLE] = f"{agreed} {trust.EVERYTHING}"
+    arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--trust")]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a sign shows "?" for it
             stream.reconfigure(errors="replace")
@@ -122,7 +126,7 @@ def main() -> NoReturn:
             1,
             debug,
         )
-    except (ValueError, TypeError, ImportError) as error:  # of an import: an extra that is not installed
+    except (ValueError, TypeError, ImportError, OverflowError) as error:  # of an import: an extra that is not installed
         _fail(f"{error}{_noted(error)}", 2, debug)
     except MemoryError as error:
         _fail(_full(arguments, error), 1, debug)
@@ -137,6 +141,7 @@ def main() -> NoReturn:
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
         _fail(f"{defect}{_noted(error)}", 1, debug)
     finally:
+        os.environ[trust.VARIABLE] = agreed
         for number, handler in before.items():
             signal.signal(number, handler)
         _flush(debug)

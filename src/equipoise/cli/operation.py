@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import time
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from rich.markup import escape
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
-from equipoise.system.seals import open_json, open_text
+from equipoise.system.seals import open_json, open_toml
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.superlink import SuperLink
@@ -96,7 +95,7 @@ def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
     names = ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")
     config, metrics, roster, manifest = (directory / name for name in names)
     try:
-        settings = tomllib.loads(open_text(config.read_text(encoding="utf-8")))
+        settings = open_toml(config.read_text(encoding="utf-8"))
         records = parse_lines(metrics.read_text(encoding="utf-8")) if metrics.exists() else ()
         lost = open_json(manifest.read_text()).get("without_model", []) if manifest.exists() else []
         sites = [site["name"] for site in open_json(roster.read_text())["sites"]] if roster.exists() else []

@@ -195,6 +195,7 @@ def resume(
     norm_limit: option("norm_limit") = None,  # type: ignore[valid-type]
     quorum: option("quorum") = None,  # type: ignore[valid-type]
     data: Moved = None,
+    track: option("track") = None,  # type: ignore[valid-type]
     json_: Json = False,
     report: Report = True,
     details: Details = False,
@@ -203,7 +204,9 @@ def resume(
     from equipoise.runs.directory import load
     from equipoise.runs.tracking import Tracking
 
-    with Tracking(directory, None if quiet else load(directory).track):  # quiet: whoever called it tracks it
+    if not (quiet or json_ or track) and (before := load(directory).track):
+        say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
+    with Tracking(directory, track):
         free = {name: of for name, of in (("norm_limit", norm_limit), ("quorum", quorum)) if of is not None}
         history = _execute(directory, quiet=quiet or json_, workers=workers, from_round=from_, data=data, **free)
         if json_ or not quiet:

@@ -51,7 +51,7 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
     name = f"state-{meta['t']:06d}.safetensors"
     if (directory / name).exists() and hashlib.sha256((directory / name).read_bytes()).hexdigest() != digest:
         name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the previous checkpoint may need the other
-    write_atomically(directory / name, content)
+    write_atomically(directory / name, content, private=True, lasting=False)
     pointer |= {"tensors": name, "sha256": digest}
     more = meta.get("keep", 1) - 1
     before = [one for one in kept(directory) if one["t"] < meta["t"]] if more and exists(directory) else []
@@ -80,7 +80,7 @@ def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict
         values = {name: rows[name][own].cpu() for name, own in ids.items()}
         content, digest = tensor_files.packed(values | {f"{name}:ids": torch.tensor(own) for name, own in ids.items()})
         file = f"rows-{t:06d}-{digest[:16]}.safetensors"  # never the name of a file with other content
-        write_atomically(directory / file, content)
+        write_atomically(directory / file, content, private=True, lasting=False)
         nbytes = sum(x.nbytes for x in values.values())
         for name, m in piece:
             every[name, m].copy = Copy(directory.resolve(), file, digest, nbytes, name)
@@ -155,12 +155,12 @@ def kept(directory: Path, t: int | None = None) -> list[dict[str, Any]]:
         last: dict[str, Any] = open_json((directory / POINTER).read_bytes().decode(errors="replace"))
         entries = [last, *last.pop("earlier", [])]
         for meta in entries:
-            valid = isinstance(meta["tensors"], str) and isinstance(meta["sha256"], str)
-            valid = valid and all(isinstance(meta[key], int) for key in ("t", "rounds"))
+            valid = Path(meta["tensors"]).name == meta["tensors"] and isinstance(meta["sha256"], str)
+            valid = valid and all(isinstance(t, int) for t in (meta["t"], meta["rounds"], meta.get("best", 0)))
             if not valid or not isinstance(meta["fingerprint"], dict):
                 raise ValueError("t, rounds or fingerprint is not what was written")
             for file, digest in meta.get("rows", NO_ROWS)["files"]:
-                if not isinstance(file, str) or not isinstance(digest, str):
+                if Path(file).name != file or not isinstance(digest, str):
                     raise ValueError("the list of files is not what was written")
     except FileNotFoundError:
         raise _missing(directory, POINTER) from None

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,7 +34,7 @@ from equipoise.metrics.performance import Value, last_rounds
 from equipoise.system import own_code, places
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
-from equipoise.system.seals import CHANGED, open_json, open_text
+from equipoise.system.seals import CHANGED, open_json, open_toml
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -626,7 +625,10 @@ def members(base: Path) -> list[Path]:
     if (base / ORDER).exists():
         try:
             order = open_json((base / ORDER).read_bytes().decode(errors="replace"))
-            return [base / name for name in (order["runs"] if isinstance(order, dict) else order)]
+            names = order["runs"] if isinstance(order, dict) else order
+            if all(Path(name).name == name for name in names):
+                return [base / name for name in names]
+            raise ValueError(names)
         except (ValueError, TypeError, KeyError):
             raise RunError(
                 f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
@@ -688,7 +690,7 @@ def _records(run: Path) -> tuple[Record, ...]:
 
 
 def _parse_toml(text: str) -> Record:
-    return tomllib.loads(open_text(text))
+    return open_toml(text)
 
 
 def _parse_object(text: str) -> Record:

@@ -276,9 +276,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
     if not rest:
         raise MethodError("The method is empty. All names: equipoise methods.")
     if len(rest) > LONGEST:
-        raise MethodError(
-            f"The method has {len(rest):,} characters, and at most {LONGEST:,} are read. Write a shorter one."
-        )
+        raise MethodError(f"The method has {len(rest):,} characters, and at most {LONGEST:,} are read. Shorten it.")
     names = sorted([*METHODS, *ALIASES], key=len, reverse=True)
     while True:
         name = next(
@@ -331,10 +329,5 @@ def read_value(text: str) -> Any:
         return known[word.lower()]
     try:
         return ast.literal_eval(word)
-    except (
-        ValueError,
-        SyntaxError,
-        MemoryError,
-        RecursionError,
-    ):  # the last two of brackets or signs in brackets without end
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two of signs or brackets without end
         return word

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.system.seals import read_json
+
 Record = dict[str, Any]
 _HASH = re.compile(r',"hash":"([0-9a-f]{32})"\}$')
 
@@ -108,7 +110,7 @@ def parse(text: str, rounds: int | None = None) -> tuple[list[Record], list[str]
             continue
         body, given = _opened(content)
         try:
-            record = json.loads(body)
+            record = read_json(body)
             _check(record)
             if "hash" in record:
                 raise ValueError("its hash is not at its end, as it was written")

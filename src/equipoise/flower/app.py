@@ -9,7 +9,6 @@ import secrets
 import shutil
 import sys
 import tempfile
-import tomllib
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +57,7 @@ from equipoise.system import own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
-from equipoise.system.seals import open_json, open_text, sealed_json, sealed_text
+from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
 
 log = logging.getLogger(__name__)
 
@@ -355,7 +354,7 @@ def _table(path: Path) -> dict[str, Any]:
     SitesError : it is damaged.
     """
     try:
-        return tomllib.loads(open_text(path.read_bytes().decode()))
+        return open_toml(path.read_bytes().decode())
     except ValueError:
         raise SitesError(
             f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -41,10 +41,10 @@ from equipoise.metrics.groups import positive_class
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
-from equipoise.system import hashes, own_code, places
+from equipoise.system import hashes, own_code, places, trust
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
-from equipoise.system.seals import open_text, sealed_json, sealed_text
+from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import some
 from equipoise.system.threads import cores
 
@@ -85,17 +85,19 @@ def start(config: RunConfig, directory: Path) -> None:
     """
     path = directory / "config.toml"
     if path.exists():
-        again = made(RunConfig, places.read(tomllib.loads(_text(config, directory)), directory))  # lists for tuples
         before = load(directory, checked=False)
+        again = made(RunConfig, places.read(tomllib.loads(_text(config, directory)), directory))  # lists for tuples
         now = replace(again, label=before.label)
         kept = replace(before, label=again.label, **{name: getattr(again, name) for name in SHOWN})
         if kept == again or _same(kept, again, directory):
             _check_code(again, directory)
             unchanged.check(config, directory)
             if before != now:
-                write_atomically(path, _text(now, directory))
+                _write(now, directory)
                 if finished(directory):
                     _summarise(directory)
+            if not _links(directory):  # the same command names what the run names
+                trust.enter(_content(path.read_bytes(), directory))
             return
         if replace(kept, own_code=again.own_code) == again:
             _check_code(before, directory)
@@ -103,7 +105,7 @@ def start(config: RunConfig, directory: Path) -> None:
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
         raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, _text(config, directory))
+    _write(config, directory)
 
 
 def _same(before: RunConfig, now: RunConfig, directory: Path) -> bool:
@@ -134,6 +136,38 @@ def elsewhere(config: RunConfig) -> RunConfig:
     return replace(config, **texts, own_code=None)
 
 
+def _write(config: RunConfig, directory: Path) -> None:
+    """Write the configuration of a run, of which it stays known whether it was begun here."""
+    path, text = directory / "config.toml", _text(config, directory)
+    own = not path.exists() or trust.known(_content(path.read_bytes(), directory))
+    write_atomically(path, text)
+    if own:
+        trust.enter(_content(text.encode(), directory))
+
+
+def _content(text: bytes, directory: Path) -> bytes:
+    """What a run is known by: its configuration, and where links in its directory lead."""
+    return text + "".join(_links(directory)).encode()
+
+
+def _links(directory: Path) -> list[str]:
+    links = (path for path in directory.rglob("*") if path.is_symlink())
+    return sorted(f"{link.relative_to(directory)} -> {link.readlink()}" for link in links)
+
+
+def _named(table: Mapping[str, Any], directory: Path) -> list[str]:
+    """What a run's configuration names that would be run, read, written or contacted; not its tracker, which is not asked."""
+    names, paths = trust.named({**table, "label": ""}), [*map(str, table.get("own_code") or ())]
+
+    def noted(path: str) -> str:
+        paths.append(path)
+        return path
+
+    places.mapped({**table, "track": None}, noted)
+    files = (path for path in paths if not any(name.startswith(f"{path}:") for name in names))
+    return [*names, *files, *_links(directory)]
+
+
 def _text(config: RunConfig, directory: Path) -> str:
     table = places.written(config.table(), directory, project_of(directory))
     return sealed_text(tomli_w.dumps({name: value for name, value in table.items() if value is not None}))
@@ -142,21 +176,21 @@ def _text(config: RunConfig, directory: Path) -> str:
 def project_of(directory: Path) -> Path:
     """To what the paths of a run are relative: where we are, if it is new."""
     try:
-        return places.project_of(tomllib.loads((directory / "config.toml").read_text(encoding="utf-8")), directory)
+        return places.project_of(open_toml((directory / "config.toml").read_text(encoding="utf-8")), directory)
     except (OSError, ValueError):
         return Path.cwd()
 
 
 def load(directory: Path, *, checked: bool = True) -> RunConfig:
-    """Read the configuration of a run; where the user's files are not what they were, it is refused, if it is to be ``checked``.
+    """Read the configuration of a run; if it is to be ``checked``, because it will be used, only one whose code is what it was.
 
     Raises
     ------
-    RunError : no run there, one between sites, a configuration that cannot be read, or other code.
+    RunError : no run there, one between sites, a configuration that cannot be read, other code, or :func:`trust.require`.
     """
     path = directory / "config.toml"
     try:
-        table = tomllib.loads(open_text(path.read_bytes().decode()))
+        table = open_toml((text := path.read_bytes()).decode())
     except (FileNotFoundError, NotADirectoryError):
         inside = sorted(file.parent.as_posix() for file in directory.glob("*/config.toml"))
         hint = "Runs are in runs/; see: equipoise run --help."
@@ -172,6 +206,10 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
             "flower run. Its models are at the sites, as model.safetensors in the state-dir of each that was there at the end; the same "
             "command sends it to one that was away."
         )
+    if checked:
+        trust.require(path, _named(table, directory), _content(text, directory))
+        if table.get("own_code"):
+            own_code.findable(places.project_of(table, directory))
     try:
         config = made(RunConfig, places.read(table, directory))
     except ValueError as error:
@@ -424,7 +462,7 @@ def execute(
     if finished(directory) and from_round is None:
         history = History.from_run(directory)
         if data is not None:  # its next reader finds them
-            write_atomically(directory / "config.toml", _text(located(directory, data), directory))
+            _write(located(directory, data), directory)
         elif history.meta["config"].get("engine") != "flower":  # between sites, which have their data
             unchanged.check(load(directory), directory)
         return history
@@ -455,7 +493,7 @@ def _execute(
         _check_agreement(config, directory, fed, rest)
         checkpoint.tidy(directory / "checkpoint")
     if config != load(directory):
-        write_atomically(directory / "config.toml", _text(config, directory))
+        _write(config, directory)
     forecasts.check_disk(fed.progress, directory)
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]

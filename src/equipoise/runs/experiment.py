@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from importlib import resources
@@ -21,6 +20,8 @@ from equipoise.metrics.classification import MEASURES
 from equipoise.metrics.statistics import Direction
 from equipoise.report.reproduction import STATISTICS
 from equipoise.scenarios import SCENARIOS
+from equipoise.system import trust
+from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
 FOLDER = resources.files("equipoise.runs") / "experiments"
@@ -294,11 +295,13 @@ def _written(name: str) -> dict[str, Any]:
     """What a file says, with what its parts and rows share and what it takes from the experiment that it is ``like``."""
     file = experiment_file(name)
     try:
-        own = tomllib.loads(file.read_text(encoding="utf-8"))
+        own = open_toml((content := file.read_bytes()).decode())
     except UnicodeDecodeError as error:
         raise ExperimentError(f"{name}: expected text in UTF-8; found {error.reason} at byte {error.start}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{file.name}: {error}.") from None
+    except ValueError as error:
+        raise ExperimentError(f"{file.name}: {str(error).rstrip('.')}.") from None
+    if name.endswith(".toml"):
+        trust.require_file(Path(name), content, own)
     like, shared = own.pop("like", None), {kind: own.pop(f"{kind}s", {}) for kind in ("part", "row")}
     for kind, table in shared.items():
         if not isinstance(table, dict):

@@ -53,7 +53,7 @@ cd "$(dirname "$0")"
 for run in {runs}; do
     mkdir -p "again/$run"
     cp "$run/config.toml" "again/$run/config.toml"
-    equipoise resume "again/$run" ${{DATA:+--data "$DATA"}}
+    equipoise resume --trust "again/$run" ${{DATA:+--data "$DATA"}}
 done
 """
 
@@ -427,7 +427,7 @@ def rerun(
         write_atomically(path, sealed_json({"contents": contents, "versions": {}}))
     more = ["--data", whole(data)] if data is not None and lacking else []
     paths = [again / run["path"] for run in repeatable]
-    failed = side_by_side({path: ["resume", "--quiet", *more, "--", str(path)] for path in paths}, jobs)
+    failed = side_by_side({path: ["resume", "--quiet", "--trust", *more, "--", str(path)] for path in paths}, jobs)
     reasons = {path: why.replace(f"{again}/", "") for path, why in failed.items()}
     return [
         Again(run["path"], False, failed=reasons[path])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +18,7 @@ from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rat
 from equipoise.runs.directory import finished
 from equipoise.system import own_code
 from equipoise.system.files import holder
-from equipoise.system.seals import open_json, open_text
+from equipoise.system.seals import open_json, open_toml, read_json
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
 STATES = ("running", "complete", "stopped", "failed", "not begun", "damaged")
@@ -63,7 +61,7 @@ def of_run(directory: Path) -> RunStatus:
     """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
     try:
         return _of_run(directory)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
 
 
@@ -173,7 +171,7 @@ def _changed(path: Path) -> float:
 
 def _config(directory: Path) -> dict[str, Any]:
     path = directory / "config.toml"
-    return tomllib.loads(open_text(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return open_toml(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _object(path: Path) -> Mapping[str, Any]:
@@ -198,7 +196,7 @@ def _last(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     lines = text.split(b"\n")[1 if at else 0 : -1]
-    return [json.loads(line) for line in lines[-LAST:] if line.strip()]
+    return [read_json(line.decode()) for line in lines[-LAST:] if line.strip()]
 
 
 def _ended(directory: Path, t: int) -> float:

@@ -20,7 +20,11 @@ def cache_directory() -> Path:
 
 
 def write_atomically(
-    path: str | os.PathLike[str], content: str | bytes | Sequence[bytes | memoryview], *, private: bool = False
+    path: str | os.PathLike[str],
+    content: str | bytes | Sequence[bytes | memoryview],
+    *,
+    private: bool = False,
+    lasting: bool = True,
 ) -> Path:
     """Write a file so that a reader, or a crash, sees the old or the new content; return the path.
 
@@ -29,7 +33,7 @@ def write_atomically(
     path : the file to write; missing parent directories are made.
     content : its whole content, or the parts of it in order; text is written as UTF-8.
     private : only the owner may read the file, at any moment, and the directories that are made for it; and not even a power
-        failure brings the old content back.
+        failure brings the old content back, if it is ``lasting``.
 
     Raises
     ------
@@ -47,7 +51,7 @@ def write_atomically(
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        if private and os.name == "posix":
+        if private and lasting and os.name == "posix":
             os.fsync(folder := os.open(path.parent, os.O_RDONLY))
             os.close(folder)
     finally:

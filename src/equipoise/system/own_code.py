@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -202,7 +202,7 @@ def _imported(file: Path, top: Path) -> Iterator[Path]:
     """The files below a folder that one of them imports."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # importing it says what is wrong
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):  # importing it says what is wrong
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -226,8 +226,11 @@ def source(where: str) -> Path | None:
         path = Path(where).expanduser().resolve()
         return path if path.is_file() else None
     findable(Path.cwd())
+    first, *inner = where.split(".")
     try:
-        spec = find_spec(where)
+        spec = find_spec(first)
+        for name in inner:  # not in one step, which would import the packages
+            spec = spec and PathFinder.find_spec(name, list(spec.submodule_search_locations or ()))
     except (ImportError, ValueError, AttributeError):
         return None
     return Path(spec.origin) if spec and spec.has_location and spec.origin else None

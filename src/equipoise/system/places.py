@@ -55,7 +55,6 @@ def read(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     if PROJECT not in table:
         return dict(table)
     project = project_of(table, directory)
-    own_code.findable(project)
     return mapped({k: v for k, v in table.items() if k != PROJECT}, lambda path: located(path, project))
 
 

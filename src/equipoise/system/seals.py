@@ -1,7 +1,8 @@
 """Text files that carry the hash of their own content, by which a change is found.
 
 The hash is part of the file and is replaced together with it, so it is never that of an older content, whenever a process
-dies. A file without one is of an earlier version or written by hand, and is taken as it is.
+dies. A file without one is of an earlier version or written by hand, and is taken as it is. A hash finds what has changed by
+accident, and says nothing of who wrote a file: for that see :mod:`equipoise.system.trust`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 CHANGED = "its content is not what was written"
+DEEP = "its lists and tables are nested too deeply"
+DEEPEST = 100  # levels of lists and tables in each other
+NESTING = frozenset({dict, list})
+_LONG = re.compile(r"[=:,\[\s-]\d[\da-fA-F_xob]{300}")  # a number that no float can hold
 _JSON = re.compile(r'\{\n "seal": "([0-9a-f]{64})",')
 _TEXT = re.compile(r"# sha256 of all that follows, so that a change is found: ([0-9a-f]{64})\n")
 
@@ -34,10 +40,10 @@ def open_json(text: str) -> Any:
         body = "{" + text[match.end() :]
         if _digest(body) != match[1]:
             raise ValueError(CHANGED)
-        return json.loads(body)
+        return read_json(body)
     try:
-        content = json.loads(text)
-    except ValueError:
+        content = read_json(text)
+    except json.JSONDecodeError:
         raise ValueError(CHANGED) from None
     if isinstance(content, dict) and "seal" in content:
         raise ValueError(CHANGED)
@@ -62,6 +68,42 @@ def open_text(text: str) -> str:
     if match is None or _digest(text[match.end() :]) != match[1]:
         raise ValueError(CHANGED)
     return text[match.end() :]
+
+
+def read_json(text: str) -> Any:
+    """The content of JSON that others may have written.
+
+    Raises
+    ------
+    ValueError : it is none, is nested more than :data:`DEEPEST` levels deep, or holds a number of hundreds of digits.
+    """
+    return _read(text, json.loads)
+
+
+def open_toml(text: str) -> dict[str, Any]:
+    """The content of a TOML file that others may have written, with or without the line of its hash.
+
+    Raises
+    ------
+    ValueError : not what was written; or as :func:`read_json`.
+    """
+    content: dict[str, Any] = _read(open_text(text), tomllib.loads)
+    return content
+
+
+def _read(text: str, parse: Callable[[str], Any]) -> Any:
+    if _LONG.search(text):
+        raise ValueError("it holds a number of hundreds of digits")
+    try:
+        content = parse(text)
+    except RecursionError:
+        raise ValueError(DEEP) from None
+    level, depth = [content] * (type(content) in NESTING), 0
+    while level:
+        if (depth := depth + 1) > DEEPEST:
+            raise ValueError(DEEP)
+        level = [x for each in level for x in (each.values() if type(each) is dict else each) if type(x) in NESTING]
+    return content
 
 
 def _digest(text: str) -> str:

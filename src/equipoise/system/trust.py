@@ -1,0 +1,113 @@
+"""Whether the user has agreed to what a configuration names: code that would be run, files and addresses that would be used.
+
+A run that was begun on this machine is known by the hash of its configuration, wherever it lies now. To what others have written
+``--trust`` agrees, for one command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise.system import own_code, text
+from equipoise.system.errors import RunError
+from equipoise.system.files import make_private
+from equipoise.system.places import HUB
+from equipoise.system.suggestions import some
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "EQUIPOISE_TRUST"  # in the environment, so that the processes that a command starts know it: hashes, or
+EVERYTHING = "everything"
+SHOWN, LONGEST = 5, 300  # names in a message, and characters of each, which end in the file's
+
+
+def named(settings: Any) -> list[str]:
+    """What is named anywhere in some settings that would be imported or contacted: references to code, and addresses."""
+    if isinstance(settings, str):
+        code = [f"{where}:{name}" for *_, where, name in own_code.references(settings)]
+        return code or [settings] * settings.startswith(HUB)
+    inner = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
+    return [name for each in inner for name in named(each)]
+
+
+def require(path: Path, names: Sequence[str], content: bytes) -> None:
+    """Require that a file that ``names`` something has a known ``content``, or that the user agrees, who is told the names.
+
+    Raises
+    ------
+    RunError : neither.
+    """
+    if not names or known(content) or (said := f"said:{_key(content)}") in _agreed():
+        return
+    shown = some([text.visible(name)[-LONGEST:] for name in dict.fromkeys(names)], SHOWN)
+    if EVERYTHING not in _agreed():
+        raise RunError(
+            f"{path} is not of a run begun by you on this machine, and names {shown}: if you trust that, give the same command again "
+            f"with --trust (in Python: {VARIABLE}={EVERYTHING} in the environment)."
+        )
+    log.warning("%s is not of a run begun by you on this machine, and names %s", path, shown)
+    _agree(said)  # once
+
+
+def require_file(path: Path, content: bytes, settings: Any, *more: str) -> None:
+    """The same of a configuration that is no run's, which names ``more``; from then on it is known, with the code that it names.
+
+    Raises
+    ------
+    RunError : as for :func:`require`.
+    """
+    if names := [*named(settings), *more]:
+        content = with_code(content, names)
+        require(path, names, content)
+        enter(content)
+
+
+def with_code(content: bytes, names: Sequence[str]) -> bytes:
+    """The content of a file, with the hashes of the code that it names."""
+    return content + repr(sorted(own_code.hashes(*names).values())).encode()
+
+
+def known(content: bytes) -> bool:
+    """Whether a content was begun on this machine."""
+    return _key(content) in (*_agreed(), *_begun())
+
+
+def enter(content: bytes) -> None:
+    """Keep that a content was begun on this machine; where the user's folder cannot be written, until this process ends."""
+    key = _key(content)
+    if key in _begun():
+        return
+    try:
+        make_private((path := _registry()).parent)
+        with open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(f"{key}\n")
+    except (OSError, RuntimeError):
+        _agree(key)
+
+
+def _registry() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "equipoise" / "begun"
+
+
+def _begun() -> list[str]:
+    try:
+        return _registry().read_text(encoding="ascii", errors="replace").split()
+    except (OSError, RuntimeError):  # there is none, or no home
+        return []
+
+
+def _agree(key: str) -> None:
+    os.environ[VARIABLE] = " ".join([*_agreed(), key])
+
+
+def _agreed() -> list[str]:
+    return os.environ.get(VARIABLE, "").split()
+
+
+def _key(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
