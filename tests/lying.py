@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -11,13 +12,20 @@ from flwr.app import Message
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.settings import Settings
 from equipoise.core.tree import flatten
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.federation.method import Method
+from equipoise.flower.app import make_client_app
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.server.consortium import Consortium
-from helpers import consortium, federation
+from equipoise.flower.server.consortium import Consortium, description
+from equipoise.flower.server.consortium import federation as of_sites
+from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.server.sites import Sites
+from equipoise.flower.site.task import Task
+from helpers import clients, consortium, federation, network
 
 Lies = Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]]  # of what is sent, and of the model received [G]
 Bend = Callable[[str, str, Parcel], Parcel]  # of a kind of message, a site's name and its answer
@@ -37,6 +45,21 @@ def bent(fed: eq.Federation, bend: Bend) -> eq.Federation:
 
     grid.__dict__["_answered"] = lie
     return fed
+
+
+def asked(
+    method: str, states: Path, tests: Any, sizes: Sequence[int], measures: Sequence[str] = ("accuracy",), **given: Any
+) -> eq.Federation:
+    """A federation of sites in this process that alone have test sets, so that the server asks them how its model does."""
+    names, settings = [f"client-{m}" for m in range(len(sizes))], Settings(batch_size=8, seed=3, **given)
+    server = Task(network(), measures=tuple(measures))
+    tasks = {name: replace(server, train=d, test=tests) for name, d in zip(names, clients(sizes), strict=True)}
+    nodes = [{"site": name, "state-dir": str(states), "least-group": 1} for name in names]
+    grid = InProcessGrid(make_client_app(lambda node, _: tasks[str(node["site"])]), nodes, {})
+    told = description(Method.of(method), eq.SGD(0.05), settings, measures, "run")
+    sites = Sites(Exchange(grid, told, deadline=1e9))
+    sites.roster.gather(len(names), names, 0.0)
+    return of_sites(server, sites, method, eq.SGD(0.05), settings=settings)
 
 
 def liars(where: str, method: Any, lies: Lies, who: Collection[str] = ("client-1",), **given: Any) -> eq.Federation:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,9 +15,13 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.core.model import UNIT
 from equipoise.core.rule import Bounds
+from equipoise.flower.codec import Parcel
+from equipoise.flower.server.consortium import Consortium
+from equipoise.flower.server.roster import Known
+from equipoise.flower.server.scores import alone
 from equipoise.methods import METHODS
-from helpers import federation, fitted
-from lying import Lies, left_out, liars, longer, saying
+from helpers import federation, fitted, samples
+from lying import Lies, asked, bent, left_out, liars, longer, saying
 
 WHERE = ("simulated", "sites")
 SIX = (9, 12, 8, 11, 10, 12)
@@ -159,3 +166,116 @@ def test_simulated_attackers_send_no_negative_variance(attack: str) -> None:
     fed = fitted("fedavg", 3, **given)
     assert left_out(fed) == {}
     assert bool((fed.progress.vector[fed.model.named("running_var")] >= 0).all())
+
+
+# what a site says of its test sets, and of what it holds out
+TESTS = {"a": samples(8, 1), "b": samples(12, 2)}
+Change = Callable[[dict[str, Any]], Any]
+
+
+def scored(states: Path, kind: str, lie: Change, **given: Any) -> eq.Federation:
+    """A federation of four sites, one of which changes its answers of a kind."""
+
+    def bend(what: str, site: str, answer: Parcel) -> Parcel:
+        if what == kind and site == "client-1":
+            lie(answer.fields)
+        return answer
+
+    fed = bent(asked("fedavg", states, TESTS, SIX[:4], **given), bend)
+    fed.fit(2, progress=False)
+    return fed
+
+
+def silent(fields: dict[str, Any]) -> None:
+    fields.clear()
+
+
+def each(**values: Any) -> Change:
+    return lambda fields: [score.update(values) for score in fields["scores"].values()]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        each(loss=-1e308),
+        each(loss=-1e-3),
+        each(loss=float("nan")),
+        each(loss=float("inf")),
+        each(loss=1e300),
+        each(missing=list(range(1000))),
+        each(missing=[-1]),
+        each(missing=[1, 1]),
+        each(missing=[3]),
+        each(undefined=13),
+        each(undefined=10**300),
+        each(rates={"right": [0, 0, 0], "true": [2**50, 0, 0], "chosen": [0, 0, 0]}),
+        each(rates={"right": [0, 0, 0, 0], "true": [8, 0, 0, 0], "chosen": [0, 0, 0, 0]}),
+        lambda fields: fields.update(sizes={"a": 9, "b": 12}),
+        lambda fields: fields.update(sizes={"a": 2**53 - 1, "b": 12}),
+        lambda fields: fields.update(sizes={"a": 0, "b": 12}, scores={"b": fields["scores"]["b"]}),
+    ],
+)
+def test_scores_that_cannot_be_name_the_site(lie: Change, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given: dict[str, Any] = {"measures": ("accuracy", "auc", "rates")}
+    fed = scored(tmp_path / "one", "evaluate", lie, **given)
+    assert "client-1 is not evaluated after round 1: it" in caplog.text
+    without = scored(tmp_path / "two", "evaluate", silent, **given)
+    for record, other in zip(fed.records, without.records, strict=True):
+        assert (record["groups"], record["clients"]) == (other["groups"], other["clients"])
+        assert record["clients"]["accuracy"][1] is None
+
+
+@pytest.mark.parametrize(
+    "told", [[2**53 - 1, 0.0, 2**53 - 1], [0, 0.5, 1], [3, 0.5, 4], [1, -1.0, 3], [1, float("nan"), 3], [1, 1e300, 3]]
+)
+def test_a_tally_that_cannot_be_names_the_site(told: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Three of twelve samples are held out."""
+    honest = scored(tmp_path / "one", "evaluate.validation", lambda fields: None, validation=0.25)
+    assert "client-1" not in caplog.text
+    fed = scored(tmp_path / "two", "evaluate.validation", lambda fields: fields.update(found=told), validation=0.25)
+    assert "client-1 is not validated after round 1: it" in caplog.text
+    for record, other in zip(fed.records, honest.records, strict=True):
+        mine, of = record["validation"]["clients"]["accuracy"], other["validation"]["clients"]["accuracy"]
+        assert (mine[:1] + mine[2:], mine[1]) == (of[:1] + of[2:], None)
+        assert record["validation"]["n"] == other["validation"]["n"] - 3
+
+
+def test_where_no_loss_is_a_number_the_model_is_at_fault() -> None:
+    assert alone({0: True, 1: False, 2: True}) == [1]
+    assert alone({0: False, 1: False, 2: True}) == alone({0: False, 1: True}) == alone({0: False}) == alone({}) == []
+
+
+ABOUT = {"name": "a", "size": 9, "shape": [6], "dtype": "float32", "tests": ["a"], "test_sizes": {"a": 8}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"test_sizes": {"a": 8.5}},
+        {"test_sizes": {"a": 2**53}},
+        {"test_sizes": {"a": -1}},
+        {"test_sizes": [8]},
+        {"tests": ["a", "a"]},
+        {"tests": [str(k) for k in range(1001)]},
+    ],
+)
+def test_a_description_that_cannot_be_is_none(change: dict[str, Any]) -> None:
+    assert Known.of(ABOUT).test_sizes == {"a": 8}
+    with pytest.raises((AttributeError, TypeError, ValueError)):
+        Known.of({**ABOUT, **change})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({}, "does not say how many samples its test sets have"),
+        ({"a": 8}, "does not say how many samples its test sets have"),
+        ({"a": 8, "b": 10**6}, "says that it has 1,000,000 samples, and max-samples is 999,999"),
+    ],
+)
+def test_a_site_declares_its_test_sets(sizes: dict[str, int], why: str, tmp_path: Path) -> None:
+    fed = asked("fedavg", tmp_path, TESTS, SIX[:3])
+    roster = cast(Consortium, fed.population).sites.roster
+    roster.most = 999_999
+    assert [site.test_sizes for site in roster.known] == [{"a": 8, "b": 12}] * 3
+    assert roster._misfit(replace(roster.known[0], test_sizes=sizes), ()) == why

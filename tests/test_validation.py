@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import equipoise as eq
 from equipoise.data.memory_mapped import Mapped
-from equipoise.data.samples import Samples, Stream, divided, read
+from equipoise.data.samples import Samples, Stream, divided, n_held, read
 from equipoise.federation import checkpoint
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.stopping import selected, value
@@ -216,11 +218,20 @@ def test_sites_hold_out_the_same_samples(tmp_path: Path) -> None:
         configure("fedavg", engine="flower-inproc", validation=0.2, select="best-validation")
 
 
-@pytest.mark.parametrize("sent", [[3, 0.5, 2], [1, "x", 2], [1, 0.5], [-1, 0.5, 2], [1, 0.5, 2**60]])
+@pytest.mark.parametrize(
+    "sent", [[3, 0.5, 2], [1, "x", 2], [1, 0.5], [-1, 0.5, 2], [1, 0.5, 2**60], [1, 0.5, 4], [1, 0.5, 3], [1, -0.5, 2]]
+)
 def test_counts_of_a_site_are_checked(sent: list[Any]) -> None:
-    assert counts({"found": sent}) == "sent scores that cannot be used"
-    assert counts({"found": [1, 0.5, 2]}) == (1, 0.5, 2)
-    assert counts({"found": []}) is None
+    assert counts({"found": sent}, 8, 0.2) == "sent scores that cannot be used"
+    assert counts({"found": [1, 0.5, 2]}, 8, 0.2) == (1, 0.5, 2)
+    assert counts({"found": []}, 8, 0.2) is None
+
+
+@drawn(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
+def test_what_a_site_can_hold_out_is_what_it_holds_out(n: int, share: float) -> None:
+    held = n_held(n, share)
+    if held:
+        assert counts({"found": [held, 0.5, held]}, n - held, share) == (held, 0.5, held)
 
 
 # when to stop, and which round is the best

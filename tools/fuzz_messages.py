@@ -71,7 +71,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "saga, masked": {"method": "fedism+", "secure": True},
 }
 ANSWERS = {  # the fields that a site may send in answer to each kind of message, beside its name
-    "query.describe": {"size", "shape", "dtype", "tests", "agreement"},
+    "query.describe": {"size", "shape", "dtype", "tests", "test_sizes", "agreement"},
     "train": {"receipt", "cut", "seconds"},
     "train.alone": {"failed", "accuracy"},
     "evaluate": {"scores", "accuracy", "sizes"},

@@ -25,7 +25,7 @@ from equipoise.federation.validation import pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError
-from equipoise.flower.server.scores import Tested, counts, fraction, pooled
+from equipoise.flower.server.scores import Tested, alone, counts, fraction, plausible, pooled
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
@@ -205,11 +205,15 @@ class Consortium:
 
         results: dict[int, Tested] = {}
         for m, answer in sites.ask("evaluate", now.t, testing, make):
-            tested = answer if isinstance(answer, str) else Tested.of(answer.fields, sites.known[m].tests, measures, C)
+            declared = sites.known[m].test_sizes
+            tested = answer if isinstance(answer, str) else Tested.of(answer.fields, declared, measures, C)
             if isinstance(tested, Tested):
                 results[m] = tested
             else:
                 log.warning("%s is not evaluated after round %d: it %s", sites.known[m].name, now.t, tested)
+        for m in alone({m: tested.numbers for m, tested in results.items()}):
+            log.warning("%s is not evaluated after round %d: its loss is no number", sites.known[m].name, now.t)
+            del results[m]
         if not here:
             record["groups"] = pooled([results[m] for m in sorted(results)])
         if counts or not own_models:
@@ -231,12 +235,16 @@ class Consortium:
         found: list[Found] = [None] * len(sites.known)
         lost = False
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.known)), make):
-            counted = answer if isinstance(answer, str) else counts(answer.fields)
+            size, share = sites.known[m].size, trial.settings.validation
+            counted = answer if isinstance(answer, str) else counts(answer.fields, size, share)
             if isinstance(counted, str):
                 log.warning("%s is not validated after round %d: it %s", sites.known[m].name, now.t, counted)
                 lost = True
             else:
                 found[m] = counted
+        for m in alone({m: plausible(counted[1]) for m, counted in enumerate(found) if counted}):
+            log.warning("%s is not validated after round %d: its loss is no number", sites.known[m].name, now.t)
+            found[m] = None
         if not any(found) and not lost:
             share = trial.settings.validation
             raise SitesError(

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 DESCRIBE = 120.0  # seconds a site may take to describe itself, if the deadline is longer
 AGAIN = 60.0, 600.0  # seconds until a node that failed to describe itself is asked again: at first, and at most
+MOST_TESTS = 1000  # test sets of a site: each has a place in every record
 LARGEST = 2**30  # numbers in a sample: the server makes one of the shape that most sites have
 
 
@@ -31,7 +32,7 @@ class SitesError(RuntimeError):
 
 @dataclass(frozen=True)
 class Known:
-    """What the server knows of a site: its name, its samples, the names of its test sets, and the codes of what all must agree on."""
+    """What the server knows of a site: its name, its samples, its test sets and their samples, and the codes of what all must agree on."""
 
     name: str
     size: int
@@ -39,6 +40,7 @@ class Known:
     dtype: str
     tests: tuple[str, ...]
     agreement: dict[str, str] = field(default_factory=dict, compare=False)
+    test_sizes: dict[str, int] = field(default_factory=dict, compare=False)  # 0: too few for a number of it to be sent
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> Known:
@@ -50,12 +52,14 @@ class Known:
         """
         shape, tests = tuple(int(n) for n in fields["shape"]), tuple(map(text.name, fields["tests"]))
         codes = {text.name(what): text.name(code) for what, code in fields.get("agreement", {}).items()}
+        sizes = {text.name(test): n for test, n in fields.get("test_sizes", {}).items()}
         codes = {"Equipoise version": "an earlier one"} | codes
         codes["samples"] = f"shape {list(shape)}, {fields['dtype']}"
-        known = Known(text.name(fields["name"]), int(fields["size"]), shape, str(fields["dtype"]), tests, codes)
+        known = Known(text.name(fields["name"]), int(fields["size"]), shape, str(fields["dtype"]), tests, codes, sizes)
         if (
-            type(fields["size"]) is not int
-            or not 1 <= known.size < 2**53
+            any(type(n) is not int or not 0 <= n < 2**53 for n in (fields["size"], *sizes.values()))
+            or known.size < 1
+            or not len(tests) == len({*tests}) <= MOST_TESTS
             or min(shape, default=0) < 0
             or math.prod(shape) > LARGEST
             or not isinstance(getattr(torch, known.dtype, None), torch.dtype)
@@ -155,6 +159,7 @@ class Roster:
                 continue
             self._refused.pop(node, None)
             self.nodes[site.name] = node
+            self.known = [site if old == site and not old.test_sizes else old for old in self.known]  # of an old run
             met.append(site)
         return met
 
@@ -170,8 +175,10 @@ class Roster:
         """Why a site cannot take part in the run; empty if it can."""
         if problem := unlike(site.agreement, self.agreed):
             return problem
-        if site.size > self.most:
-            return f"says that it has {site.size:,} samples, and max-samples is {self.most:,}"
+        if site.test_sizes.keys() != set(site.tests):
+            return "does not say how many samples its test sets have"
+        if (largest := max((site.size, *site.test_sizes.values()))) > self.most:
+            return f"says that it has {largest:,} samples, and max-samples is {self.most:,}"
         if names and site.name not in names:
             return f"is not one of the sites {', '.join(names)}"
         if self.known and site not in self.known:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.data.samples import n_held
+from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import rates_of
@@ -26,35 +28,58 @@ class Tested:
     accuracy: float | None
     hidden: tuple[str, ...] = ()
 
+    @property
+    def numbers(self) -> bool:
+        """Whether all losses are numbers, but for those of sets on which the model has outputs that are none."""
+        return all(plausible(score["loss"]) or "undefined" in score for score in self.scores.values())
+
     @staticmethod
-    def of(fields: Mapping[str, Any], tests: Iterable[str], measures: Iterable[str], n_classes: int) -> Tested | str:
-        """The results in the answer of a site with these ``tests``; or the reason why they cannot be used."""
+    def of(
+        fields: Mapping[str, Any], tests: Mapping[str, int], measures: Iterable[str], n_classes: int
+    ) -> Tested | str:
+        """The results in the answer of a site with these ``tests``, and their samples; or the reason why they cannot be used."""
         try:
             every = {name: int(fields["sizes"][name]) for name in tests}
             hidden = tuple(name for name, n in every.items() if n == 0 and name not in fields["scores"])
             sizes = {name: n for name, n in every.items() if name not in hidden}
             scores = {name: _score(fields["scores"][name], measures, n_classes) for name in sizes}
-            if not all(0 < n < 2**53 for n in sizes.values()):
+            if every != dict(tests) or any(scores[name].get("undefined", 0) > n for name, n in sizes.items()):
                 raise ValueError("sizes")
             for name, n in sizes.items():
+                if RATES in measures and isinstance(of := scores[name][RATES], dict) and sum(of["true"]) != n:
+                    raise ValueError("counts")
                 scores[name]["n"] = n
             return Tested(scores, sizes, fraction(fields["accuracy"]) if sizes else None, hidden)
         except UNFIT:
             return "sent scores that cannot be used"
 
 
-def counts(fields: Mapping[str, Any]) -> tuple[int, float, int] | str | None:
-    """Right predictions, mean loss and samples that a site holds out, None if it holds out none; or why they cannot be used."""
+def counts(fields: Mapping[str, Any], size: int, share: float) -> tuple[int, float, int] | str | None:
+    """Right predictions, mean loss and samples that a site holds out, None if it holds out none; or why they cannot be used.
+
+    ``size`` are the samples that it trains on, and ``share`` is what it holds out of all.
+    """
     try:
         if not fields["found"]:
             return None
         right, loss, n = fields["found"]
         right, loss, n = int(right), float(loss), int(n)
-        if not 0 <= right <= n or not 0 < n < 2**53:
+        if not 0 <= right <= n or n != n_held(size + n, share) or loss < 0:
             raise ValueError("counts")
     except UNFIT:
         return "sent scores that cannot be used"
     return right, loss, n
+
+
+def plausible(loss: float) -> bool:
+    """Whether a mean loss is a number that a model of any use may have."""
+    return loss <= LARGEST
+
+
+def alone(plausible: Mapping[int, bool]) -> list[int]:
+    """The clients whose loss is no number, where that of most is one: where it is none at most, the model is at fault."""
+    strange = [m for m, fine in plausible.items() if not fine]
+    return strange if 2 * len(strange) < len(plausible) else []
 
 
 def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -> dict[str, Any]:
@@ -63,9 +88,13 @@ def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -
     score |= {name: fraction(fields[name], nan=True) for name in measures if name not in score and name != RATES}
     if RATES in measures:
         score[RATES] = _counts(fields[RATES], n_classes)
+    if score["loss"] < 0:
+        raise ValueError("loss")
     if (undefined := int(fields.get("undefined", 0))) > 0:
         score["undefined"] = undefined
     missing = [int(c) for c in fields.get("missing", ())]
+    if missing != sorted({*missing} & {*range(n_classes)}):
+        raise ValueError("missing")
     return {**score, "missing": missing} if missing else dict(score)
 
 
@@ -79,7 +108,7 @@ def _counts(fields: Any, n_classes: int) -> dict[str, list[int]] | float:
     if isinstance(fields, float) and math.isnan(fields):
         return fields
     counts = {name: [int(count) for count in fields[name]] for name in ("right", "true", "chosen")}
-    if len(counts["true"]) != (n_classes or len(counts["true"])) or not 0 < sum(counts["true"]) < 2**53:
+    if len(counts["true"]) != n_classes:
         raise ValueError("counts")
     rates_of(counts)
     return counts

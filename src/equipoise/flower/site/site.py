@@ -292,6 +292,7 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     data = loaded(trial.data[0])
     x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
     about = {"size": data.size, "shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    about["test_sizes"] = {name: d.size if name in site.shown.sets else 0 for name, d in site.tests.sets.items()}
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, x.shape[1:])})
 
 
