@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.core.model import UNIT
 from equipoise.core.rule import Bounds
+from equipoise.federation import round as rounds
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server.consortium import Consortium
 from equipoise.flower.server.roster import Known
@@ -119,6 +120,21 @@ def test_honest_clients_of_very_unequal_sizes_stay() -> None:
     for method in ("fedavg", "scaffold", "fedsac", "standalone", "fedproto(weighted=true)", "fedpac", "fednova"):
         fed = fitted(method, 5, sizes=(2, 3, 9, 120), norm_limit=100.0, participation=1.0)
         assert left_out(fed) == {}, method
+
+
+@pytest.mark.parametrize(
+    "lr", [lambda t: 1e-4 * 3**t, {"0": lambda t: 1e-4 * 3**t, "": 1e-5}, "cosine(0.005, warmup=5)"]
+)
+def test_lengths_that_grow_with_the_learning_rate_leave_nobody_out(lr: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a client whose updates always are the longest, as it has many more samples."""
+
+    def run() -> dict[str, str]:
+        fed = liars("simulated", "fedavg", longer(25), solver=eq.SGD(lr), norm_limit=40.0, **ALL)
+        return left_out(fed.fit(6, progress=False) and fed)
+
+    assert run() == {}
+    monkeypatch.setattr(rounds, "_faster", lambda *_: 1.0)
+    assert run().keys() == {"client-1"}
 
 
 # running statistics

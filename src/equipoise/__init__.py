@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from equipoise.core.model import Model
     from equipoise.core.rates import Cosine, Exponential, Step
-    from equipoise.core.rule import Briefing, Cohort, Out, Rule, Setup, Visit
+    from equipoise.core.rule import Bounds, Briefing, Cohort, Out, Rule, Setup, Visit
     from equipoise.core.settings import Settings
     from equipoise.core.solver import SGD, Adam
     from equipoise.data.samples import Lazy
@@ -44,6 +44,7 @@ __all__ = [
     "SCENARIOS",
     "SGD",
     "Adam",
+    "Bounds",
     "Briefing",
     "CheckpointError",
     "Cohort",
@@ -83,7 +84,7 @@ __all__ = [
 _HOMES = {  # the public names of each module; two have another name there
     "core.model": ("Model",),
     "core.rates": ("Cosine", "Exponential", "Step"),
-    "core.rule": ("Briefing", "Cohort", "Out", "Rule", "Setup", "Visit"),
+    "core.rule": ("Bounds", "Briefing", "Cohort", "Out", "Rule", "Setup", "Visit"),
     "core.settings": ("Settings",),
     "core.solver": ("SGD", "Adam"),
     "data.samples": ("Lazy",),

@@ -134,7 +134,7 @@ class Settings:
     )
     norm_limit: float | None = setting(
         number(None, 1, below=True),
-        "longest update, in times of the median of its round or of the client's own past updates, at least 1; a longer one does not count",
+        "longest update or report, in times of the median of its round (of two clients, of its own past ones), at least 1; a longer one does not count",
         "none",
         example=100.0,
         free=True,

@@ -178,10 +178,13 @@ def lengths(answers: Iterable[Answer], job: Job, shown: Callable[[Tensor], Tenso
     return every
 
 
-def grown(lengths: Mapping[int, float], past: Mapping[int, Sequence[float]]) -> float:
-    """How many times as long as they were most clients' updates are, at least 1: the median over the round of what each has grown."""
+def grown(lengths: Mapping[int, float], past: Mapping[int, Sequence[float]], faster: float = 1.0) -> float:
+    """How many times as long as they were most clients' updates are, at least 1: the median over the round of what each has grown.
+
+    ``faster`` is the part of it that the learning rate explains.
+    """
     own = {row: _median(past.get(row, ())) for row in lengths}
-    return max(1.0, _median([length / own[row] for row, length in lengths.items() if own[row]]))
+    return max(1.0, _median([length / own[row] for row, length in lengths.items() if own[row]]) / faster)
 
 
 def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: str = "update") -> dict[int, str]:

@@ -403,7 +403,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
         if past is None:
             past = now.vector.new_full((len(trial.data), guard.PAST), torch.nan, dtype=torch.float64)
         before = dict(enumerate(past[asked].tolist()))
-        growth = guard.grown(norms, before)
+        growth = guard.grown(norms, before, _faster(trial, job))
         problems |= guard.far(norms, limit, growth) | guard.far_from_own(norms, limit, before)
         for what, lengths in guard.lengths(fitting, job, partial(public, trial)).items():
             problems |= guard.far({row: x for row, x in lengths.items() if row not in problems}, limit, growth, what)
@@ -431,6 +431,14 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
     return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, past, sorted(bad))
+
+
+def _faster(trial: Trial, job: Job) -> float:
+    """How many times as large as the least of the last rounds the learning rate is: so much longer updates grow by themselves."""
+    rounds = range(max(0, job.t - guard.PAST), job.t + 1)
+    rates = [at(trial.solver, t, job.rounds, trial.model).lr for t in rounds]
+    most = [max(lr.rates) if isinstance(lr, LayerRates) else cast(float, lr) for lr in rates]
+    return most[-1] / min(most)
 
 
 def _attack(trial: Trial, job: Job, trained: Tensor, rows: Sequence[int]) -> dict[int, str]:
