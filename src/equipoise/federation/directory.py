@@ -22,6 +22,7 @@ from equipoise.system.errors import RunError
 from equipoise.system.files import locked, write_atomically
 from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.suggestions import shorten
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ def restore(
     if key:
         raise CheckpointError(
             f"The checkpoint in {directory} is of another experiment: "
-            f"its {key} is {_short(its.get(key))}, here it is {_short(ours.get(key))}."
+            f"its {key} is {shorten(str(its.get(key)))}, here it is {shorten(str(ours.get(key)))}."
         )
     if "data" not in its:
         log.warning("%s %s", directory, UNKNOWN)
@@ -249,8 +250,3 @@ def trim(path: Path, t: int, last: str = "") -> list[Record]:
 def _missing(records: Sequence[Record], t: int) -> str:
     lost = sorted(set(range(t)) - {record["round"] for record in records})
     return f"round {lost[0]}" if lost else "the round that the checkpoint was written after"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.system import suggestions
 from equipoise.system.seals import read_json
 
 Record = dict[str, Any]
@@ -157,8 +158,7 @@ def number(value: Any) -> float:
 
 def shorten(value: Any) -> str:
     """A value in an error message, in at most 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return suggestions.shorten(repr(value))
 
 
 def _check(record: Any) -> None:

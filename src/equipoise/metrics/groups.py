@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.metrics.performance import UNDEFINED, Value, gap, worst
 from equipoise.system.ranges import check_whole
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import shorten, unknown
 
 Counts = Mapping[str, Sequence[int]]  # see `class_counts`
 
@@ -243,7 +243,7 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
     fits = right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() >= chosen.sum()
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
-        raise ValueError(f"expected right, true and chosen samples of every class, found {_shown(counts)}.")
+        raise ValueError(f"expected right, true and chosen samples of every class, found {shorten(repr(counts))}.")
     n = true.sum()
     tpr = tuple(map(share, right, true))
     return Rates(
@@ -332,11 +332,6 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
 def _with_rate(of: Rates) -> set[int]:
     """The classes whose recall in a group is known."""
     return {c for c, value in enumerate(of.tpr) if value.defined}
-
-
-def _shown(counts: object) -> str:
-    text = repr(counts)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _share(of: ArrayLike, among: ArrayLike) -> Value:

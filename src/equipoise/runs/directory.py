@@ -48,12 +48,8 @@ from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import some
 from equipoise.system.threads import cores
 
-SHOWN = (
-    "track",
-    "keep_checkpoints",
-    "positive",
-    "least_group",
-)  # settings that no training depends on: a run goes on with others
+# Settings that no training depends on: a run goes on with others.
+SHOWN = ("track", "keep_checkpoints", "positive", "least_group")
 MEASURED = ("standalone_test", "standalone_val")
 OWN = (
     "method",

@@ -27,16 +27,8 @@ from equipoise.system.suggestions import unknown
 FOLDER = resources.files("equipoise.runs") / "experiments"
 ENTRIES = {"part": "name", "row": "name", "ours": "what"}  # and what they are called by
 NEEDED = {"scenario", "method", "why"}  # what a part, a row and a choice of ours cannot do without
-INHERITED = {
-    "paper",
-    "seeds",
-    "divisions",
-    "columns",
-    "beside",
-    "choice",
-    "calibration",
-    *ENTRIES,
-}  # what an experiment takes from the one that it is like
+# What an experiment takes from the one that it is like.
+INHERITED = {"paper", "seeds", "divisions", "columns", "beside", "choice", "calibration", *ENTRIES}
 TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "rounds", "validation"}
 
 

@@ -21,3 +21,8 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """One sentence about a name that does not exist, with the nearest one and all of them."""
     names = list(known)
     return f"Unknown {what} '{name}'.{near(str(name), names)} All: {', '.join(names)}."
+
+
+def shorten(text: str) -> str:
+    """What was found, in at most 80 characters."""
+    return text if len(text) <= 80 else text[:77] + "..."

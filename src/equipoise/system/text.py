@@ -7,13 +7,8 @@ import unicodedata
 
 LONGEST = 200  # characters of a name
 JOINERS = "\u200c\u200d"  # of letters and emoji, in honest words of many languages
-HIDDEN = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-}  # Unicode's classes of controls, formats (direction, invisible), halves, separators
+# Unicode's classes of controls, formats (direction, invisible), halves, separators.
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def visible(text: object, *, lines: bool = False) -> str:

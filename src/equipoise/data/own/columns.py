@@ -19,13 +19,9 @@ from equipoise.data.pictures import Pictures
 from equipoise.system.suggestions import near, some
 
 SPLITS = {
-    "train": "train",
-    "training": "train",
-    "test": "test",
-    "testing": "test",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
 ROLES = ("client", "group", "split")  # of columns, beside the labels and the inputs
 SHOWN = 5  # names in a sentence
