@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.data.contents import DataError
+from equipoise.system.suggestions import some
 
 SHOWN = 8  # entries of a folder that an error lists
 Files = tuple[
@@ -96,10 +97,7 @@ def holds(root: Path) -> str:
     if not root.is_dir():
         return "that is a file and no folder" if root.exists() else "there is no such folder"
     names = [entry.name + "/" * entry.is_dir() for entry in entries(root)]
-    if not names:
-        return "that folder is empty"
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"found there: {', '.join(names[:SHOWN])}{more}"
+    return f"found there: {some(names, SHOWN)}" if names else "that folder is empty"
 
 
 def where_from(names: Sequence[str], root: Path) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.system.suggestions import some
+
 LOST = 0.01  # share of a feature's different numbers, from which on their loss is said
 LOOKED_AT = 1 << 21  # numbers whose differences are counted, at most
 BLOCK = 1 << 20  # of these at once
@@ -34,10 +36,9 @@ def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[i
         ]
     if not said:
         return ""
-    more = f" and {len(said) - SHOWN:,} more" * (len(said) > SHOWN)
     return (
         "rounding to single precision (float32), in which networks compute, makes different numbers the same: "
-        f"{', '.join(said[:SHOWN])}{more}."
+        f"{some(said, SHOWN)}."
     )
 
 

@@ -14,7 +14,7 @@ def near(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 def some(names: Sequence[str], most: int = 10) -> str:
     """The first of some names."""
-    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
+    return ", ".join(names[:most]) + f" and {len(names) - most:,} more" * (len(names) > most)
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:

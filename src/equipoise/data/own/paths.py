@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from equipoise.data.contents import DataError
+from equipoise.system.suggestions import some
 
 SYSTEM = ("thumbs.db", "desktop.ini", ".ds_store", "__macosx", "ehthumbs.db", "$recycle.bin")
 DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path that holds on one machine only
-SHOWN = 10  # images that an error lists
 
 
 def of_a_system(name: str) -> bool:
@@ -49,10 +49,9 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
             lost.append(f"{at(k)} ({cell or 'empty'})")
         files.append(path or table)
     if lost:
-        more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
         first = next((cell.strip() for cell in cells if DRIVE.match(cell.strip())), None)
         raise DataError(
-            f"{table}: there is no image for {len(lost):,} of {len(cells):,} rows: {', '.join(lost[:SHOWN])}{more}. "
+            f"{table}: there is no image for {len(lost):,} of {len(cells):,} rows: {some(lost)}. "
             f"Paths are relative to the folder of {table.name}.{'' if first is None else _of_another_machine(table, first)}"
         )
     notes = []

@@ -31,6 +31,7 @@ from equipoise.data.own.columns import (
 from equipoise.data.own.numbers import nameless, without_indices
 from equipoise.data.own.words import Origin, read_role
 from equipoise.data.pictures import Pictures, of_files
+from equipoise.system.suggestions import some
 
 Table = delimited.Delimited | parquet.Frame  # whose cells are read when they are asked for
 
@@ -141,9 +142,8 @@ def _roles(
     """Class, client, group and split of every sample, if there are such columns; ``at(k)`` is the place of sample k."""
     roles: dict[str, Column] = {}
     if "label" not in used:
-        every = f"{', '.join(header[:MANY])}{f' and {len(header) - MANY:,} more' * (len(header) > MANY)}"
         problems.append(
-            f"{path} has no column label; its columns are {every or 'none'}. Name the one with the class: --set label=COLUMN."
+            f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the class: --set label=COLUMN."
         )
     for role in ("label", "client", "group"):
         if role in used:
