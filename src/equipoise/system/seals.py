@@ -55,21 +55,6 @@ def sealed_text(text: str) -> str:
     return f"# sha256 of all that follows, so that a change is found: {_digest(text)}\n{text}"
 
 
-def open_text(text: str) -> str:
-    """A text without the line of its hash.
-
-    Raises
-    ------
-    ValueError : not what was written.
-    """
-    if not text.startswith("# sha256"):
-        return text
-    match = _TEXT.match(text)
-    if match is None or _digest(text[match.end() :]) != match[1]:
-        raise ValueError(CHANGED)
-    return text[match.end() :]
-
-
 def read_json(text: str) -> Any:
     """The content of JSON that others may have written.
 
@@ -87,7 +72,10 @@ def open_toml(text: str) -> dict[str, Any]:
     ------
     ValueError : not what was written; or as :func:`read_json`.
     """
-    content: dict[str, Any] = _read(open_text(text), tomllib.loads)
+    match = _TEXT.match(text)
+    if text.startswith("# sha256") and (match is None or _digest(text[match.end() :]) != match[1]):
+        raise ValueError(CHANGED)
+    content: dict[str, Any] = _read(text, tomllib.loads)
     return content
 
 
