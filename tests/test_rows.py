@@ -359,10 +359,10 @@ def test_a_death_while_a_round_is_saved_again_leaves_a_whole_checkpoint(
     again = checkpoint.read(tmp_path)[0]
     write_atomically = checkpoint.write_atomically
 
-    def dying(path: Path, content: bytes) -> Path:
+    def dying(path: Path, content: bytes, **how: bool) -> Path:
         if path.name == checkpoint.POINTER:
             raise KeyboardInterrupt
-        return write_atomically(path, content)
+        return write_atomically(path, content, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_atomically", dying)

@@ -48,6 +48,7 @@ NAMES: dict[str, Any] = {  # settings of a run, by what they name
     "weights": {"network": "resnet18", "network_options": {"weights": "/etc/hostname"}},
     "beside": {"own_code": {"evilpkg.deep": "0" * 64}},
     "an option": {"scenario_options": {"clients": 4, "lists": "/etc/hostname"}},
+    "a file that cannot be": {"scenario": "own", "scenario_options": {}, "data": "\0"},
     "a scenario": {"scenario": "./evil.py:net", "scenario_options": {}},
 }
 

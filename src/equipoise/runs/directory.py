@@ -152,7 +152,7 @@ def _links(directory: Path) -> list[str]:
 
 
 def _named(table: Mapping[str, Any], directory: Path) -> list[str]:
-    """What a run's configuration names that would be run, read, written or contacted; not its tracker, which is not asked."""
+    """What a run's settings name that would be run, read, written or contacted; not its tracker, which is not asked."""
     names, paths = trust.named({**table, "label": ""}), [*map(str, table.get("own_code") or ())]
 
     def noted(path: str) -> str:
@@ -202,12 +202,13 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
             "flower run. Its models are at the sites, as model.safetensors in the state-dir of each that was there at the end; the same "
             "command sends it to one that was away."
         )
-    if checked:
-        trust.require(path, _named(table, directory), _content(text, directory))
-        if table.get("own_code"):
-            own_code.findable(places.project_of(table, directory))
     try:
-        config = made(RunConfig, places.read(table, directory))
+        settings = places.read(table, directory)
+        if checked:
+            trust.require(path, _named(settings, directory), _content(text, directory))
+            if table.get("own_code"):
+                own_code.findable(places.project_of(table, directory))
+        config = made(RunConfig, settings)
     except ValueError as error:
         raise RunError(f"{path} cannot be used: {error}") from None
     if checked:
