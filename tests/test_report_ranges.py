@@ -176,6 +176,15 @@ def test_running_statistics_that_cannot_be_name_the_client(where: str, values: d
     assert bool((fed.progress.vector[fed.model.named("running_var")] > 0).all())
 
 
+def test_of_a_sum_no_variance_is_negative() -> None:
+    """Where an answer is a mean over the clients, whose statistics nobody sees by themselves, nobody can be named."""
+    fed = liars("simulated", "fedproto(weighted=true)", with_buffers(running_var=-12.0), **ALL, net=counting())
+    fed.trial = replace(fed.trial, summed=True)
+    fed.fit(2, progress=False)
+    assert left_out(fed) == {}
+    assert not fed.progress.vector[fed.model.named("running_var")].any()
+
+
 @pytest.mark.parametrize("attack", ["scaling", "model-replacement", "sign-flip"])
 def test_simulated_attackers_send_no_negative_variance(attack: str) -> None:
     given = {"attack": attack, "attack_scale": 50.0, "attackers": 0.4, "kind": "batchnorm", "participation": 1.0}
