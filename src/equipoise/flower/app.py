@@ -39,7 +39,6 @@ from equipoise.federation.stopping import EarlyStopping
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
-from equipoise.flower.secagg.server import require
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Known, SitesError
@@ -251,7 +250,7 @@ def _serve(
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
     log.info("%s: waiting for sites", directory)
     if settings.secure:
-        require(made)
+        masked_site.require_own_weights(made)
     sites.roster.most = settings.max_samples
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
     about = {"experiment": name, "sites": [asdict(s) for s in sites.known], "unfinished": stops}

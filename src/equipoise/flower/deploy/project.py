@@ -111,11 +111,11 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
         method = Method.of(run.method)
         method.check(run.solver)
         if run.secure:
-            from equipoise.flower.secagg.server import (
-                require,  # Flower is not there yet where a project is only written
+            from equipoise.flower.secagg.site import (
+                require_own_weights,  # Flower is not there yet where a project is only written
             )
 
-            require(method)
+            require_own_weights(method)
     except (ValueError, TypeError) as error:
         return [str(error)]
     found = []

@@ -122,7 +122,7 @@ def federation(
         )
     sites.roster.check(task.agreement(fed.trial, sites.known[0].shape))
     if consortium.masked is not None:
-        consortium.masked.check(fed.trial, fed.progress.server, fed.collaborative)
+        consortium.masked.check(fed.trial, fed.collaborative)
     return fed
 
 
@@ -158,7 +158,7 @@ class Consortium:
         following, record = one_round(trial, now, rounds)
         site, answered = ([times.get(m, (None, None))[k] for m in record["ids"]] for k in (0, 1))
         record |= {"times": {"site": site, "answered": answered}}
-        return following, masked.recorded(trial, record) if masked else record
+        return following, masked.recorded(record) if masked else record
 
     def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
         """Let the sites keep their states of these checkpoints, which the next message to each of them says."""
@@ -192,14 +192,14 @@ class Consortium:
             return {**tests.record(trial, now, rounds), **_sent(sites)}
         testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
         here = bool(tests.sets) and not (hides and testing) and trial.method.bound != "lower"
-        vector = published(trial, now)
+        vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
         record: Record = {"groups": tests.scores(trial, vector, tests.measured(now.t, rounds))} if here else {}
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}
 
         def make(m: int) -> Parcel:
-            fields: dict[str, Any] = {"measures": measures, "own": own}
+            fields: dict[str, Any] = {"measures": measures, "own": own, "t": now.t, "rounds": trial.rounds}
             fields, tensors = _model(sites, trial, now, m, None if own else vector, fields)
             return Parcel(fields, tensors | ({"global": vector} if own and not here and not hides else {}))
 

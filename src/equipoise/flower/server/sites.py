@@ -127,6 +127,18 @@ class Sites:
                 messages["initial"] = job.model.initial
         return Parcel(fields, model | messages)
 
+    def masked_training(self, job: Job) -> Parcel:
+        """What every client of a masked round is sent: the same, the states of all among it."""
+        receipts = [Receipt.of({key: x[row] for key, x in job.states[0].items()}) for row in range(len(job.ids))]
+        clients = {self.known[m].name: [m, *receipt.fields] for m, receipt in zip(job.ids, receipts, strict=True)}
+        fields: dict[str, Any] = {"t": job.t, "rounds": job.rounds, "clients": clients, "model": {}}
+        fields["saved"] = sorted(set().union(*self.saved)) if self.saved else []
+        messages, fields["cut"] = self.messages(job, 0)  # the same to all, or their sum stays masked
+        public = job.received[0] if job.private is None else job.received[0][~job.private]
+        if min(receipt.t for receipt in receipts) < 0 and _stateful(job):
+            messages["initial"] = job.model.initial
+        return Parcel(fields, {"model/values": public} | messages)
+
     def messages(self, job: Job, row: int) -> tuple[dict[str, Tensor], dict[str, int]]:
         """The tensors of the rules' messages to the client at ``row`` of a job, and the whole length of those cut."""
         told = [{k: x[row] for k, x in state.items()} for state in job.messages]

@@ -1,0 +1,118 @@
+"""What a guarded site answers besides training: how the model does that its next round trains from, once a round.
+
+A site is guarded if its node config has ``secure`` or ``max-epsilon``. A server could otherwise learn its data by how models of the
+server's own making do on them. So it answers ``evaluate`` once after each round in which it counted, under the method and the
+settings of that round, with its own state of that round, and then trains in the next one from the model it was asked about, or not
+at all. Numbers are counts, or rounded to :data:`DIGITS` digits after the point.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from equipoise.federation.fingerprint import digest
+from equipoise.flower.codec import Parcel
+from equipoise.flower.secagg.sums import transcript
+from equipoise.flower.site.site import Site, SiteError
+from equipoise.system.files import write_atomically
+
+DIGITS = 3  # of a loss or another mean over samples
+
+
+def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
+    """What the site answers to a message other than those of masked sums.
+
+    Raises
+    ------
+    SiteError : it is guarded, and asked for more than it answers. Whatever :meth:`Site.answer` raises.
+    """
+    if not guarded(site) or kind not in ("evaluate", "train"):
+        return site.answer(kind, asked)
+    if kind == "train":
+        bind(site, asked)
+        answered = site.answer(kind, asked)
+        note_round(site, asked.fields["t"], asked.fields["rounds"])
+        return answered
+    fields, past = asked.fields, _read(site)
+    t, public = fields.get("t"), site._public(site._received(asked)[0])
+    if past.get("round") is None or t != past["round"] + 1:
+        raise SiteError("refuses: it measures the model that follows the last round in which it counted, and no other")
+    question = transcript(fields, asked.tensors)
+    if past.get("measured") == t and past["question"] == question:
+        return Parcel(dict(past["answer"]))  # of a server that starts again
+    if past.get("measured") == t:
+        raise SiteError(f"refuses: it has measured the model after round {past['round']} already")
+    told = {"experiment": dict(site.experiment), "rounds": fields.get("rounds")}
+    if told != {key: past[key] for key in told}:
+        raise SiteError("refuses: it measures under the method and the settings of its last round only")
+    if fields["own"] and fields["receipt"][0] not in (-1, past["round"]):
+        raise SiteError("refuses: its own model is that of its last round")
+    if "global" in asked.tensors and digest(site._public(asked.tensors["global"])) != digest(public):
+        raise SiteError("refuses: it measures one model a round")
+    asking = {"measured": t, "question": question, "bound": [t, *_told(public, asked)]}
+    _write(site, {**past, **asking, "answer": {"error": "stopped in the middle of this question"}})
+    answered = rounded(site.answer(kind, asked))
+    _write(site, {**past, **asking, "answer": answered.fields})
+    return answered
+
+
+def guarded(site: Site) -> bool:
+    """Whether a site answers little."""
+    return bool(site.node_config.get("secure")) or "max-epsilon" in site.node_config
+
+
+def bind(site: Site, asked: Parcel) -> None:
+    """Require that a round trains from the model that the site has measured before it, if it has.
+
+    Raises
+    ------
+    SiteError : it is another one.
+    """
+    t, *bound = _read(site).get("bound", [None])
+    if guarded(site) and t == asked.fields["t"]:
+        model, messages = _told(site._public(site._received(asked)[0]), asked)
+        if model != bound[0] or (bound[1] and messages != bound[1]):
+            raise SiteError("refuses: it was asked how another model does than the one that it is to train")
+
+
+def note_round(site: Site, t: int, rounds: int) -> None:
+    """Remember that the site counts in round ``t`` of so many."""
+    if guarded(site) and t > _read(site).get("round", -1):
+        _write(site, {**_read(site), "round": t, "rounds": rounds, "experiment": dict(site.experiment)})
+
+
+def rounded(answered: Parcel) -> Parcel:
+    """Scores with as many digits as a report needs; counts and shares of them as they are."""
+
+    def short(x: Any) -> Any:
+        return round(x, DIGITS) if isinstance(x, float) else x
+
+    scores: Mapping[str, Mapping[str, Any]] = answered.fields["scores"]
+    kept = {
+        name: {key: x if key == "accuracy" else short(x) for key, x in score.items()} for name, score in scores.items()
+    }
+    return replace(answered, fields={**answered.fields, "scores": kept})
+
+
+def _told(public: Tensor, asked: Parcel) -> list[str]:
+    """Codes of the public part of a model, and of the messages that come with it, empty without any."""
+    messages = {name: digest(x) for name, x in sorted(asked.part("messages").items())}
+    return [digest(public), json.dumps(messages) if messages else ""]
+
+
+def _read(site: Site) -> dict[str, Any]:
+    try:
+        return dict(json.loads((site.store.directory / "questions.json").read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, RecursionError):
+        raise SiteError("refuses: its file questions.json is damaged; put it back, or start a new experiment") from None
+
+
+def _write(site: Site, past: Mapping[str, Any]) -> None:
+    write_atomically(site.store.directory / "questions.json", json.dumps(dict(past)), private=True)
