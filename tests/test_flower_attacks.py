@@ -1,0 +1,344 @@
+"""A lying server against strict sites, in one process: what worked once, and what is like it, gives noise or a refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.core.settings import Settings
+from equipoise.federation.guard import QuorumError
+from equipoise.flower.app import make_client_app
+from equipoise.flower.codec import Parcel
+from equipoise.flower.grid import InProcessGrid
+from equipoise.flower.secagg import server, sums
+from equipoise.flower.secagg import site as masked_site
+from equipoise.flower.server.consortium import description, federation
+from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.server.sites import Sites
+from equipoise.flower.site.task import Task
+
+NAMES = ("a", "b", "c", "d")
+Lie = Callable[[str, str, Parcel], Parcel]
+
+
+class Lab:
+    """Sites with ``secure``, ``peers`` and strict limits, and a server that may change what it tells each of them.
+
+    ``lie(kind, site, parcel)`` gives what a site receives in place of a parcel; ``updates`` has what the sites have kept to themselves, by
+    round and name; ``refusals`` has what they said.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        method: str = "fedavg",
+        *,
+        names: tuple[str, ...] = NAMES,
+        net: nn.Module | None = None,
+        data: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        tests: bool = False,
+        peers: bool = True,
+        secure: bool = True,
+        app_method: str | None = None,
+        node: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> None:
+        torch.manual_seed(0)
+        self.names, self.home = names, home
+        self.net = net or eq.network("mlp", (8,), 2, seed=0)
+        self.data = data or {
+            name: (torch.randn(40 + 4 * k, 8), torch.randint(0, 2, (40 + 4 * k,))) for k, name in enumerate(names)
+        }
+        tasks = {name: Task(self.net, train=self.data[name], test=self.data[name] if tests else None) for name in names}
+        strict = {"secure": True, "least-sites": 3, "most-weight": 0.5} if secure else {}
+        self.nodes: list[dict[str, Any]] = [
+            {"site": name, "state-dir": str(home / name), **strict, **(node or {})} for name in names
+        ]
+        for one in self.nodes if peers else ():
+            one["peers"] = str(home / "peers.json")
+        self.settings = Settings(**{"batch_size": 16, "norm_limit": None, **changes})
+        client = make_client_app(lambda node_config, _: tasks[str(node_config["site"])], app_method)
+        told = description(eq.parse(method), eq.SGD(lr=0.05), self.settings, ("accuracy",), "run")
+        self.lie: Lie = lambda kind, site, parcel: parcel
+        self.refusals: list[str] = []
+        self.updates: dict[tuple[int, str], Tensor] = {}
+        self.grid = InProcessGrid(client, self.nodes, {})
+        answered = self.grid._answered
+
+        def watched(message: Message) -> Message:
+            kind = message.metadata.message_type
+            name = str(self.grid.contexts[message.metadata.dst_node_id].node_config["site"])
+            message.content = self.lie(kind, name, Parcel.of(message.content)).records()
+            reply = answered(message)
+            if not reply.has_error() and "error" in (fields := Parcel.of(reply.content).fields):
+                self.refusals.append(f"{name}: {fields['error']}")
+            return reply
+
+        self.grid._answered = watched  # type: ignore[method-assign]
+        self.sites = Sites(Exchange(self.grid, told, deadline=20.0, poll=0.001))
+        self.sites.roster.gather(len(names), names, 0.0)
+        if peers:
+            self.write_peers(names)
+        self.fed = federation(
+            Task(self.net), self.sites, method, eq.SGD(lr=0.05), settings=self.settings, secure=secure
+        )
+
+    def write_peers(self, names: tuple[str, ...]) -> None:
+        asked = self.sites.ask("query.keys", 0, range(len(self.names)), lambda _: Parcel())
+        keys = {self.names[m]: got.fields["key"] for m, got in asked if isinstance(got, Parcel)}
+        (self.home / "peers.json").write_text(json.dumps({name: keys[name] for name in names}))
+
+    def fit(self, rounds: int = 1) -> str:
+        """Train; what stopped it, if something did."""
+        try:
+            self.fed.fit(rounds, progress=False)
+        except QuorumError as error:
+            return str(error)
+        return ""
+
+    def ask(self, kind: str, name: str, fields: Mapping[str, Any], **tensors: Tensor) -> Parcel | str:
+        parcel = Parcel(dict(fields), {key.replace("__", "/"): x for key, x in tensors.items()})
+        ((_, got),) = self.sites.ask(kind, 0, [self.names.index(name)], lambda _: parcel)
+        return got
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], Tensor]:
+    """Every site's own numbers of every round, as it masks them."""
+    seen: dict[tuple[int, str], Tensor] = {}
+    honest = sums.masked_vector
+
+    def spy(memory: Any, asked: sums.Sum, site: str, values: Tensor, model: str) -> Any:
+        seen[asked.round, site] = values.clone()
+        return honest(memory, asked, site, values, model)
+
+    monkeypatch.setattr(sums, "masked_vector", spy)
+    return seen
+
+
+@pytest.fixture
+def totals(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """All that the server could read of the sums of a run."""
+    seen: list[Tensor] = []
+    honest = sums.total
+
+    def spy(*args: Any) -> Tensor:
+        seen.append(honest(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(sums, "total", spy)
+    return seen
+
+
+def other(**changed: Any) -> Callable[[Parcel], Parcel]:
+    """The same message in another experiment."""
+    return lambda p: replace(p, fields={**p.fields, "experiment": {**p.fields["experiment"], **changed}})
+
+
+def alone(updates: Mapping[tuple[int, str], Tensor], totals: list[Tensor]) -> float:
+    """How near any sum is to a multiple of one site's numbers: 1 is exactly."""
+    return max(
+        float(torch.cosine_similarity(total[: len(x)], x, dim=0)) for total in totals for x in updates.values()
+    )
+
+
+@pytest.mark.parametrize("method", ["saga", "fedism", "fedism+", "afl", "qffl", "fairfed", "krum"])
+def test_a_site_refuses_weights_that_follow_from_others_numbers(method: str, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.lie = lambda kind, site, p: other(method=method)(p) if kind == "train.masked" else p
+    assert "4 of 4" in (said := lab.fit()) or "refuses" in said
+    assert all("refuses" in text or "cannot be used" in text for text in lab.refusals)
+    assert len(lab.refusals) == 4
+    with pytest.raises(ValueError, match="secure=true"):
+        Lab(tmp_path / "other", method)
+
+
+@pytest.mark.parametrize("change", [
+    {"method": "krum"},
+    {"method": "fedavg(weights=uniform)"},
+    {"method": "median"},
+    {"method": "fedprox(mu=1)"},
+    {"solver": {"kind": "SGD", "lr": 1e-9}},
+    {"batch_size": 1},
+    {"seed": 7},
+    {"measures": []},
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["train.masked", "train.sum"])
+@pytest.mark.parametrize("lied_to", ["a", "bcd"])
+def test_no_sum_over_sites_that_were_told_different_experiments(
+    kind: str, change: dict[str, Any], lied_to: str, tmp_path: Path, updates: dict[Any, Tensor], totals: list[Tensor]
+) -> None:
+    lab = Lab(tmp_path)
+    lab.lie = lambda k, site, p: other(**change)(p) if k == kind and site in lied_to else p
+    said = lab.fit()
+    assert lab.fed.records == [] or "quarantined" in lab.fed.records[0]
+    assert said or len(lab.fed.records[0]["ids"]) == 3  # who refuses is left out, and the others go on
+    assert not totals or alone(updates, totals) < 0.9
+
+
+def test_one_message_more_gives_no_second_sum(
+    tmp_path: Path, updates: dict[Any, Tensor], totals: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server lets everybody mask for one sum, then for another over fewer, and asks each half to unmask another one."""
+    lab = Lab(tmp_path)
+    honest = server.Round.total
+    seeds: list[Any] = []
+
+    def twice(this: server.Round, training: str, ids: list[int]) -> Any:
+        n = this.n_public
+        first, a = this.server.next(0, training, ids)
+        this._masked_vectors(first, a, ids, n)
+        second, b = this.server.next(0, training, ids[:3])
+        this._masked_vectors(second, b, ids[:3], n)
+        for m in ids:
+            for told in (a.told, b.told):
+                seeds.append((m, told == a.told, lab.ask("query.unmask", lab.names[m], {"told": told})))
+        return honest(this, training, ids)
+
+    monkeypatch.setattr(server.Round, "total", twice)
+    lab.fit()
+    given = {(m, first) for m, first, got in seeds if isinstance(got, Parcel)}
+    assert given == {(0, False), (1, False), (2, False), (3, True)}  # the last sum that each took part in
+    assert not any((m, True) in given and (m, False) in given for m in range(4))
+
+
+def test_peers_that_come_later_are_compared_for_every_site(tmp_path: Path) -> None:
+    """The server leaves its own sites x and y out of the keys that it shows, or shows all: no sum with them."""
+    names = ("a", "b", "c", "x", "y")
+    lab = Lab(tmp_path, names=names, peers=False)
+    assert lab.fit() == ""
+    lab.write_peers(("a", "b", "c"))
+    for node in lab.grid.contexts.values():
+        if node.node_config["site"] in "abc":
+            node.node_config["peers"] = str(tmp_path / "peers.json")
+    assert "file of peers" in lab.fit()
+
+    def lie(kind: str, site: str, p: Parcel) -> Parcel:
+        if kind != "train.sum" or site not in "abc":
+            return p
+        shown = {key: {n: x for n, x in p.fields[key].items() if n in "abc"} for key in ("keys", "sizes")}
+        return replace(p, fields={**p.fields, **shown})
+
+    lab.lie = lie
+    assert "refuses" in lab.fit()
+    assert len(lab.fed.records) == 1
+
+
+def test_one_model_in_two_rounds_over_nested_sets(
+    tmp_path: Path, totals: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, batch_size=64)
+    first = lab.fed.progress.vector.clone()
+    honest = server.Round.mean
+
+    def again(this: server.Round, ids: list[int]) -> Any:
+        this.job = replace(this.job, received=first.expand(len(this.job.ids), -1).clone())
+        return honest(this, ids[: 4 - this.job.t])
+
+    monkeypatch.setattr(server.Round, "mean", again)
+    assert lab.fit() == ""
+    assert "unmasked a sum of updates from this model" in lab.fit()
+    assert len(totals) == 1
+
+
+def vector_with(lab: Lab, bias: list[float]) -> Tensor:
+    made = torch.zeros_like(lab.fed.progress.vector)
+    made[-2:] = torch.tensor(bias)
+    return made
+
+
+@pytest.mark.parametrize("guard", [{"secure": True}, {"max-epsilon": 50.0}])
+def test_a_guarded_site_measures_no_model_made_up(guard: dict[str, Any], tmp_path: Path) -> None:
+    """Neither before the first round, nor another one after a round, nor one under another method; each question once."""
+    secure = "secure" in guard
+    method = "fedavg" if secure else "fedavg+dp(noise=1, clip=1)"
+    lab = Lab(tmp_path, method, tests=True, secure=secure, peers=secure, node=guard)
+    fields = {"client": 0, "t": 0, "rounds": 2, "receipt": [-1, "00" * 32], "model": {}, "cut": {}, "own": False}
+    fields |= {"deploys": False, "measures": []}
+    made_up = vector_with(lab, [6.0, 0.0])
+    asked: list[Parcel] = []
+
+    def watch(kind: str, site: str, p: Parcel) -> Parcel:
+        asked.extend([p] if kind == "evaluate" and site == "a" else [])
+        return p
+
+    for t in range(3):
+        assert "no other" in str(lab.ask("evaluate", "a", {**fields, "t": t}, model__values=made_up))
+    lab.lie = watch
+    assert lab.fit() == ""
+    assert lab.fed.records[0]["clients"]["accuracy"][0] is not None
+    (question,) = asked
+    same = {key: x for key, x in question.fields.items() if key != "experiment"}
+    values = question.tensors["model/values"]
+    lab.lie = lambda kind, site, p: p
+    assert isinstance(lab.ask("evaluate", "a", same, model__values=values), Parcel)  # the same again
+    assert "already" in str(lab.ask("evaluate", "a", same, model__values=made_up))
+    assert "already" in str(lab.ask("evaluate", "a", {**same, "measures": []}, model__values=values))
+    assert "no other" in str(lab.ask("evaluate", "a", {**same, "t": 2}, model__values=made_up))
+    lab.lie = lambda kind, site, p: other(method="finetune")(p)
+    assert "refuses" in str(lab.ask("evaluate", "a", {**same, "own": True}, model__values=made_up))
+
+
+def test_who_measured_another_model_does_not_train_the_right_one(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, tests=True)
+    lab.lie = lambda kind, site, p: (
+        replace(p, tensors={"model/values": p.tensors["model/values"] + 1}) if kind == "evaluate" and site == "b" else p
+    )
+    assert lab.fit(2) == ""
+    (left_out,) = lab.fed.records[1]["quarantined"]
+    assert left_out["name"] == "b"
+    assert "how another model does" in left_out["reason"]
+
+
+def test_numbers_of_a_guarded_site_are_counts_or_short(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, tests=True)
+    sent: list[Parcel] = []
+    answered = lab.grid._answered
+
+    def watched(message: Message) -> Message:
+        reply = answered(message)
+        sent.extend([Parcel.of(reply.content)] if message.metadata.message_type == "evaluate" else [])
+        return reply
+
+    lab.grid._answered = watched  # type: ignore[method-assign]
+    lab.fit()
+    assert len(sent) == 4
+    for parcel in sent:
+        for score in parcel.fields["scores"].values():
+            n = next(iter(parcel.fields["sizes"].values()))
+            assert score["accuracy"] * n == pytest.approx(round(score["accuracy"] * n), abs=1e-9)
+            assert score["loss"] == round(score["loss"], 3)
+
+
+@pytest.mark.parametrize("kind", ["train", "train.alone", "evaluate.validation"])
+def test_a_secure_site_answers_nothing_in_the_clear(kind: str, tmp_path: Path) -> None:
+    lab = Lab(tmp_path, tests=True)
+    assert "masked sums only" in str(lab.ask(kind, "a", {"t": 0}))
+
+
+def test_the_defaults_are_those_of_a_hospital(tmp_path: Path) -> None:
+    """Three sites at least, and no update that is more than three quarters of a sum."""
+    lab = Lab(tmp_path, names=("a", "b"), secure=False, peers=False)
+    lab.fed = federation(Task(lab.net), lab.sites, "fedavg", eq.SGD(lr=0.05), settings=lab.settings, secure=True)
+    assert "sums over 3 at least" in lab.fit()
+    sizes = {"a": 200, "b": 20, "c": 20}
+    data = {name: (torch.randn(n, 8), torch.arange(n) % 2) for name, n in sizes.items()}
+    lab = Lab(tmp_path / "large", names=tuple(sizes), data=data, secure=False, peers=False)
+    lab.fed = federation(Task(lab.net), lab.sites, "fedavg", eq.SGD(lr=0.05), settings=lab.settings, secure=True)
+    assert "more than 75% of the sum" in lab.fit()
+    assert masked_site.LEAST_SITES == 3
