@@ -152,9 +152,7 @@ def other(**changed: Any) -> Callable[[Parcel], Parcel]:
 
 def alone(updates: Mapping[tuple[int, str], Tensor], totals: list[Tensor]) -> float:
     """How near any sum is to a multiple of one site's numbers: 1 is exactly."""
-    return max(
-        float(torch.cosine_similarity(total[: len(x)], x, dim=0)) for total in totals for x in updates.values()
-    )
+    return max(float(torch.cosine_similarity(total[: len(x)], x, dim=0)) for total in totals for x in updates.values())
 
 
 @pytest.mark.parametrize("method", ["saga", "fedism", "fedism+", "afl", "qffl", "fairfed", "krum"])
@@ -206,8 +204,9 @@ def test_one_message_more_gives_no_second_sum(
         second, b = this.server.next(0, training, ids[:3])
         this._masked_vectors(second, b, ids[:3], n)
         for m in ids:
-            for told in (a.told, b.told):
-                seeds.append((m, told == a.told, lab.ask("query.unmask", lab.names[m], {"told": told})))
+            seeds.extend(
+                (m, told == a.told, lab.ask("query.unmask", lab.names[m], {"told": told})) for told in (a.told, b.told)
+            )
         return honest(this, training, ids)
 
     monkeypatch.setattr(server.Round, "total", twice)

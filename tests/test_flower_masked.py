@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from equipoise.flower.secagg.masks import DropOutError, shake
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
 from equipoise.flower.secagg import masks as secure
-from equipoise.flower.secagg.masks import DropOutError, shake
 from equipoise.methods import METHODS
 from helpers import clients, network, normal, samples, tensor
 

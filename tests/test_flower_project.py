@@ -462,7 +462,11 @@ def test_a_positive_class_that_is_none_is_told_beforehand(positive: str, said: b
 
 def test_a_site_that_accepts_one_method_is_checked_with_it() -> None:
     client = make_client_app(lambda node, config: given(), method="fedprox(mu=0.1)")
-    assert check_site(client, "north", NODE, CONFIG)["data"][0]
+    assert check_site(client, "north", NODE, {**CONFIG, "method": "fedprox(mu=0.1)"})["data"][0]
+    well, words = check_site(client, "north", NODE, CONFIG)["method"]
+    assert not well
+    assert "runs of fedprox(mu=0.1) only" in words
+    assert "method = fedavg" in words
     assert "not looked at" in check_site(ClientApp(), "north", NODE, CONFIG)["data"][1]
 
 

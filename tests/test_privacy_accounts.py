@@ -213,7 +213,10 @@ class Consortium:
 
     def __init__(self, base: Path, own: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.base = base
-        self.nodes = {n: {"site": n, "state-dir": str(base / "states" / n), **(own or {}).get(n, {})} for n in NAMES}
+        self.nodes = {
+            n: {"site": n, "state-dir": str(base / "states" / n), "least-sites": 2, **(own or {}).get(n, {})}
+            for n in NAMES
+        }
         self.grid: InProcessGrid | None = None
 
     def run(
@@ -265,7 +268,8 @@ def test_a_budget_holds_across_experiments_and_processes(secure: bool, tmp_path:
     assert sites.answers("east") == {}
     assert list((tmp_path / "states" / "east").rglob(ACCOUNT)) == []
     assert privacy.answers(second.records) == {0: 3, 1: 3, 2: 1}  # by the records of the server, too
-    assert second.records[2]["clients"]["accuracy"][2] is not None  # it still tests the global model
+    assert second.records[0]["clients"]["accuracy"][2] is not None
+    assert second.records[2]["clients"]["accuracy"][2] is None  # it measures the models of its own rounds only
 
 
 def test_a_run_whose_sites_have_all_spent_their_budgets_stops(tmp_path: Path) -> None:
@@ -338,10 +342,11 @@ def test_the_same_masked_answer_again_costs_nothing(tmp_path: Path) -> None:
 
     def drops(kind: str, site: str, t: str) -> Any:
         asked.append((kind, site))
-        return GONE if (kind, site) == ("train.masked", "east") else None
+        return GONE if (kind, site) == ("train.sum", "east") else None
 
     one = masked_round(sites, drops)
-    assert ("train.again", "south") in asked
+    assert asked.count(("train.sum", "south")) == 2
+    assert asked.count(("train.masked", "south")) == 1
     assert one.records[0]["ids"] == [1, 2]
     two = masked_round(sites, lambda kind, site, t: GONE if site == "east" and kind == "query.keys" else None)
     assert torch.equal(one.progress.vector, two.progress.vector)
@@ -427,7 +432,7 @@ def test_no_other_message_depends_on_the_training_data(tmp_path: Path) -> None:
         told = description(Method.of("moon+dp"), eq.SGD(0.1), eq.Settings(batch_size=8), ("accuracy",), "trial")
         start = network()
         vector = torch.cat([p.detach().flatten() for p in start.parameters()])
-        fields = {"client": 0, "t": 0, "rounds": 2, "receipt": [-1, "0" * 64], "saved": -1, "model": {}, "cut": {}}
+        fields = {"client": 0, "t": 0, "rounds": 2, "receipt": [-1, "0" * 64], "saved": [], "model": {}, "cut": {}}
         parcel = Parcel(
             {**fields, "own": True, "deploys": True, "measures": ["accuracy"], "experiment": told, "first": True},
             {"model/values": vector, "initial": vector},
@@ -435,7 +440,11 @@ def test_no_other_message_depends_on_the_training_data(tmp_path: Path) -> None:
         kinds = ("train", "query.describe", "evaluate", "evaluate.validation", "train.alone", "query.finish")
         found: dict[str, Any] = {}
         for kind in kinds:
-            (number,) = grid.push_messages([Message(parcel.records(), 1, kind, group_id="0")])
+            after = replace(
+                parcel, fields={**parcel.fields, "t": 1}
+            )  # only of the model that follows a round it counted in
+            asked = after if kind == "evaluate" else parcel
+            (number,) = grid.push_messages([Message(asked.records(), 1, kind, group_id="0")])
             (reply,) = grid.pull_messages([number])
             answer = Parcel.of(reply.content)
             if kind != "train":
@@ -457,7 +466,7 @@ def rows(equipoise: Any, *words: Any) -> Any:
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_command_counts_by_site(secure: bool, tmp_path: Path, equipoise: Any) -> None:
     """Late or refused by the guard: it may have been sent. Not connected, or refused by the site: nothing was."""
-    kind = "train.masked" if secure else "train"
+    kind = "train.sum" if secure else "train"
 
     tested: list[str] = []
 
@@ -496,10 +505,10 @@ def test_a_site_that_goes_away_after_its_masked_answer_has_given_it(tmp_path: Pa
 
     def drops(kind: str, site: str, t: str) -> Any:
         asked.append(kind)
-        return GONE if (kind, site) == ("train.masked", "east") else None
+        return GONE if (kind, site) == ("train.sum", "east") else None
 
-    sites.nodes["west"] = {"site": "west", "state-dir": str(tmp_path / "states" / "west")}
-    away = lambda: ["south"] * ("train.masked" in asked)  # noqa: E731
+    sites.nodes["west"] = {**sites.nodes["east"], "site": "west", "state-dir": str(tmp_path / "states" / "west")}
+    away = lambda: ["south"] * ("train.sum" in asked)  # noqa: E731
     history = sites.run(rounds=1, meddle=drops, away=away, secure=True, min_sites=4)
     assert left_out(history)[0]["south"] == "sent a masked vector before; then it is not connected"
     assert privacy.answers(history.records) == {0: 1, 1: 1, 2: 1, 3: 1}

@@ -159,6 +159,8 @@ class Campaign:
         self.directory = directory
         project.init(directory / "app", SITES)
         (directory / "app" / "mytask.py").write_text(TASK)
+        apps = directory / "app" / "myapp.py"
+        apps.write_text(apps.read_text().replace("(task, METHOD)", "(task)"))  # these sites take part in any run
         (directory / "clock").mkdir()
         (directory / "clock" / "sitecustomize.py").write_text(CLOCK)
         path = os.pathsep.join([str(directory / "clock"), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -36,7 +36,7 @@ Config = Annotated[
         "--config",
         "-c",
         metavar="NAME=VALUE...",
-        help="Change settings of pyproject.toml for this run, for example `-c 'rounds=40 method=\"afl\"'`. Repeatable.",
+        help="Change settings of pyproject.toml for this run, for example `-c 'rounds=40 lr=0.05'`. Repeatable.",
     ),
 ]
 Nodes = Annotated[

@@ -135,6 +135,9 @@ def check_site(
     if (task := getattr(client, "task", None)) is None:
         return {"data": (True, "not looked at, as the app is not one of make_client_app")}
     run, given = AppSettings.of(config), client.method
+    if given is not None and str(given) != str(Method.of(run.method)):
+        words = f"the sites take part in runs of {given} only (in make_client_app), and pyproject.toml has method = {run.method}"
+        return {"method": (False, words)}
     try:
         fields = description(given or Method.of(run.method), run.solver, run.settings, (), "check")
         fields["device"] = str(node.get("device", "cpu"))

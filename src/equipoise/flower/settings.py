@@ -46,7 +46,7 @@ class AppSettings(Settings, RunSettings):
     norm_limit: float | None = number(100.0, 1, below=True)
     keep_checkpoints: int = number(3, 1)
     from_round: int | None = number(None, 1, whole=True)
-    max_samples: int = number(10_000_000, 1)
+    max_samples: int = number(1_000_000, 1)
     min_sites: int = number(2, 1)
     sites: str = text("")
     wait: float = number(600.0, 0, above=True, below=True)

@@ -76,6 +76,7 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3) -> list[Path]:
         "year": datetime.now(UTC).year,
         "lowest": FLWR[0],
         "beyond": FLWR[1],
+        "method": PROTOCOL["method"],
         "config": tomli_w.dumps(AppSettings(**PROTOCOL, min_sites=len(names)).table()).strip(),
     }
     texts = {file: _rendered(template, about) for file, template in FILES.items()}

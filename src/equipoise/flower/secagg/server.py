@@ -256,7 +256,7 @@ class Round:
         for m, got in sites.ask("train.sum", self.job.t, ids, lambda _: parcel):
             name = sites.known[m].name
             if isinstance(got, str):
-                self.lost[m] = got
+                self.lost[m] = f"sent a masked vector before; then it {got}" if name in self.hashes else got
             elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n,):
                 self.lost[m] = "sent what cannot be used: there is no masked vector of the right size"
             elif not self._keep_shares(asked, name, got.fields):

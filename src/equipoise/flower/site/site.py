@@ -235,7 +235,10 @@ def open_site(
     """
     described = {key: x for key, x in fields.items() if key != "device"}
     if method is not None and str(method) != fields["method"]:
-        raise SiteError(f"has the method {method}, and the server {fields['method']}.")
+        raise SiteError(
+            f"takes part in runs of {method} only, and the server has method = {fields['method']}. Change one of them: the sites' is in "
+            "make_client_app(task, method=...)."
+        )
     if task.train is None:
         raise SiteError("has no training data: its task gives train=None.")
     if method is None and any(own_code.references(str(fields["method"]))):
