@@ -267,7 +267,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Power:
-    r"""Weights in proportion to a power of one number of each client, which need only sums: see :mod:`equipoise.flower.secagg.masks`.
+    r"""Weights in proportion to a power of one number of each client, which need only its sum: see ``secure-scores`` of sites.
 
     .. math:: w_m = \beta \frac{a_m}{\sum_j a_j} + (1 - \beta) \frac{u_m}{\sum_j u_j}, \qquad a_m = \max(v_m, \epsilon)^q
 

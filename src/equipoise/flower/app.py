@@ -254,6 +254,8 @@ def _serve(
     log.info("%s: waiting for sites", directory)
     if settings.secure:
         masked_site.require_own_weights(made)
+    if settings.secure_scores:
+        masked_site.require_score(made)
     sites.roster.most = settings.max_samples
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
     about = {"experiment": name, "sites": [asdict(s) for s in sites.known], "unfinished": stops}
@@ -264,6 +266,7 @@ def _serve(
         made,
         settings.solver,
         secure=settings.secure,
+        secure_scores=settings.secure_scores,
         settings=settings.settings,
         select=settings.select,
         classes=task.classes,
@@ -383,6 +386,7 @@ def in_process(
     contribution: Sequence[float] | None = None,
     workers: int | None = None,
     secure: bool = False,
+    secure_scores: bool = False,
     classes: Sequence[str] | None = None,
     positive: str | int | None = None,
     least_group: int = LEAST,
@@ -432,6 +436,7 @@ def in_process(
             contribution=contribution,
             workers=workers,
             secure=secure,
+            secure_scores=secure_scores,
             classes=classes,
             positive=positive,
             least_group=least_group,

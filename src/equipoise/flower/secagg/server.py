@@ -20,7 +20,7 @@ from equipoise.federation.records import Record
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import UNFIT, Parcel, hiding, unpacked
 from equipoise.flower.secagg import sums
-from equipoise.flower.secagg.site import no_reports, own_weights, require_own_weights
+from equipoise.flower.secagg.site import no_reports, own_weights, require_own_weights, require_score
 from equipoise.flower.secagg.sums import LIMIT, MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
 
@@ -46,11 +46,13 @@ class MaskedSites:
     Parameters
     ----------
     sites : who is asked.
+    scores : sites' scores are masked, and their updates sent in the clear, times the weights that follow; else updates are masked.
     number : of the last sum. Every sum has its own, the milliseconds since 1970 or one more than the last: so a server that starts
         again, which remembers nothing, uses none twice.
     """
 
     sites: Sites
+    scores: bool = False
     number: int = 0
     known: dict[str, Introduction] = field(default_factory=dict)  # what the sites say of themselves
     opened: dict[int, tuple[str, ...]] = field(default_factory=dict)  # whose sums were, by round
@@ -76,16 +78,23 @@ class MaskedSites:
         ------
         MethodError, ValueError : naming it.
         """
-        require_own_weights(trial.method)
-        own_weights(trial, self.sizes)
+        if self.scores:
+            require_score(trial.method)
+        else:
+            require_own_weights(trial.method)
+            own_weights(trial, self.sizes)
         if collaborative:
             raise ValueError("secure=true: what each site reaches alone is not found out. Set collaborative=False.")
 
-    def recorded(self, record: Record) -> Record:
-        """The record of a round with what the server knows of it."""
+    def recorded(self, trial: Trial, record: Record) -> Record:
+        """The record of a round with what the server knows of it, and without what it does not."""
         training = [counts for kind, counts in self.sites.traffic.items() if kind.startswith("train.")]
         up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
-        return {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
+        hidden = (
+            ("weights", *require_score(trial.method)[1].notes) if self.scores else ()
+        )  # each site knows only its own
+        known = {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
+        return {key: x for key, x in known.items() if key not in hidden}
 
     def introduced(self, this: Round) -> list[int]:
         """The clients of a round whose keys are known; each is asked once, also for the sums that it helped to unmask."""
@@ -130,6 +139,7 @@ class MaskedSites:
             "number": self.number,
             "t": t,
             "training": training,
+            "scores": self.scores,
             "sites": sites,
             "sizes": sizes,
             "keys": self.keys,
@@ -186,10 +196,34 @@ class Round:
         """
         training, ids = self._trained(ids)
         ids, total = self.total(training, ids)
+        if self.server.scores:
+            return ids, self._weighted(training, ids, total)
         known = [self.server.sites.known[m] for m in ids]
         weights = own_weights(self.trial, {site.name: site.size for site in known})
         update, reports = total[: self.n_public] / sum(weights.values()), total[self.n_public :] / len(ids)
         return ids, torch.cat([update, reports])
+
+    def _weighted(self, training: str, ids: Sequence[int], sums_of_scores: Tensor) -> Tensor:
+        """The sum of the sites' updates, each of which comes times its weight.
+
+        Raises
+        ------
+        ClosedError : one is missing, and with it a weight that nobody else knows.
+        """
+        parcel = Parcel({"t": self.job.t, "training": training, "sums": sums_of_scores.tolist()})
+        updates, missing = dict[int, Tensor](), list[str]()
+        for m, got in self.server.sites.ask("train.weighted", self.job.t, ids, lambda _: parcel):
+            x = "" if isinstance(got, str) else got.tensors.get("update")
+            if isinstance(x, Tensor) and x.shape == (self.n_public,) and bool(x.isfinite().all()):
+                updates[m] = x.double()
+            else:
+                why = got if isinstance(got, str) else "sent what cannot be used"
+                missing.append(f"{self.server.sites.known[m].name} {why}")
+        if missing:
+            raise ClosedError(
+                f"gave its score to a sum, of which not all updates came: {'; '.join(missing)}. Run again when they are back"
+            )
+        return torch.stack([updates[m] for m in ids]).sum(0)
 
     def _trained(self, ids: Sequence[int]) -> tuple[str, list[int]]:
         """Let sites train, all by the same message: its transcript, and those who did."""
@@ -217,6 +251,8 @@ class Round:
 
     def reports(self, mean: Tensor) -> list[State]:
         """What each client's reports would be if all had sent the same, from their ``mean``: of a rule that sums them it has the same result."""
+        if self.server.scores:
+            return [{} if r.power is None else {r.power.report: self.job.received.new_ones(())} for r in self.job.rules]
         zeros, cut = self.no_reports
         parts = mean.split([x.numel() for x in zeros.values()]) if zeros else ()
         tensors = {name: part.view_as(x).to(x) for (name, x), part in zip(zeros.items(), parts, strict=True)}
@@ -235,7 +271,7 @@ class Round:
             others = [m for m in ids if known[m].name not in before]
             self.lost |= dict.fromkeys(others, "was not there when a sum of this round was unmasked")
             ids = [m for m in ids if m not in others]
-        n = self.n_public + sum(x.numel() for x in self.no_reports[0].values())
+        n = 2 if self.server.scores else self.n_public + sum(x.numel() for x in self.no_reports[0].values())
         least = max(2.0, job.settings.quorum * len(job.ids))
         while len(ids) >= least:
             if len(ids) == 2:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Cohort, Rule, overrides
+from equipoise.core.rule import Cohort, Power, Rule, overrides
 from equipoise.federation.fingerprint import digest
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.trial import Trial
@@ -29,6 +29,7 @@ from equipoise.system import tensor_files
 
 log = logging.getLogger(__name__)
 
+SCORES = 2.0**-20, 2.0**10  # the declared range of masked scores
 LEAST_SITES, MOST_WEIGHT = 3, 0.75  # of a sum that a site takes part in, unless its node config says otherwise
 
 
@@ -65,7 +66,6 @@ def _introduce(site: Site, asked: Parcel) -> Parcel:
 def _train(site: Site, asked: Parcel) -> Parcel:
     """Train, and keep the update at the site, under the transcript of the message."""
     name, fields = site.trial.names[0], asked.fields
-    require_own_weights(site.trial.method)
     if type(fields["t"]) is not int or name not in fields["clients"]:
         raise MaskError(f"{name} is not named among those who train, or the round is none.")
     training = sums.transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
@@ -117,6 +117,9 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
         if (checked.keys, checked.sizes) != (memory.keys, memory.sizes):  # a warning is what Flower's processes show
             log.warning("%s: %s", name, sums.comparison(checked.keys, checked.sizes))
         sums.check_model(checked, model, this, name)
+        if this.scores:
+            return sums.masked_vector(checked, this, name, torch.tensor(_score(site, kept, memory, this.round)), model)
+        require_own_weights(site.trial.method)
         w = own_weights(site.trial, this.members)
         if w[name] > most * sum(w.values()):
             raise MaskError(  # without the number, which would show it
@@ -128,6 +131,39 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
 
     sent = sums.change_memory(_path(site), made)
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
+
+
+def _score(site: Site, kept: Mapping[str, Tensor], memory: Memory, t: int) -> list[float]:
+    """The site's score a, clipped to the declared range, and its last weight u before round ``t``, as :class:`Power` has them."""
+    k, power = require_score(site.trial.method)
+    value = max(float(kept[f"{k}/{power.report}"]), power.floor) / power.typical
+    a = min(max(value**power.q, SCORES[0]), SCORES[1])
+    before = max((int(s) for s in memory.weights if int(s) < t), default=None)
+    return [a, 0.0 if before is None else memory.weights[str(before)][2]]
+
+
+def _weigh(site: Site, asked: Parcel) -> Parcel:
+    """The site's update times its weight, in the clear, once the sums of scores and last weights are known."""
+    name, training = site.trial.names[0], str(asked.fields["training"])
+    kept, (A, U) = _stored(site, training), map(float, asked.fields["sums"])
+    if site.node_config.get("secure"):
+        raise MaskError(f"{name} takes part in masked sums only")
+
+    def weighed(memory: Memory) -> tuple[Memory, float]:
+        if kept is None or memory.opened is None or memory.opened.training != training:
+            raise MaskError(f"{name} has unmasked no sum of scores of this training.")
+        t, power = memory.opened.round, require_score(site.trial.method)[1]
+        a, last = _score(site, kept, memory, t)
+        if not (a * (1 - 1e-6) <= A <= len(memory.opened.sites) * SCORES[1] and last - 1e-6 <= U <= len(memory.opened.sites)):
+            raise MaskError("What is told of the sums of scores is not that.")
+        if list(memory.weights.get(str(t), [A, U]))[:2] != [A, U]:
+            raise MaskError(f"Other sums of scores were told in round {t}.")
+        w = a / A if U <= 0 else power.beta * a / A + (1 - power.beta) * last / U
+        past = sorted(memory.weights, key=int)[-2:]
+        return replace(memory, weights={**{s: memory.weights[s] for s in past}, str(t): [A, U, w]}), w
+
+    w = sums.change_memory(_path(site), weighed)
+    return Parcel(tensors={"update": w * (kept or {})["update"].double()})
 
 
 def _unmask(site: Site, asked: Parcel) -> Parcel:
@@ -156,6 +192,7 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
     "query.keys": _introduce,
     "train.masked": _train,
     "train.sum": _sum,
+    "train.weighted": _weigh,
     "query.unmask": _unmask,
     "query.recover": _recover,
 }
@@ -175,6 +212,27 @@ def require_own_weights(method: Method) -> None:
                 f"secure=true: {part} cannot be used, because {why}, and the server sees sums only. Methods that can "
                 f"be used, and sums of them: {', '.join(can)}. Choose among them, or set secure=false."
             )
+
+
+def require_score(method: Method) -> tuple[int, Power]:
+    """The place of the one rule of a method that weighs by a score of each client, and how.
+
+    Raises
+    ------
+    MethodError : there is none, or another rule needs more than the updates.
+    """
+    rules = [(k, rule.power) for k, rule in enumerate(method.rules) if rule.power is not None]
+    others = [
+        part
+        for rule, part in zip(method.rules, method.parts, strict=True)
+        if rule.power is None and (problem(rule) or rule.reports)
+    ]
+    if len(rules) != 1 or others:
+        what = f"{others[0]} needs more than updates" if others else f"{method} weighs by no score of each client"
+        raise MethodError(
+            f"secure-scores=true: {what}. It is for saga, fedism and fedism+ without offset; set secure-scores=false."
+        )
+    return rules[0]
 
 
 def problem(rule: Rule) -> str:

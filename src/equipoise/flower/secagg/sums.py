@@ -154,7 +154,8 @@ class Memory:
 
     ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight.
     ``number``, ``told`` (the transcript), ``asked`` and ``seed`` are of the last sum that it took part in, ``opened`` is the last
-    sum that it helped to unmask, and ``models`` has, for the models of all rounds that it helped to unmask, who took part.
+    sum that it helped to unmask, and ``models`` has, for the models of all rounds that it helped to unmask, who took part. ``weights`` has,
+    for the last rounds of masked scores, the two sums that the site was told and its weight.
     """
 
     key: str
@@ -167,12 +168,14 @@ class Memory:
     seed: str = ""
     opened: Opened | None = None
     models: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class Sum(NamedTuple):
     """A sum that a site is asked for: the fields of the message, which are the same to all sites, and its transcript.
 
-    ``sites`` are those who take part, sorted; ``sizes`` and ``keys`` are the samples and public keys of all in the experiment.
+    ``sites`` are those who take part, sorted; ``sizes`` and ``keys`` are the samples and public keys of all in the experiment. ``scores``
+    are summed in place of updates where it is true.
     """
 
     number: int
@@ -182,6 +185,7 @@ class Sum(NamedTuple):
     sizes: Mapping[str, int]
     keys: Mapping[str, str]
     told: str
+    scores: bool
 
     @staticmethod
     def read(fields: Mapping[str, Any], experiment: Mapping[str, Any]) -> Sum:
@@ -204,7 +208,7 @@ class Sum(NamedTuple):
         if not isinstance(sites, list) or len(sites) < 2 or sites != sorted(set(sites) & keys.keys()):
             raise MaskError("A masked sum needs at least two sites, sorted, each named once, with samples and key.")
         told = transcript({**fields, "experiment": dict(experiment)})
-        return Sum(number, t, training, tuple(sites), sizes, keys, told)
+        return Sum(number, t, training, tuple(sites), sizes, keys, told, fields.get("scores") is True)
 
     @property
     def members(self) -> dict[str, int]:

@@ -74,6 +74,7 @@ def federation(
     *,
     settings: Settings,
     secure: bool = False,
+    secure_scores: bool = False,
     **more: Any,
 ) -> Federation:
     """A federation whose clients are sites, which keep their data, states, private coordinates and test sets.
@@ -83,6 +84,7 @@ def federation(
     task : the server's own.
     sites : the connected sites.
     secure : the server sees sums of updates only, see :class:`equipoise.flower.secagg.server.MaskedSites`.
+    secure_scores : the server sees the sum of the sites' scores only, and updates times the weights that follow.
     settings : of training; their ``engine`` is replaced by the sites.
     more : ``contribution``, ``collaborative`` and ``workers``, as for :class:`equipoise.Federation`.
 
@@ -96,7 +98,7 @@ def federation(
     one_each = all(len(names) == 1 and names <= own.keys() for names in tested)
     groups = [next(iter(names)) for names in tested] if own and one_each else None
     complete = bool(own) and (groups is not None or all(names == set(own) for names in tested))
-    consortium = Consortium(sites, complete, MaskedSites(sites) if secure else None)
+    consortium = Consortium(sites, complete, MaskedSites(sites, secure_scores) if secure or secure_scores else None)
     fed = Federation(
         task.net,
         [site.data for site in sites.known],
@@ -158,7 +160,7 @@ class Consortium:
         following, record = one_round(trial, now, rounds)
         site, answered = ([times.get(m, (None, None))[k] for m in record["ids"]] for k in (0, 1))
         record |= {"times": {"site": site, "answered": answered}}
-        return following, masked.recorded(record) if masked else record
+        return following, masked.recorded(trial, record) if masked else record
 
     def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
         """Let the sites keep their states of these checkpoints, which the next message to each of them says."""
