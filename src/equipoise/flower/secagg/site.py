@@ -154,7 +154,9 @@ def _weigh(site: Site, asked: Parcel) -> Parcel:
             raise MaskError(f"{name} has unmasked no sum of scores of this training.")
         t, power = memory.opened.round, require_score(site.trial.method)[1]
         a, last = _score(site, kept, memory, t)
-        if not (a * (1 - 1e-6) <= A <= len(memory.opened.sites) * SCORES[1] and last - 1e-6 <= U <= len(memory.opened.sites)):
+        if not (
+            a * (1 - 1e-6) <= A <= len(memory.opened.sites) * SCORES[1] and last - 1e-6 <= U <= len(memory.opened.sites)
+        ):
             raise MaskError("What is told of the sums of scores is not that.")
         if list(memory.weights.get(str(t), [A, U]))[:2] != [A, U]:
             raise MaskError(f"Other sums of scores were told in round {t}.")

@@ -93,6 +93,8 @@ def federation(
     SitesError : sites do not agree with the server, or with each other.
     ValueError, TypeError : as in a simulation; or the method needs more than sums.
     """
+    if secure and secure_scores:
+        raise ValueError("secure masks the updates, secure-scores only the scores: set one of the two to false.")
     own = task.tests("server")
     tested = [set(site.tests) for site in sites.known]
     one_each = all(len(names) == 1 and names <= own.keys() for names in tested)

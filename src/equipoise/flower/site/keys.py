@@ -16,7 +16,7 @@ KEYS: Final[Mapping[str, Range | Options]] = {
     "max-epsilon": Range(0, above=True, below=True),
     "delta": Range(0, 1, above=True, below=True),
     "secure": Options((True, False)),
-    "least-sites": Range(1, whole=True),
+    "least-sites": Range(2, whole=True),
     "most-weight": Range(0, 1),
     "log": Options(FORMS),
 }
