@@ -304,6 +304,21 @@ def test_who_measured_another_model_does_not_train_the_right_one(tmp_path: Path)
     assert "how another model does" in left_out["reason"]
 
 
+def test_a_model_that_was_measured_and_never_trained_from_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server may leave a site out of the round whose model it has made up; the site says so when it is back."""
+    lab = Lab(tmp_path, tests=True)
+    lab.lie = lambda kind, site, p: (
+        replace(p, tensors={"model/values": p.tensors["model/values"] + 1}) if kind == "evaluate" and site == "b" else p
+    )
+    assert lab.fit(2) == ""
+    lab.lie = lambda kind, site, p: p
+    assert lab.fit() == ""
+    assert "b measured a model after round 0 that it never trained from" in caplog.text
+    assert "quarantined" not in lab.fed.records[2]
+
+
 def test_numbers_of_a_guarded_site_are_counts_or_short(tmp_path: Path) -> None:
     lab = Lab(tmp_path, tests=True)
     sent: list[Parcel] = []

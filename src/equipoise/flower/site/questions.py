@@ -9,6 +9,7 @@ at all. Numbers are counts, or rounded to :data:`DIGITS` digits after the point.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,8 @@ from equipoise.flower.codec import Parcel
 from equipoise.flower.secagg.sums import transcript
 from equipoise.flower.site.site import Site, SiteError
 from equipoise.system.files import write_atomically
+
+log = logging.getLogger(__name__)
 
 DIGITS = 3  # of a loss or another mean over samples
 
@@ -74,10 +77,14 @@ def bind(site: Site, asked: Parcel) -> None:
     SiteError : it is another one.
     """
     t, *bound = _read(site).get("bound", [None])
-    if guarded(site) and t == asked.fields["t"]:
-        model, messages = _told(site._public(site._received(asked)[0]), asked)
-        if model != bound[0] or (bound[1] and messages != bound[1]):
-            raise SiteError("refuses: it was asked how another model does than the one that it is to train")
+    if not guarded(site) or t is None or t > asked.fields["t"]:
+        return
+    model, messages = _told(site._public(site._received(asked)[0]), asked)
+    if model == bound[0] and (not bound[1] or messages == bound[1]):
+        return
+    if t == asked.fields["t"]:
+        raise SiteError("refuses: it was asked how another model does than the one that it is to train")
+    log.warning("%s measured a model after round %d that it never trained from", site.trial.names[0], t - 1)
 
 
 def note_round(site: Site, t: int, rounds: int) -> None:
