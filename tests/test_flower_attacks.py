@@ -189,6 +189,38 @@ def test_no_sum_over_sites_that_were_told_different_experiments(
     assert not totals or alone(updates, totals) < 0.9
 
 
+@pytest.mark.parametrize(("change", "words"), [
+    ({"t": 1}, "no update of this training and round"),
+    ({"training": "00" * 32}, "no update of this training and round"),
+    ({"scores": True}, "weighs by no score"),
+    ({"number": 0}, "never used twice"),
+    ({"number": "1"}, "is not one"),
+    ({"sites": ["a", "b"]}, "sums over 3 at least"),
+    ({"sites": ["a", "b", "c", "z"]}, "with samples and key"),
+    ({"sites": ["d", "c", "b", "a"]}, "sorted"),
+    ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 9}}, "the others are told 9"),
+    ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 0}}, "whole numbers"),
+    ({"sizes": {"a": 40}}, "of all sites"),
+    ({"keys": None}, "of all sites"),
+    ({"experiment": {"method": "fedavg(weights=uniform)"}}, "described otherwise"),
+    ({"experiment": {"batch_size": 8}}, "described otherwise"),
+])  # fmt: skip
+def test_what_all_sites_are_told_of_a_sum_must_fit_what_they_know(
+    change: dict[str, Any], words: str, tmp_path: Path, totals: list[Tensor]
+) -> None:
+    """The same lie to all, so that their masks would cancel."""
+    lab = Lab(tmp_path)
+
+    def lie(kind: str, site: str, p: Parcel) -> Parcel:
+        changed = {**change, "experiment": {**p.fields["experiment"], **change.get("experiment", {})}}
+        return replace(p, fields={**p.fields, **changed}) if kind == "train.sum" else p
+
+    lab.lie = lie
+    assert lab.fit()
+    assert any(words in text for text in lab.refusals)
+    assert totals == []
+
+
 def test_one_message_more_gives_no_second_sum(
     tmp_path: Path, updates: dict[Any, Tensor], totals: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,7 +459,9 @@ def test_a_site_weighs_its_update_once_by_sums_that_can_be(tmp_path: Path) -> No
         ([float("nan"), U], "not that"),
     ):
         assert words in str(lab.ask("train.weighted", "a", {**fields, "sums": sums_told}))
-    assert "unmasked no sum" in str(lab.ask("train.weighted", "a", {**fields, "training": "00" * 32}))
+    assert "no update of this training" in str(lab.ask("train.weighted", "a", {**fields, "training": "00" * 32}))
+    lab.lie = lambda kind, site, p: other(method="saga(q=0)")(p)
+    assert "described otherwise" in str(lab.ask("train.weighted", "a", fields))
 
 
 def test_a_secure_site_sends_no_weighted_update(tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ state, its key, its memory) the site knows itself.
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +26,6 @@ from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.sums import Masked, MaskError, Memory, Sum
 from equipoise.flower.site import questions
 from equipoise.flower.site.site import Site, SiteError
-from equipoise.flower.site.store import Receipt
 from equipoise.methods import METHODS
 from equipoise.system import tensor_files
 
@@ -71,11 +73,10 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     training = sums.transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
     memory = sums.read_memory(_path(site))
     sums.check_round(memory, fields["t"], training, None, name)
-    if (stored := _stored(site, training)) is not None:
-        return Parcel({"receipt": Receipt(fields["t"], stored["receipt"].numpy().tobytes()).fields})
-    if (
-        memory.opened is not None and memory.opened.training == training
-    ):  # noise would be drawn anew, and cancel over many answers
+    if (kept := _kept(site, training)) is not None:
+        return Parcel({"receipt": kept.receipt})
+    if memory.opened is not None and memory.opened.training == training:
+        # noise would be drawn anew, and cancel over many answers
         raise MaskError(f"{name} has unmasked round {fields['t']}, and has not its update any more.")
     client, *receipt = fields["clients"][name]
     own = {**fields, "client": client, "receipt": receipt}
@@ -83,89 +84,105 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     public = site._public(site._received(asked)[0])
     clear = site.answer("train", Parcel(own, asked.tensors))
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
-    facts = {
-        "receipt": Receipt.read(clear.fields["receipt"]).sha256.hex(),
-        "model": digest(public),
-        "rounds": f"{fields['rounds']:08x}",
-    }
-    kept = {"update": update, **clear.part("reports"), **{key: _bytes(text) for key, text in facts.items()}}
-    tensor_files.write(_cache(site), {f"{training}/{key}": x for key, x in kept.items()}, private=True)
+    told = [fields["t"], fields["rounds"], digest(public), sums.transcript(site.experiment), clear.fields["receipt"]]
+    facts = torch.frombuffer(bytearray(json.dumps([training, *told]).encode()), dtype=torch.uint8)
+    tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
     return Parcel({"receipt": clear.fields["receipt"], "seconds": clear.fields["seconds"]})
 
 
-def _stored(site: Site, training: str) -> dict[str, Tensor] | None:
-    """What the site keeps of the training with a transcript: its update, reports, the hash of its state and of the model; None if nothing."""
+class Kept(NamedTuple):
+    """What the site keeps of its last training: its update and reports, by what it was told, and the receipt of its state."""
+
+    tensors: Mapping[str, Tensor]
+    t: int
+    rounds: int
+    model: str
+    setting: str
+    receipt: list[Any]
+
+
+def _kept(site: Site, training: str) -> Kept | None:
+    """What is kept of the training with a transcript; None if nothing is.
+
+    Raises
+    ------
+    MaskError : it was another experiment, by its description.
+    """
     try:
-        stored = tensor_files.read(_cache(site))
+        tensors = tensor_files.read(_cache(site))
     except FileNotFoundError:
         return None
-    kept = {name.removeprefix(f"{training}/"): x for name, x in stored.items() if name.startswith(f"{training}/")}
-    return kept or None
+    trained, *facts = json.loads(tensors.pop("facts").numpy().tobytes())
+    if trained != training:
+        return None
+    kept = Kept(tensors, *facts)
+    if kept.setting != sums.transcript(site.experiment):
+        raise MaskError("The experiment is described otherwise than for the training.")
+    return kept
 
 
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
     this, name, own = Sum.read(asked.fields, site.experiment), site.trial.names[0], site.node_config
-    if (kept := _stored(site, this.training)) is None:
-        raise MaskError(f"{name} has no update of this training.")
+    if (kept := _kept(site, this.training)) is None or kept.t != this.round:
+        raise MaskError(f"{name} has no update of this training and round.")
     peers = sums.read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
     least, most = int(own.get("least-sites", LEAST_SITES)), float(own.get("most-weight", MOST_WEIGHT))
-    model = kept["model"].numpy().tobytes().hex()
 
     def made(memory: Memory) -> tuple[Memory, Masked]:
         checked = sums.check_sum(memory, this, name, int(site.trial.setup.sizes[0]), peers, least)
         if (checked.keys, checked.sizes) != (memory.keys, memory.sizes):  # a warning is what Flower's processes show
             log.warning("%s: %s", name, sums.comparison(checked.keys, checked.sizes))
-        sums.check_model(checked, model, this, name)
+        sums.check_model(checked, kept.model, this, name)
         if this.scores:
-            return sums.masked_vector(checked, this, name, torch.tensor(_score(site, kept, memory, this.round)), model)
+            return sums.masked_vector(checked, this, name, torch.tensor(_score(site, kept, memory)), kept.model)
         require_own_weights(site.trial.method)
         w = own_weights(site.trial, this.members)
         if w[name] > most * sum(w.values()):
             raise MaskError(  # without the number, which would show it
                 f"The update of {name} would be more than {most:.0%} of the sum, which would show it (most-weight in its node-config)."
             )
-        reports = [kept[key.removeprefix("reports/")].flatten().double() for key in no_reports(site.trial)[0]]
-        values = torch.cat([w[name] * kept["update"].double(), *reports])
-        return sums.masked_vector(checked, this, name, values, model)
+        reports = [kept.tensors[key.removeprefix("reports/")].flatten().double() for key in no_reports(site.trial)[0]]
+        values = torch.cat([w[name] * kept.tensors["update"].double(), *reports])
+        return sums.masked_vector(checked, this, name, values, kept.model)
 
     sent = sums.change_memory(_path(site), made)
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 
-def _score(site: Site, kept: Mapping[str, Tensor], memory: Memory, t: int) -> list[float]:
-    """The site's score a, clipped to the declared range, and its last weight u before round ``t``, as :class:`Power` has them."""
+def _score(site: Site, kept: Kept, memory: Memory) -> list[float]:
+    """The site's score a, clipped to the declared range, and its last weight u before this round, as :class:`Power` has them."""
     k, power = require_score(site.trial.method)
-    value = max(float(kept[f"{k}/{power.report}"]), power.floor) / power.typical
-    a = min(max(value**power.q, SCORES[0]), SCORES[1])
-    before = max((int(s) for s in memory.weights if int(s) < t), default=None)
+    exponent = power.q * math.log(max(float(kept.tensors[f"{k}/{power.report}"]), power.floor) / power.typical)
+    a = math.exp(min(max(exponent, math.log(SCORES[0])), math.log(SCORES[1])))
+    before = max((int(t) for t in memory.weights if int(t) < kept.t), default=None)
     return [a, 0.0 if before is None else memory.weights[str(before)][2]]
 
 
 def _weigh(site: Site, asked: Parcel) -> Parcel:
     """The site's update times its weight, in the clear, once the sums of scores and last weights are known."""
     name, training = site.trial.names[0], str(asked.fields["training"])
-    kept, (A, U) = _stored(site, training), map(float, asked.fields["sums"])
+    A, U = map(float, asked.fields["sums"])
+    if (kept := _kept(site, training)) is None:
+        raise MaskError(f"{name} has no update of this training.")
     if site.node_config.get("secure"):
         raise MaskError(f"{name} takes part in masked sums only")
 
     def weighed(memory: Memory) -> tuple[Memory, float]:
-        if kept is None or memory.opened is None or memory.opened.training != training:
+        if memory.opened is None or memory.opened.training != training:
             raise MaskError(f"{name} has unmasked no sum of scores of this training.")
-        t, power = memory.opened.round, require_score(site.trial.method)[1]
-        a, last = _score(site, kept, memory, t)
-        if not (
-            a * (1 - 1e-6) <= A <= len(memory.opened.sites) * SCORES[1] and last - 1e-6 <= U <= len(memory.opened.sites)
-        ):
+        power, n = require_score(site.trial.method)[1], len(memory.opened.sites)
+        a, last = _score(site, kept, memory)
+        if not (a * (1 - 1e-6) <= A <= n * SCORES[1] and last - 1e-6 <= U <= n):
             raise MaskError("What is told of the sums of scores is not that.")
-        if list(memory.weights.get(str(t), [A, U]))[:2] != [A, U]:
-            raise MaskError(f"Other sums of scores were told in round {t}.")
+        if list(memory.weights.get(str(kept.t), [A, U]))[:2] != [A, U]:
+            raise MaskError(f"Other sums of scores were told in round {kept.t}.")
         w = a / A if U <= 0 else power.beta * a / A + (1 - power.beta) * last / U
-        past = sorted(memory.weights, key=int)[-2:]
-        return replace(memory, weights={**{s: memory.weights[s] for s in past}, str(t): [A, U, w]}), w
+        past = {t: memory.weights[t] for t in sorted(memory.weights, key=int)[-2:]}
+        return replace(memory, weights={**past, str(kept.t): [A, U, w]}), w
 
     w = sums.change_memory(_path(site), weighed)
-    return Parcel(tensors={"update": w * (kept or {})["update"].double()})
+    return Parcel(tensors={"update": w * kept.tensors["update"].double()})
 
 
 def _unmask(site: Site, asked: Parcel) -> Parcel:
@@ -186,8 +203,8 @@ def _recover(site: Site, asked: Parcel) -> Parcel:
 def _note(site: Site) -> None:
     """Remember that the sum of a round was unmasked, after which the site measures the next model."""
     opened = sums.read_memory(_path(site)).opened
-    if opened is not None and (stored := _stored(site, opened.training)) is not None:
-        questions.note_round(site, opened.round, int(stored["rounds"].numpy().tobytes().hex(), 16))
+    if opened is not None and (kept := _kept(site, opened.training)) is not None:
+        questions.note_round(site, kept.t, kept.rounds)
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
@@ -291,10 +308,6 @@ def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
         if torch.allclose(cohort.weights.double(), own / own.sum(), rtol=1e-6, atol=0):
             return dict(zip(sizes, own.tolist(), strict=True))
     raise MethodError("secure=true: the method weighs a site by more than its own samples. Set secure=false.")
-
-
-def _bytes(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
 def _path(site: Site) -> Path:
