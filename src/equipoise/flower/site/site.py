@@ -236,8 +236,8 @@ def open_site(
     described = {key: x for key, x in fields.items() if key != "device"}
     if method is not None and str(method) != fields["method"]:
         raise SiteError(
-            f"takes part in runs of {method} only, and the server has method = {fields['method']}. Change one of them: the sites' is in "
-            "make_client_app(task, method=...)."
+            f"takes part in runs of {method} only, and the server has method = {fields['method']}: change one of them (the sites' is what "
+            "myapp.py gives to make_client_app)"
         )
     if task.train is None:
         raise SiteError("has no training data: its task gives train=None.")
