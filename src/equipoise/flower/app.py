@@ -86,7 +86,7 @@ def make_client_app(
 
     def site(asked: Parcel, context: Context) -> Site:
         fields, name, node = asked.fields.pop("experiment"), _name(context), context.node_config
-        key = json.dumps([name, fields, dict(node)], sort_keys=True)
+        key = json.dumps([name, fields, dict(node), dict(context.run_config)], sort_keys=True)
         if key not in opened:
             if wrong := faults(node):
                 raise SiteError(
@@ -97,7 +97,8 @@ def make_client_app(
             store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
             found, told = task(node, context.run_config), {**fields, "device": str(node.get("device", "cpu"))}
-            opened[key] = open_site(name, found, told, store, given, simulated=simulated, node_config=node)
+            more = {"node_config": node, "run_config": context.run_config}
+            opened[key] = open_site(name, found, told, store, given, simulated=simulated, **more)
             if len(opened) > keep:
                 opened.popitem(last=False)
         return opened[key]

@@ -21,7 +21,7 @@ from equipoise.federation.trial import Trial
 from equipoise.flower.codec import UNFIT, Parcel, hiding, unpacked
 from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.site import no_reports, own_weights, require_own_weights, require_score
-from equipoise.flower.secagg.sums import LIMIT, MaskError, Opened, Sum
+from equipoise.flower.secagg.sums import MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ class Round:
             return ids, self._weighted(training, ids, total)
         known = [self.server.sites.known[m] for m in ids]
         weights = own_weights(self.trial, {site.name: site.size for site in known})
-        update, reports = total[: self.n_public] / sum(weights.values()), total[self.n_public :] / len(ids)
+        update = total[: self.n_public] / (sum(weights.values()) / sums.unit(weights))
+        reports = total[self.n_public :] / len(ids)
         return ids, torch.cat([update, reports])
 
     def _weighted(self, training: str, ids: Sequence[int], sums_of_scores: Tensor) -> Tensor:
@@ -280,10 +281,10 @@ class Round:
             vectors = self._masked_vectors(parcel, asked, ids, n)
             ids = [m for m in ids if known[m].name in vectors]
             if len(ids) == len(asked.sites):
-                total = sums.total(vectors, self._seeds(asked, ids))
-                if n and float(total.abs().max()) > LIMIT * len(ids):
-                    raise ClosedError("was left out, because the sum is out of range: masks do not fit each other")
-                return ids, total
+                try:
+                    return ids, sums.total(vectors, self._seeds(asked, ids))
+                except MaskError as error:
+                    raise ClosedError(f"was left out, because nothing can be read of the sum: {error}") from None
         raise ClosedError(f"was left out, because {len(ids)} sites are left for a masked sum, and it takes {least:g}")
 
     def _masked_vectors(self, parcel: Parcel, asked: Sum, ids: Sequence[int], n: int) -> dict[str, Tensor]:
@@ -293,7 +294,7 @@ class Round:
             name = sites.known[m].name
             if isinstance(got, str):
                 self.lost[m] = f"sent a masked vector before; then it {got}" if name in self.hashes else got
-            elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n,):
+            elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n + sums.ZEROS,):
                 self.lost[m] = "sent what cannot be used: there is no masked vector of the right size"
             elif not self._keep_shares(asked, name, got.fields):
                 self.lost[m] = "sent what cannot be used: there are no shares of its seed"

@@ -124,6 +124,7 @@ def _kept(site: Site, training: str) -> Kept | None:
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
     this, name, own = Sum.read(asked.fields, site.experiment), site.trial.names[0], site.node_config
+    this = this._replace(told=_with_run(site, this.told))
     if (kept := _kept(site, this.training)) is None or kept.t != this.round:
         raise MaskError(f"{name} has no update of this training and round.")
     peers = sums.read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
@@ -143,7 +144,7 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
                 f"The update of {name} would be more than {most:.0%} of the sum, which would show it (most-weight in its node-config)."
             )
         reports = [kept.tensors[key.removeprefix("reports/")].flatten().double() for key in no_reports(site.trial)[0]]
-        values = torch.cat([w[name] * kept.tensors["update"].double(), *reports])
+        values = torch.cat([w[name] / sums.unit(w) * kept.tensors["update"].double(), *reports])
         return sums.masked_vector(checked, this, name, values, kept.model)
 
     sent = sums.change_memory(_path(site), made)
@@ -186,7 +187,7 @@ def _weigh(site: Site, asked: Parcel) -> Parcel:
 
 
 def _unmask(site: Site, asked: Parcel) -> Parcel:
-    name, told = site.trial.names[0], str(asked.fields["told"])
+    name, told = site.trial.names[0], _with_run(site, str(asked.fields["told"]))
     seed = sums.change_memory(_path(site), lambda memory: sums.own_seed(memory, told, name))
     _note(site)
     return Parcel({"seed": seed.hex()})
@@ -194,10 +195,15 @@ def _unmask(site: Site, asked: Parcel) -> Parcel:
 
 def _recover(site: Site, asked: Parcel) -> Parcel:
     """Help to unmask a sum of which sites have vanished."""
-    name, told, hidden = site.trial.names[0], str(asked.fields["told"]), asked.fields["shares"]
+    name, told, hidden = site.trial.names[0], _with_run(site, str(asked.fields["told"])), asked.fields["shares"]
     shares = sums.change_memory(_path(site), lambda memory: sums.shares_of(memory, told, name, hidden))
     _note(site)
     return Parcel({"shares": {other: share.hex() for other, share in shares.items()}})
+
+
+def _with_run(site: Site, told: str) -> str:
+    """The transcript of a message with the run's configuration, which the site has from Flower, and from which its task may follow."""
+    return sums.transcript({"told": told, "run": dict(site.run_config)})
 
 
 def _note(site: Site) -> None:

@@ -49,8 +49,9 @@ from equipoise.federation.fingerprint import digest
 from equipoise.system.files import locked, make_private, write_atomically
 
 Result = TypeVar("Result")
-LIMIT = 2.0**24  # numbers of a masked sum lie in [-LIMIT, LIMIT]
+LIMIT = 2.0**20  # numbers of a masked sum lie in [-LIMIT, LIMIT]
 SHARE = 4 + 48  # bytes of a share of a seed
+ZEROS = 2  # at the end of every vector: masks that do not cancel leave something else there, but once in 2^128 times
 
 
 class MaskError(RuntimeError):
@@ -71,6 +72,11 @@ def sha256(x: bytes) -> str:
 def fractional_bits(n: int) -> int:
     """How many bits numbers of a sum over ``n`` sites have after the point: the most that 64 bits leave."""
     return 63 - math.frexp(LIMIT * n)[1]
+
+
+def unit(weights: Mapping[str, float]) -> float:
+    """The power of two that the weights of a sum are divided by, 1 for equal ones: its numbers are then about as large as those of updates."""
+    return 2.0 ** (math.frexp(sum(weights.values()) / len(weights))[1] - 1)
 
 
 # keys
@@ -261,6 +267,8 @@ def check_sum(memory: Memory, asked: Sum, site: str, size: int, peers: Mapping[s
             )
         if memory.sizes.get(name, asked.sizes[name]) != asked.sizes[name]:
             raise MaskError(f"The samples of {name} have changed since {site} first heard of them. Nothing was sent.")
+    if site not in asked.sites:
+        raise MaskError(f"{site} was asked for its part of a sum that it is not in.")
     if len(asked.sites) < least:
         raise MaskError(
             f"A sum over {len(asked.sites)} sites was asked for, and {site} takes part in sums over {least} at least."
@@ -317,7 +325,7 @@ def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, model: 
     ------
     MaskError : a value outside [-LIMIT, LIMIT], or not finite. The text has no number.
     """
-    x = values.double()
+    x = torch.cat([values.double(), torch.zeros(ZEROS, dtype=torch.float64)])
     if not bool((x.abs() <= LIMIT).all()):
         raise MaskError(
             f"{site} has numbers outside the range [-{LIMIT:g}, {LIMIT:g}] of a masked sum. Its training may have diverged."
@@ -457,10 +465,17 @@ def recovered(shares: Sequence[bytes], seed: str) -> bytes:
 
 
 def total(vectors: Mapping[str, Tensor], seeds: Mapping[str, bytes]) -> Tensor:
-    """The sum [n], float64, from every site's masked vector and the seed of its own mask."""
+    """The sum [n], float64, from every site's masked vector and the seed of its own mask.
+
+    Raises
+    ------
+    MaskError : masks are left in it, because the sites were told different things, or one has sent something else.
+    """
     n = len(next(iter(vectors.values())))
     y = torch.zeros(n, dtype=torch.int64)
     for name, vector in vectors.items():
         y += vector
         y -= keystream(seeds[name], n)
-    return y.double() / 2.0 ** fractional_bits(len(vectors))
+    if bool(y[n - ZEROS :].any()):
+        raise MaskError("masks do not fit each other")
+    return y[: n - ZEROS].double() / 2.0 ** fractional_bits(len(vectors))

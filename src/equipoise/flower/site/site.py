@@ -65,6 +65,7 @@ class Site:
     simulated: bool = False
     experiment: Mapping[str, Any] = field(default_factory=dict)  # as the server describes it
     node_config: Mapping[str, Any] = field(default_factory=dict)
+    run_config: Mapping[str, Any] = field(default_factory=dict)  # of which the task may have made anything
     noise: float = 0.0  # z, that protects what it sends
 
     def answer(self, kind: str, asked: Parcel) -> Parcel:
@@ -216,6 +217,7 @@ def open_site(
     *,
     simulated: bool = False,
     node_config: Mapping[str, Any] | None = None,
+    run_config: Mapping[str, Any] | None = None,
 ) -> Site:
     """Read the site's data, and make its part of the experiment that the server describes.
 
@@ -227,6 +229,7 @@ def open_site(
     method : the method that the site accepts; None accepts the server's.
     simulated : draw the noise that protects clients from the seed, as the simulator does; it then protects no client.
     node_config : the site's own settings, of which :func:`equipoise.privacy.accounting.spend` reads its budget.
+    run_config : Flower's, of the run.
 
     Raises
     ------
@@ -276,7 +279,7 @@ def open_site(
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
-    return Site(trial, task, tests, store, held, simulated, described, own, noise)
+    return Site(trial, task, tests, store, held, simulated, described, own, run_config or {}, noise)
 
 
 def _allow(site: Site, rounds: int = 1) -> None:
