@@ -17,7 +17,6 @@ from equipoise.core.task import losses
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import parse
 from equipoise.federation.round import one_round
-from equipoise.flower.secagg import masks as secure
 from equipoise.methods.gsam import orthogonal
 from equipoise.methods.logit_adjust import LogitAdjust
 from equipoise.methods.saga import SAGA
@@ -205,42 +204,6 @@ def two_rounds(method: str) -> Callable[[Inputs], Fields]:
     return adapter
 
 
-def secure_sum(i: Inputs) -> Fields:
-    """Protocols P2 and P1 on masked sums, beside each other."""
-    values, models = tensor(i["S"]), tensor(i["theta"])
-    ids = tuple(range(values.shape[1]))
-    keys = secure.agree(ids)
-
-    def total(label: str, contents: list[Tensor]) -> Tensor:
-        total = secure.SecureSum(ids, label, limit=8.0, bits=56)
-        return total.total({k: total.masked(k, contents[k], keys[k]) for k in ids})
-
-    last, rounds = [0.0] * len(ids), []
-    for t, (S, theta) in enumerate(zip(values.tolist(), models, strict=True)):
-        a = [secure.scalar(v, i["q"]) for v in S]
-        A, U = total(f"{t} phase 1", [tensor([a[k], last[k]]) for k in ids]).tolist()
-        one = total(f"{t} P1", [secure.doubled(a[k], last[k], theta[k]) for k in ids])
-        w = [secure.weight(a[k], A, last[k], U, i["beta"]) for k in ids]
-        two = total(f"{t} phase 2", [secure.weighted(w[k], theta[k]) for k in ids])
-        _, after = secure.mean(two)
-        sums = one[2:].chunk(2)
-        *_, other = secure.smoothed(one, i["beta"])
-        assert torch.allclose(after, other, rtol=0, atol=1e-13)
-        rounds.append(
-            {
-                "client_scalar": a,
-                "A": A,
-                "client_weight": w,
-                "two_phase_vector_sum": two[1:],
-                "one_phase_sum_a_theta": sums[0],
-                "one_phase_sum_wprev_theta": sums[1] if U > 0 else None,
-                "params_new": after,
-            }
-        )
-        last = w
-    return {"rounds": rounds}
-
-
 def table_v(i: Inputs) -> Fields:
     """Bytes of real rounds of a small float32 network, whose model is scaled to the entry's number of parameters."""
     data = [(torch.randn(5, 4, generator=torch.Generator().manual_seed(k)), torch.arange(5) % 2) for k in range(3)]
@@ -280,6 +243,5 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "fedism_plus_S_two_rounds_sgd": two_rounds("fedism+"),
     "fedism_plus_L_two_rounds_sgd": two_rounds("fedism+:L"),
     "fedism_plus_S_two_rounds_released": two_rounds("fedism+:released"),
-    "fedism_plus_secure_sum": secure_sum,
     "table_v_overhead": table_v,
 }

@@ -1,11 +1,13 @@
-"""Masked sums between machines: keys, labels, seeds; and whole runs in which the server sees nothing but sums."""
+"""Masked sums between machines: keys, transcripts, seeds; and whole runs in which the server sees nothing but sums."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +17,8 @@ from typing import Any, cast
 
 import pytest
 import torch
-from equipoise.flower.secagg.masks import DropOutError, shake
+from hypothesis import example, given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,23 +27,23 @@ from equipoise.core.rule import Cohort, Rule, State, Visit
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
-from equipoise.flower.secagg import masks as secure
 from equipoise.methods import METHODS
-from helpers import clients, network, normal, samples, tensor
+from helpers import UNEQUAL, clients, network, normal, samples, tensor
 
 pytest.importorskip("flwr")
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
+from fuzz_changes import places
 
 from equipoise.flower.app import in_process, make_client_app, serve
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import server as masked_sites
 from equipoise.flower.secagg import site as masked_site
-from equipoise.flower.secagg import sums as masked
-from equipoise.flower.secagg.server import require
-from equipoise.flower.secagg.sums import MaskError, Sum
+from equipoise.flower.secagg import sums
+from equipoise.flower.secagg.server import MaskedSites
+from equipoise.flower.secagg.sums import MaskError, Memory, Sum
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites
@@ -49,55 +52,63 @@ from equipoise.flower.site.site import Site
 from equipoise.flower.site.task import Task
 
 NAMES = ("ward-a", "ward-b", "ward-c")
-
-
-def memory_at(path: Path) -> masked.Memory:
-    return masked.change(path, lambda memory: (memory, memory))
-
-
-def key_at(path: Path) -> str:
-    return masked.public(memory_at(path).key)
-
-
-class Met:
-    """Sites that have met, in one directory."""
-
-    def __init__(self, base: Path, names: Sequence[str] = NAMES) -> None:
-        self.names = tuple(names)
-        self.paths = {name: base / name / "masks.json" for name in names}
-        self.keys = {name: key_at(path) for name, path in self.paths.items()}
-        for name in names:
-            self.pin(name, self.keys)
-
-    def pin(self, name: str, keys: Mapping[str, str], peers: Mapping[str, str] | None = None) -> None:
-        masked.change(self.paths[name], lambda memory: (masked.pinned(memory, keys, name, peers), None))
-
-    def ask(self, number: int, *, t: int = 0, phase: str = "model", names: Sequence[str] = ()) -> Sum:
-        return Sum("trial", number, t, phase, "", "", tuple(names or self.names))
-
-    def send(self, asked: Sum, contents: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self.give(asked, name, x) for name, x in contents.items()}
-
-    def give(self, asked: Sum, name: str, x: Tensor, least: int = 2) -> Tensor:
-        return self.masked(asked, name, x, least).vector
-
-    def masked(self, asked: Sum, name: str, x: Tensor, least: int = 2) -> masked.Masked:
-        return masked.change(self.paths[name], lambda memory: masked.masked_vector(memory, asked, name, x, least))
-
-    def own_seed(self, asked: Sum, name: str) -> bytes:
-        return masked.change(self.paths[name], lambda memory: masked.own_seed(memory, asked, name))
-
-    def shares_of(self, asked: Sum, name: str, hidden: Mapping[str, str]) -> dict[str, bytes]:
-        return masked.change(self.paths[name], lambda memory: masked.shares_of(memory, asked, name, hidden))
-
-    def open(self, asked: Sum) -> dict[str, bytes]:
-        return {name: self.own_seed(asked, name) for name in asked.sites}
+SIZE = 10
+SOLVER = eq.SGD(0.05, 0.9, 1e-4)
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here outlives a crash of the machine."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Met:
+    """Sites in one directory, as functions of their memories; all have :data:`SIZE` samples."""
+
+    def __init__(self, base: Path, names: Sequence[str] = NAMES) -> None:
+        self.names = tuple(names)
+        self.paths = {name: base / name / "masks.json" for name in names}
+        self.keys = {name: key_at(path) for name, path in self.paths.items()}
+
+    def ask(self, number: int, *, names: Sequence[str] = (), **changed: Any) -> Sum:
+        fields = {"number": number, "t": 0, "training": "once", "sites": list(names or self.names)}
+        fields |= {"sizes": dict.fromkeys(self.names, SIZE), "keys": self.keys}
+        return Sum.read({**fields, **changed}, {"name": "trial"})
+
+    def masked(
+        self,
+        asked: Sum,
+        name: str,
+        x: Tensor,
+        *,
+        least: int = 2,
+        model: str = "",
+        peers: Mapping[str, str] | None = None,
+    ) -> sums.Masked:
+        model = model or f"model of round {asked.round}"
+
+        def made(memory: Memory) -> tuple[Memory, sums.Masked]:
+            memory = sums.check_sum(memory, asked, name, SIZE, peers, least)
+            sums.check_model(memory, model, asked, name)
+            return sums.masked_vector(memory, asked, name, x, model)
+
+        return sums.change_memory(self.paths[name], made)
+
+    def send(self, asked: Sum, rows: Mapping[str, Tensor], **more: Any) -> dict[str, Tensor]:
+        return {name: self.masked(asked, name, x, **more).vector for name, x in rows.items()}
+
+    def own_seed(self, asked: Sum, name: str) -> bytes:
+        return sums.change_memory(self.paths[name], lambda memory: sums.own_seed(memory, asked.told, name))
+
+    def shares_of(self, asked: Sum, name: str, hidden: Mapping[str, str]) -> dict[str, bytes]:
+        return sums.change_memory(self.paths[name], lambda memory: sums.shares_of(memory, asked.told, name, hidden))
+
+    def unmask(self, asked: Sum) -> dict[str, bytes]:
+        return {name: self.own_seed(asked, name) for name in asked.sites}
+
+
+def key_at(path: Path) -> str:
+    return sums.public_key(sums.read_memory(path).key)
 
 
 @pytest.fixture
@@ -116,78 +127,90 @@ def uniform(x: Tensor) -> bool:
     return abs(float(((counts - expected) ** 2 / expected).sum()) - 255) < 6 * math.sqrt(2 * 255)
 
 
+def near(found: Tensor, rows: Mapping[str, Tensor]) -> bool:
+    return torch.allclose(found, torch.stack(list(rows.values())).sum(0), rtol=0, atol=1e-9)
+
+
 # a sum
-def test_the_sum_is_the_sum(sites: Met) -> None:
-    asked, rows = sites.ask(1), contents()
-    found = masked.total(asked, sites.send(asked, rows), sites.open(asked))
-    assert torch.allclose(found, sum(rows.values()), rtol=0, atol=3 * 2.0**-40)  # type: ignore[arg-type]
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 16])
+def test_the_sum_is_the_sum(n: int, tmp_path: Path) -> None:
+    """To the finest resolution that 64 bits leave, and up to the ends of the range."""
+    sites = Met(tmp_path, [f"site-{k:02d}" for k in range(n)])
+    asked, rows, bits = sites.ask(1), contents(names=sites.names), sums.fractional_bits(n)
+    ends = tensor([sums.LIMIT, -sums.LIMIT])
+    sent = sites.send(asked, {name: torch.cat([x, ends]) for name, x in rows.items()})
+    total = sums.total(sent, sites.unmask(asked))
+    assert torch.equal(total[50:], n * ends)
+    assert float((total[:50] - torch.stack(list(rows.values())).sum(0)).abs().max()) <= n * 2.0 ** -(bits + 1) + 1e-14
+    assert n * sums.LIMIT < 2.0 ** (63 - bits) <= 2 * n * sums.LIMIT
 
 
-@pytest.mark.parametrize(("n", "limit"), [(2, 2.0**10), (3, 2.0**20), (100, 2.0**20), (7, 1.0)])
-def test_the_resolution_is_the_finest_that_fits(n: int, limit: float) -> None:
-    asked = Sum("trial", 1, 0, "model", "", "", tuple(f"site-{k:03d}" for k in range(n)), limit)
-    assert n * limit < 2.0 ** (63 - asked.secure.bits) <= 2 * n * limit
-    with pytest.raises(ValueError, match="does not fit"):
-        replace(asked.secure, bits=asked.secure.bits + 1)
-
-
-def test_numbers_at_the_ends_of_the_range_are_added(sites: Met) -> None:
-    asked = sites.ask(1)
-    rows = {name: tensor([2.0**20, -(2.0**20)]) for name in NAMES}
-    assert masked.total(asked, sites.send(asked, rows), sites.open(asked)).tolist() == [3 * 2.0**20, -3 * 2.0**20]
-
-
-def test_what_is_sent_looks_uniform_and_so_does_the_sum_before_it_is_opened(sites: Met) -> None:
+def test_what_is_sent_looks_uniform_and_so_does_the_sum_before_it_is_unmasked(sites: Met) -> None:
     asked, zero = sites.ask(1), torch.zeros(20_000).double()
     sent = sites.send(asked, dict.fromkeys(NAMES, zero))
     assert all(uniform(y) for y in sent.values())
     a, b, c = sent.values()
     assert uniform(a + b + c)  # their own masks are still in it
-    seeds = sites.open(asked)
-    own = [masked.chacha(seed, asked.label, 20_000) for seed in seeds.values()]
+    own = [sums.keystream(seed, len(a)) for seed in sites.unmask(asked).values()]
     assert uniform(a + b - own[0] - own[1])
     assert not bool((a + b + c - own[0] - own[1] - own[2]).any())  # the tests above can fail
 
 
-def test_a_missing_seed_or_summand_leaves_the_sum_closed(sites: Met) -> None:
+def test_a_missing_seed_or_vector_leaves_the_sum_masked(sites: Met) -> None:
     asked = sites.ask(1)
-    sent, seeds = sites.send(asked, contents()), sites.open(asked)
+    sent, seeds = sites.send(asked, contents()), sites.unmask(asked)
     with pytest.raises(KeyError, match="ward-c"):
-        masked.total(asked, sent, {name: seeds[name] for name in NAMES[:2]})
-    with pytest.raises(DropOutError, match="no masked vector of client 0"):
-        masked.total(asked, {name: sent[name] for name in NAMES[1:]}, seeds)
+        sums.total(sent, {name: seeds[name] for name in NAMES[:2]})
+    for wrong in ({n: sent[n] for n in NAMES[1:]}, sent | {"ward-a": sent["ward-a"] + 1}):
+        with pytest.raises(MaskError, match="masks do not fit each other"):
+            sums.total(wrong, seeds)
 
 
-def test_sites_that_are_asked_for_different_sums_do_not_cancel(sites: Met) -> None:
-    """So a server cannot tell one site that two take part, and another that three do."""
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"number": 2},
+        {"t": 1},
+        {"training": "another"},
+        {"names": NAMES[:2]},
+        {"names": NAMES[1:]},
+        {"sizes": {**dict.fromkeys(NAMES, SIZE), "ward-a": 11}},
+        {"more": None},
+    ],
+    ids=str,
+)
+def test_masks_of_sites_that_were_told_different_things_do_not_cancel(sites: Met, lie: dict[str, Any]) -> None:
+    """So a server cannot tell one site that two take part, and another that three do; nor anything else."""
     asked, zero = sites.ask(1), torch.zeros(20_000).double()
-    sent = sites.send(asked, {"ward-a": zero, "ward-b": zero})
-    other = replace(asked, sites=("ward-b", "ward-c"))
-    sent |= {"ward-c": sites.give(other, "ward-c", zero)}
-    own = [sites.own_seed(other if n == "ward-c" else asked, n) for n in NAMES]
-    assert uniform(sum(sent.values()) - sum(masked.chacha(s, asked.label, 20_000) for s in own))  # type: ignore[arg-type]
+    other = sites.ask(lie.pop("number", 1), **lie)
+    told = {n: other if n == "ward-b" else asked for n in NAMES}
+    sent = {n: sites.masked(told[n], n, zero).vector for n in NAMES}
+    own = [sums.keystream(sites.own_seed(told[n], n), len(zero) + sums.ZEROS) for n in NAMES]
+    assert uniform(torch.stack(list(sent.values())).sum(0) - torch.stack(own).sum(0))
 
 
-# labels
+def test_the_version_of_the_code_is_in_a_transcript(sites: Met, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sites.ask(1).told
+    monkeypatch.setattr(sums, "__version__", "0")
+    assert sites.ask(1).told != before
+
+
+# numbers
 def test_a_number_is_used_once(sites: Met) -> None:
     rows = contents()
     first = sites.send(sites.ask(4), rows)
     for number in (4, 3):
-        with pytest.raises(
-            MaskError, match=rf"asked for sum number {number} and has taken part in number 4: masks are never"
-        ):
+        with pytest.raises(MaskError, match=rf"number {number} and has taken part in number 4: masks are never"):
             sites.send(sites.ask(number), rows)
     again = sites.send(sites.ask(5), rows)
     assert not any(bool((again[name] == first[name]).any()) for name in NAMES)
-    assert memory_at(sites.paths["ward-a"]).number == 5  # a server that starts again asks, and goes on from there
 
 
 def test_a_refused_sum_uses_no_number_and_a_made_one_is_on_disk(sites: Met) -> None:
     with pytest.raises(MaskError, match="outside the range"):
         sites.send(sites.ask(1), {"ward-a": tensor([1.0, 2.0**21])})
-    sent = sites.send(sites.ask(1), {"ward-a": tensor([1.0])})
+    sites.send(sites.ask(1), {"ward-a": tensor([1.0])})
     assert json.loads(sites.paths["ward-a"].read_text())["number"] == 1
-    assert sent["ward-a"].dtype == torch.int64
 
 
 @pytest.mark.parametrize("wrong", [3e6, -3e6, math.nan, math.inf])
@@ -199,90 +222,181 @@ def test_an_error_of_range_tells_no_number(sites: Met, wrong: float) -> None:
     )
 
 
-# openings
-def test_a_late_summand_shows_nothing(sites: Met) -> None:
-    """Site c's summand of an aborted sum comes after the sum of the others was unmasked: the first stays closed."""
+# which sums are unmasked
+def test_a_late_vector_shows_nothing(sites: Met) -> None:
+    """Site c's vector of an aborted sum comes after the sum of the others was unmasked: the first stays masked."""
     rows = {name: torch.zeros(20_000).double() for name in NAMES}
-    late = sites.send(sites.ask(1), rows)
-    two = sites.ask(2, names=NAMES[:2])
-    sent = sites.send(two, {name: rows[name] for name in two.sites})
-    opened = masked.total(two, sent, sites.open(two))
-    assert not bool(opened.any())
-    assert uniform(sum(late.values()))  # type: ignore[arg-type]
+    one, two = sites.ask(1), sites.ask(2, names=NAMES[:2])
+    late = sites.send(one, rows)
+    assert not bool(sums.total(sites.send(two, {n: rows[n] for n in two.sites}), sites.unmask(two)).any())
+    assert uniform(torch.stack(list(late.values())).sum(0))
     for name in NAMES[:2]:
-        with pytest.raises(MaskError, match="Sum number 1 cannot be unmasked: the last one here is number 2"):
-            sites.own_seed(sites.ask(1), name)
+        with pytest.raises(MaskError, match=f"not the last one of {name} cannot be unmasked: the last is number 2"):
+            sites.own_seed(one, name)
 
 
-def test_an_opened_round_is_given_to_the_same_sites_only(sites: Met) -> None:
+def test_of_a_round_one_sum_is_unmasked(sites: Met) -> None:
     rows = contents()
     asked = sites.ask(1, t=3)
     sites.send(asked, rows)
-    sites.open(asked)
+    sites.unmask(asked)
     assert sites.own_seed(asked, "ward-a") == sites.own_seed(asked, "ward-a")  # asked twice
-    with pytest.raises(
-        MaskError, match="asked for round 3 over ward-a, ward-b, and unmasked round 3 over ward-a, ward-b, ward-c"
-    ):
-        sites.send(sites.ask(2, t=3, names=NAMES[:2]), contents(names=NAMES[:2]))
-    with pytest.raises(MaskError, match="asked for round 2 over"):
-        sites.send(sites.ask(2, t=2), rows)
+    fewer = {name: rows[name] for name in NAMES[:2]}
+    with pytest.raises(MaskError, match="round 3 over ward-a, ward-b, and unmasked it over ward-a, ward-b, ward-c"):
+        sites.send(sites.ask(2, t=3, names=NAMES[:2]), fewer)
+    for wrong in ({"t": 2}, {"t": 3, "training": "another"}):
+        with pytest.raises(MaskError, match=f"for round {wrong['t']} and unmasked round 3, after other training"):
+            sites.send(sites.ask(2, **wrong), rows)
     again = sites.ask(2, t=3)  # a server that lost the result
-    found = masked.total(again, sites.send(again, rows), sites.open(again))
-    assert torch.allclose(found, sum(rows.values()), rtol=0, atol=1e-9)  # type: ignore[arg-type]
-    sites.send(sites.ask(3, t=3, phase="values", names=NAMES[:2]), contents(names=NAMES[:2]))  # phases are apart
-    sites.send(sites.ask(4, t=4, names=NAMES[:2]), contents(names=NAMES[:2]))
+    assert near(sums.total(sites.send(again, rows), sites.unmask(again)), rows)
+    sites.send(sites.ask(4, t=4, names=NAMES[:2]), fewer)
 
 
-# keys
-def test_secrets_are_those_of_a_pair_and_an_experiment(tmp_path: Path) -> None:
-    key = {name: (tmp_path / name, key_at(tmp_path / name)) for name in NAMES}
-    private = {name: json.loads(path.read_text())["key"] for name, (path, _) in key.items()}
-    a, b, c = (masked.shared_secret(private["ward-a"], key[n][1], "x") for n in ("ward-b", "ward-c", "ward-b"))
-    assert a == c == masked.shared_secret(private["ward-b"], key["ward-a"][1], "x")
-    assert len({a, b, masked.shared_secret(private["ward-a"], key["ward-b"][1], "y")}) == 3
+def test_the_last_sum_of_a_round_is_unmasked_and_no_other(sites: Met) -> None:
+    """The server gets masked vectors of two sums before it unmasks one."""
+    one, two = sites.ask(1), sites.ask(2, training="another")
+    for asked in (one, two):
+        sites.send(asked, contents())
+    sites.unmask(two)
+    with pytest.raises(MaskError, match="not the last one of ward-a cannot be unmasked"):
+        sites.own_seed(one, "ward-a")
+    with pytest.raises(MaskError, match="after other training"):
+        sites.send(sites.ask(3), contents())
+    sites.send(sites.ask(3, training="another"), contents())
+
+
+def test_of_a_model_one_set_of_sites_is_unmasked(sites: Met) -> None:
+    """In whichever round, or the difference of two sums would be the update of a site."""
+    rows = contents()
+    for t, names in ((0, NAMES), (1, NAMES), (5, NAMES)):
+        asked = sites.ask(t + 1, t=t, names=names)
+        sites.send(asked, {n: rows[n] for n in names}, model="same")
+        sites.unmask(asked)
+    with pytest.raises(MaskError, match="has unmasked a sum of updates from this model, over other sites"):
+        sites.send(sites.ask(9, t=9, names=NAMES[:2]), {n: rows[n] for n in NAMES[:2]}, model="same")
+    sites.send(sites.ask(9, t=9, names=NAMES[:2]), {n: rows[n] for n in NAMES[:2]}, model="other")
+
+
+def test_two_sums_that_differ_by_a_site_take_more_sites_than_there_are(tmp_path: Path) -> None:
+    """The server lets three of four sites unmask a sum without the fourth, and wants one of the fourth and two others."""
+    assert all(sums.threshold(n) + sums.threshold(n - 1) > n for n in range(3, 200))
+    assert [sums.threshold(n) for n in (2, 3, 4, 5, 6, 9, 10)] == [2, 2, 3, 4, 4, 6, 7]
+    sites = Met(tmp_path, ("a", "b", "c", "d"))
+    rows, one = contents(names=sites.names), sites.ask(1)
+    sent = {name: sites.masked(one, name, x) for name, x in rows.items()}
+    shares = [sites.shares_of(one, name, {"d": sent["d"].shares[name]})["d"] for name in ("a", "b", "c")]
+    seeds = {name: sites.own_seed(one, name) for name in ("a", "b", "c")}
+    seeds["d"] = sums.recovered(shares, sent["d"].hashes["d"])
+    assert near(sums.total({name: y.vector for name, y in sent.items()}, seeds), rows)
+    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
+        sums.recovered(shares[:2], sent["d"].hashes["d"])
+    two = sites.ask(2, names=("b", "c", "d"))
+    sites.masked(two, "d", rows["d"])  # it has unmasked nothing
+    for name in ("b", "c"):
+        with pytest.raises(MaskError, match="the difference of two sums could show one site"):
+            sites.masked(two, name, rows[name])
+
+
+@given(st.lists(st.sets(st.integers(0, 8), min_size=2).map(frozenset), min_size=1, max_size=5, unique=True))
+@example([frozenset({0, 1, 2}), frozenset({0, 3, 4}), frozenset({1, 2, 3, 4})])
+def test_no_sums_of_a_round_single_out_a_site(sets: list[frozenset[int]]) -> None:
+    """Each site helps one sum: sets whose combination is one site need more helpers than there are sites."""
+    n = len(frozenset().union(*sets))
+    matrix = torch.tensor([[float(k in s) for k in range(9)] for s in sets], dtype=torch.float64)
+    rank = int(torch.linalg.matrix_rank(matrix))
+    if any(torch.linalg.matrix_rank(torch.vstack([matrix, row])) == rank for row in torch.eye(9).double()):
+        assert sum(sums.threshold(len(s)) for s in sets) > n
+
+
+def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
+    one, rows = sites.ask(1), contents()
+    first = {name: sites.masked(one, name, x) for name, x in rows.items()}
+    hidden = first["ward-c"].shares["ward-a"]
+    found = sites.shares_of(one, "ward-a", {"ward-c": hidden})["ward-c"]
+    assert sums.sha256(found) == first["ward-c"].hashes["ward-a"]
+    assert sites.shares_of(one, "ward-b", {"ward-c": hidden}) == {}
+    with pytest.raises(MaskError, match="A share of ward-b was asked for, which is no other site"):
+        sites.shares_of(one, "ward-b", {"ward-b": hidden})
+    two = sites.ask(2)
+    sites.send(two, rows)
+    with pytest.raises(MaskError, match="not the last one of ward-a cannot be unmasked"):
+        sites.shares_of(one, "ward-a", {"ward-c": hidden})
+    assert sites.shares_of(two, "ward-a", {"ward-c": hidden, "ward-b": 3}) == {}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
+def test_shares_of_any_form_are_no_seed(shares: list[bytes]) -> None:
+    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
+        sums.recovered(shares, sums.sha256(bytes(32)))
+
+
+# keys, members and the site's own files
+def test_what_a_pair_shares_is_its_own_and_of_one_transcript(sites: Met) -> None:
+    private = {n: sums.read_memory(sites.paths[n]).key for n in NAMES}
+    made = {(n, o, told): sums.pair_keys(private[n], sites.keys[o], told) for n in NAMES for o in NAMES for told in "xy"}
+    assert all(made[n, o, told] == made[o, n, told] for n, o, told in made)
+    assert len({key for both in made.values() for key in both}) == 2 * 2 * 6  # two keys, two transcripts, six pairs
     for wrong in ("00" * 32, "12", "xy"):
         with pytest.raises(MaskError, match="is not the public key of a site"):
-            masked.shared_secret(private["ward-a"], wrong, "x")
+            sums.pair_keys(private["ward-a"], wrong, "x")
 
 
-def test_a_changed_key_is_refused(sites: Met, tmp_path: Path) -> None:
-    stranger = key_at(tmp_path / "stranger")
+def test_who_is_in_a_sum(sites: Met, tmp_path: Path) -> None:
+    stranger, x = key_at(tmp_path / "stranger"), tensor([1.0])
+    sites.send(sites.ask(1), dict.fromkeys(NAMES, x))
     before = sites.paths["ward-a"].read_bytes()
-    with pytest.raises(MaskError, match=r"The key of ward-b has changed since ward-a first saw it.*Nothing was sent"):
-        sites.pin("ward-a", sites.keys | {"ward-b": stranger})
-    with pytest.raises(MaskError, match=r"shown to the others as ward-a's is not its own"):
-        sites.pin("ward-a", sites.keys | {"ward-a": stranger})
+    sizes = dict.fromkeys(NAMES, SIZE)
+    for changed, reason in {
+        "changed key": ({"keys": sites.keys | {"ward-b": stranger}}, "The key of ward-b has changed since ward-a first"),
+        "own key": ({"keys": sites.keys | {"ward-a": stranger}}, "shown to the others as ward-a's is not its own"),
+        "samples": ({"sizes": sizes | {"ward-c": 9}}, "The samples of ward-c have changed since ward-a first heard"),
+        "own samples": ({"sizes": sizes | {"ward-a": 9}}, "ward-a has 10 samples, and the others are told 9"),
+        "without it": ({"names": NAMES[1:]}, "ward-a was asked for its part of a sum that it is not in"),
+    }.values():
+        with pytest.raises(MaskError, match=reason):
+            sites.masked(sites.ask(2, **changed), "ward-a", x)
+    with pytest.raises(MaskError, match="A sum over 2 sites was asked for, and ward-a takes part in sums over 3"):
+        sites.masked(sites.ask(2, names=NAMES[:2]), "ward-a", x, least=3)
     assert sites.paths["ward-a"].read_bytes() == before
 
 
-def test_a_site_that_is_not_known_is_not_masked_for(sites: Met) -> None:
-    names = ("ward-a", "ward-x")
-    with pytest.raises(MaskError, match="ward-a does not know the key of ward-x"):
-        sites.send(sites.ask(1, names=names), {"ward-a": tensor([1.0])})
+@pytest.mark.parametrize("changed", [
+    {"number": 1.0}, {"number": True}, {"t": "0"}, {"training": None}, {"sizes": None}, {"keys": {}},
+    {"keys": {"ward-a": "00"}}, {"sizes": dict.fromkeys(NAMES, 0)}, {"sizes": dict.fromkeys(NAMES, 1.5)},
+    {"keys": dict.fromkeys(NAMES, 3)}, {"names": ("ward-a",)}, {"names": ("ward-b", "ward-a")},
+    {"names": ("ward-a", "ward-a")}, {"names": ("ward-a", "ward-x")}, {"sites": "ward-a"}, {"sites": []},
+], ids=str)  # fmt: skip
+def test_a_message_that_describes_no_sum(sites: Met, changed: dict[str, Any]) -> None:
+    with pytest.raises(MaskError):
+        sites.ask(**({"number": 1} | changed))
 
 
 def test_peers_from_elsewhere(sites: Met, tmp_path: Path) -> None:
-    known = tmp_path / "peers.json"
-    fresh = Met(tmp_path / "fresh")
-    known.write_text(json.dumps({n: fresh.keys[n] for n in NAMES}))
-    fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
-    known.write_text(json.dumps({"ward-a": fresh.keys["ward-a"], "ward-b": sites.keys["ward-b"]}))
-    with pytest.raises(MaskError, match="The key of ward-b is another one there, in the file of peers of ward-a"):
-        fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
-    known.write_text(json.dumps({"ward-b": fresh.keys["ward-b"]}))
-    with pytest.raises(MaskError, match="The key of ward-c is not there, in the file of peers"):
-        fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
-    known.write_text("[1]")
-    with pytest.raises(MaskError, match=r"peers\.json, is not there or not of the form"):
-        fresh.pin("ward-a", fresh.keys, masked.read_peers(known))
+    """They are compared for every site that the message names, whether or not it is in the sum, or was seen before."""
+    path, x = tmp_path / "peers.json", tensor([1.0])
+
+    def tried(peers: Any, number: int, **changed: Any) -> None:
+        path.write_text(json.dumps(peers))
+        sites.masked(sites.ask(number, **changed), "ward-a", x, peers=sums.read_peers(path))
+
+    tried(sites.keys, 1)
+    for peers, reason in (
+        (sites.keys | {"ward-b": sites.keys["ward-c"]}, "The key of ward-b is another one there, in the file of peers"),
+        ({"ward-b": sites.keys["ward-b"]}, "The key of ward-c is not there, in the file of peers of ward-a"),
+        ([1], r"peers\.json, is not there or not of the form"),
+        ({"ward-b": 1}, r"peers\.json, is not there or not of the form"),
+    ):
+        for names in (NAMES, NAMES[:2]):
+            with pytest.raises(MaskError, match=reason):
+                tried(peers, 2, names=names)
 
 
 def test_a_fingerprint_depends_on_every_key(sites: Met, tmp_path: Path) -> None:
-    one = masked.fingerprint(sites.keys, {"ward-a": 3})
-    assert one == masked.fingerprint(dict(reversed(sites.keys.items())), {"ward-a": 3})
-    assert one != masked.fingerprint(sites.keys, {"ward-a": 4})
-    assert one != masked.fingerprint(sites.keys | {"ward-b": key_at(tmp_path / "other")}, {"ward-a": 3})
-    assert len(one) == 39
+    said = sums.comparison(sites.keys, {"ward-a": 3})
+    assert re.search(", fingerprint ([0-9a-f]{4}-){7}[0-9a-f]{4}[.] It must be the same everywhere", said)
+    assert said == sums.comparison(dict(reversed(sites.keys.items())), {"ward-a": 3})
+    assert said != sums.comparison(sites.keys, {"ward-a": 4})
+    assert said != sums.comparison(sites.keys | {"ward-b": key_at(tmp_path / "other")}, {"ward-a": 3})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -291,7 +405,7 @@ def test_the_key_is_its_owner_s_alone(sites: Met) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
     with pytest.raises(MaskError, match=r"masks\.json with this site's key can be read by others"):
-        memory_at(path)
+        sums.read_memory(path)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": "00", "opened": {}, "more": 1}'])
@@ -299,48 +413,37 @@ def test_a_damaged_memory_is_an_error_and_no_new_key(sites: Met, text: str) -> N
     path = sites.paths["ward-a"]
     path.write_text(text)
     with pytest.raises(MaskError, match=r"masks\.json with this site's key is damaged"):
-        memory_at(path)
+        sums.read_memory(path)
     assert path.read_text() == text
 
 
-# who takes part
-@pytest.mark.parametrize("names", [(), ("a",), ("b", "a"), ("a", "a")])
-def test_a_sum_is_over_two_sites_at_least(names: tuple[str, ...]) -> None:
-    with pytest.raises(MaskError, match="at least two sites, sorted, each named once"):
-        Sum("trial", 1, 0, "model", "", "", names)
-
-
-def test_a_site_may_want_more(sites: Met) -> None:
-    asked = sites.ask(1, names=NAMES[:2])
-    with pytest.raises(
-        MaskError, match="A sum over 2 sites was asked for, and ward-a takes part in sums over 3 at least"
-    ):
-        sites.give(asked, "ward-a", tensor([1.0]), least=3)
-
-
-# streams
-def test_the_stream() -> None:
-    """Of its own for every secret and label; a longer one begins as a shorter does."""
-    one, two = masked.chacha(b"s" * 32, "x", 1000), masked.chacha(b"s" * 32, "y", 1000)
-    assert not bool((one == two).any())
-    assert not bool((one == masked.chacha(b"t" * 32, "x", 1000)).any())
-    assert uniform(masked.chacha(b"s" * 32, "x", 20_000))
-    assert torch.equal(one[:10], masked.chacha(b"s" * 32, "x", 10))
-    assert not torch.equal(one, shake(b"s" * 32, "x", 1000))
-    assert len(masked.chacha(b"s" * 32, "x", 0)) == 0
+def test_the_stream_is_of_its_own_for_every_key() -> None:
+    """A longer one begins as a shorter does."""
+    stream = sums.keystream(b"s" * 32, 20_000)
+    assert not bool((stream == sums.keystream(b"t" * 32, 20_000)).any())
+    assert uniform(stream)
+    assert torch.equal(stream[:10], sums.keystream(b"s" * 32, 10))
+    assert len(sums.keystream(b"s" * 32, 0)) == 0
 
 
 # whole runs
-def both(method: str, participation: float = 0.8, states: Path | None = None) -> tuple[eq.Federation, eq.Federation]:
-    """A simulation, and the same by masked sums."""
-    kind = "batchnorm" if "fedbn" in method else "mlp"
+def both(method: Any, participation: float = 1.0, states: Path | None = None, **more: Any) -> tuple[eq.Federation, eq.Federation]:
+    """A simulation, and the same by masked sums, which waits for nobody."""
+    kind = "batchnorm" if "fedbn" in str(method) else "mlp"
     given: dict[str, Any] = {"epochs": 2, "batch_size": 8, "participation": participation, "seed": 3, "quorum": 0.5}
-    simulated = eq.Federation(network(kind), clients(), method, SOLVER, engine="sequential", **given)
-    return simulated, in_process(network(kind), clients(), method, SOLVER, secure=True, states=states, **given)
+    data = clients(more.pop("sizes", UNEQUAL))
+    simulated = eq.Federation(network(kind), data, method, SOLVER, engine="sequential", **given | more)
+    fed = in_process(network(kind), data, method, SOLVER, secure=True, states=states, **given | more)
+    exchange = at(fed).sites.exchange
+    exchange.deadline = exchange.poll = 0.001
+    return simulated, fed
 
 
-SOLVER = eq.SGD(0.05, 0.9, 1e-4)
-SUMMED = [name for name, entry in METHODS.items() if not any(masked_sites.problem(rule()) for rule in entry.rules)]
+def masked(method: str = "fedavg", **more: Any) -> eq.Federation:
+    return both(method, **more)[1]
+
+
+SUMMED = [name for name, entry in METHODS.items() if not any(masked_site.problem(rule()) for rule in entry.rules)]
 
 
 def at(fed: eq.Federation) -> Consortium:
@@ -349,23 +452,39 @@ def at(fed: eq.Federation) -> Consortium:
     return fed.population
 
 
-def patience(fed: eq.Federation) -> Exchange:
-    """How long the sites are waited for."""
-    return at(fed).sites.exchange
+def masks_of(fed: eq.Federation) -> MaskedSites:
+    masks = at(fed).masked
+    assert masks is not None
+    return masks
+
+
+def allow(fed: eq.Federation, **node_config: Any) -> None:
+    """What the owners of all sites set."""
+    for context in cast(InProcessGrid, at(fed).sites.exchange.grid).contexts.values():
+        context.node_config.update({key.replace("_", "-"): x for key, x in node_config.items()})
 
 
 def distance(a: eq.Federation, b: eq.Federation) -> float:
     return float((a.progress.vector - b.progress.vector).abs().max())
 
 
+def left_out(fed: eq.Federation, t: int = -1) -> dict[str, str]:
+    return {q["name"]: q["reason"] for q in fed.records[t].get("quarantined", [])}
+
+
 class Wire:
-    """What goes over the wire, and a way to cut it: ``cut(kind, site, n)`` says what becomes of the n-th such message."""
+    """What goes over the wire, and ways to cut and to bend it.
+
+    ``cut(kind, site, n)`` says whether the n-th message of a kind to a site gets lost on the way ``"down"`` or its answer on the way
+    ``"up"``; ``change`` is what a server that lies sends in place of a message, ``bend`` what a site that lies answers.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up: list[tuple[str, str, Parcel]] = []
         self.down: list[tuple[str, str, Parcel]] = []
         self.cut: Callable[[str, str, int], str] = lambda kind, site, n: ""
         self.change: Callable[[str, str, Parcel], Parcel] = lambda kind, site, parcel: parcel
+        self.bend: Callable[[str, str, Parcel], Parcel] = lambda kind, site, parcel: parcel
         answered = InProcessGrid._answered
 
         def watched(grid: InProcessGrid, message: Message) -> Message:
@@ -379,13 +498,20 @@ class Wire:
             reply = None if what == "down" else answered(grid, message)
             if what or reply is None:
                 return Message(Error(5, "gone"), reply_to=message)
-            self.up.append((kind, site, Parcel.of(reply.content)))
+            told = self.bend(kind, site, Parcel.of(reply.content))
+            self.up.append((kind, site, told))
+            reply.content = told.records()
             return reply
 
         monkeypatch.setattr(InProcessGrid, "_answered", watched)
 
-    def kinds(self) -> list[str]:
-        return [kind for kind, _, _ in self.down]
+    def sent(self, kind: str) -> list[str]:
+        """The sites that messages of a kind went to."""
+        return [site for k, site, _ in self.down if k == kind]
+
+    def lies(self, name: str, kind: str, **fields: Any) -> None:
+        """A site says something else than what is so."""
+        self.bend = lambda k, site, p: replace(p, fields=p.fields | fields) if (k, site) == (kind, name) else p
 
 
 @pytest.fixture
@@ -393,84 +519,73 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     return Wire(monkeypatch)
 
 
-def without(lost: Mapping[int, int]) -> Callable[[Job], Iterator[Answer]]:
-    """The sequential engine, in which client ``lost[t]`` fails in round t."""
+def without(lost: Mapping[int, Sequence[int]]) -> Callable[[Job], Iterator[Answer]]:
+    """The sequential engine, in which clients ``lost[t]`` fail in round t."""
 
     def engine(job: Job) -> Iterator[Answer]:
-        rest = [row for row, m in enumerate(job.ids) if m != lost.get(job.t)]
+        rest = [row for row, m in enumerate(job.ids) if m not in lost.get(job.t, ())]
         for answer in sequential(job.part(rest)):
             yield answer.within(rest)
 
     return engine
 
 
+def simulate(simulated: eq.Federation, rounds: int, lost: Mapping[int, Sequence[int]] | None = None) -> None:
+    if lost:
+        simulated.trial = replace(simulated.trial, engine=without(lost))
+    simulated.fit(rounds, progress=False)
+
+
 def test_which_methods_need_only_sums() -> None:
-    assert {"fedavg", "fedprox", "moon", "ditto", "fedbn", "margin", "sam", "gsam", "logit-adjust", "finetune"} < {
-        *SUMMED
-    }
-    assert {"saga", "fedism", "fedism+"} < {*SUMMED}
-    assert {"scaffold", "fedproto", "fedproc"} < {*SUMMED}
-    assert not {"fednova", "fedpac", "afl", "qffl", "fedheal", "fedsac", "standalone"} & {*SUMMED}
+    assert {"fedavg", "fedprox", "moon", "ditto", "fedbn", "margin", "sam", "logit-adjust", "finetune"} < {*SUMMED}
+    assert {"scaffold", "fedproto", "fedproc", "dp", "feddyn"} < {*SUMMED}
+    assert not {"saga", "fedism", "fedism+", "afl", "qffl", "fairfed", "fednova", "fedpac"} & {*SUMMED}
+    assert not {"fedheal", "fedsac", "standalone", "krum", "median"} & {*SUMMED}
 
 
 MASKED = [
     *SUMMED,
     "fedavg:uniform",
     "fedavg(weights=population)",
-    "fedism+:L",
-    "saga(q=0)",
-    "saga(q=9,beta=0.3)+fedprox",
     "scaffold(option=1)+fedbn",
     "fedproto:weighted",
-    "fedproto+scaffold+saga",
+    "fedproto+scaffold",
 ]
-FAST = (
-    "fedavg",
-    "fedavg(weights=population)",
-    "feddyn",
-    "fedbn",
-    "dp",
-    "fedism+",
-    "saga(q=9,beta=0.3)+fedprox",
-    "scaffold(option=1)+fedbn",
-    "fedproto+scaffold+saga",
-)
+FAST = ("fedavg", "fedavg:uniform", "feddyn", "fedbn", "dp", "scaffold(option=1)+fedbn", "fedproto+scaffold")
 
 
 @pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in FAST)) for m in MASKED])
-def test_a_masked_run_is_the_simulated_one(method: str) -> None:
-    simulated, fed = both(method)
-    simulated.fit(3, progress=False)
-    fed.fit(3, progress=False)
-    assert distance(simulated, fed) < 1e-10
-    assert distance(simulated, both(method)[0]) > 1e-2  # it has moved
+def test_a_masked_run_is_the_simulated_one(method: str, wire: Wire) -> None:
+    """To fixed point, and also where a third of the sites vanish between their vectors and their seeds."""
+    simulated, fed = both(method, sizes=(*UNEQUAL, 11))
+    start = fed.progress.vector
+    wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site in ("client-1", "client-4") and n else ""
+    for federated in (simulated, fed):
+        federated.fit(3, progress=False)
+    assert distance(simulated, fed) < (1e-10 if "fedbn" in method else 1e-11)  # BatchNorm makes a rounding larger
+    assert float((fed.progress.vector - start).abs().max()) > 1e-2  # it has moved
     assert all(record["secure"] and "quarantined" not in record for record in fed.records)
-    if require(fed.method) is None:
-        assert [r["weights"] for r in fed.records] == [r["weights"] for r in simulated.records]
+    assert [r["weights"] for r in fed.records] == [pytest.approx(r["weights"]) for r in simulated.records]
+    assert len(wire.sent("query.recover")) == 2 * 4
 
 
-def test_the_weights_of_saga_are_known_to_the_sites_alone(tmp_path: Path) -> None:
-    simulated, fed = both("fedism+(beta=0.4)", states=tmp_path)
-    simulated.fit(4, progress=False)
-    fed.fit(4, progress=False)
-    known = {path.parent.name: json.loads(path.read_text())["weights"] for path in tmp_path.rglob("masks.json")}
-    last = [list(known[name].values())[-1] if name in known else 0.0 for name in fed.trial.names]
-    k = [rule.power is not None for rule in fed.method.rules].index(True)
-    assert last == pytest.approx(simulated.progress.server[k]["w"].tolist(), abs=1e-9)
-    assert len(set(last)) == 5
-    assert not any({"weights", "sharpness", "perturbed_loss"} & record.keys() for record in fed.records)
-    n = len(fed.progress.vector)
-    assert fed.records[1]["bytes"]["up"] == [8 * (n + 1 + secure.WORDS)] * 4
-    assert "secure" not in simulated.records[0]
+@pytest.mark.parametrize("method", ["fedavg", "fedavg(weights=population)", "scaffold"])
+def test_some_take_part_in_a_round(method: str) -> None:
+    simulated, fed = both(method, participation=0.8)
+    for federated in (simulated, fed):
+        federated.fit(3, progress=False)
+    assert distance(simulated, fed) < 1e-11
+    assert {len(record["ids"]) for record in fed.records} == {4}
 
 
-def test_a_run_whose_weights_nobody_knows_has_a_report(tmp_path: Path) -> None:
-    tests = {"a": samples(30, 1), "b": samples(30, 4)}
-    fed = in_process(network(), clients(), "saga", SOLVER, secure=True, tests=tests)
-    history = fed.fit(2, directory=tmp_path, progress=False)
-    assert history.summary()
-    assert "Weight of every client" not in history.report(tmp_path / "report.html").read_text()
-    assert eq.History.from_run(tmp_path).records[1]["secure"]
+def test_large_sites_and_counters_of_batches_fit_into_a_sum() -> None:
+    """What is masked is as large as updates are, however many samples weigh them."""
+    w = {"a": 10.0**6, "b": 3.0 * 10**6, "c": 1.0}
+    steps = 10.0**5  # that a counter of a BatchNorm layer has moved
+    scaled = {name: x / sums.unit(w) * steps for name, x in w.items()}
+    assert all(x < sums.LIMIT for x in scaled.values())
+    assert sums.unit(dict.fromkeys("abc", 1.0)) == 1
+    assert math.log2(sums.unit(w)).is_integer()
 
 
 def test_a_network_of_float32() -> None:
@@ -479,127 +594,109 @@ def test_a_network_of_float32() -> None:
     given = {"epochs": 2, "batch_size": 8, "seed": 3}
     simulated = eq.Federation(network().float(), data, "fedavg", SOLVER, engine="sequential", **given)
     fed = in_process(network().float(), data, "fedavg", SOLVER, secure=True, **given)
-    simulated.fit(1, progress=False)
-    fed.fit(1, progress=False)
+    for federated in (simulated, fed):
+        federated.fit(1, progress=False)
     assert distance(simulated, fed) <= 2.0**-22
-
-
-def stored(path: Path) -> Tensor:
-    """The update in a site's file."""
-    (update,) = (x for key, x in load_file(path).items() if key.endswith("/update"))
-    return update
 
 
 def holds(parcel: Parcel, x: Tensor) -> bool:
     """Whether any four numbers that follow one another in ``x`` are in a message, bit for bit or nearly."""
     for sent in parcel.tensors.values():
         if sent.dtype == torch.int64:
-            sent = sent.double() * 2.0 ** -masked.Sum("", 1, 0, "", "", "", ("a", "b", "c", "d")).secure.bits
+            sent = sent.double() * 2.0 ** -sums.fractional_bits(5)
         flat = sent.double().flatten()
-        if len(flat) >= len(x) and any(
-            torch.allclose(flat[k : k + len(x)], x.double(), rtol=1e-6, atol=1e-9)
-            for k in range(len(flat) - len(x) + 1)
+        if len(flat) >= 4 and any(
+            torch.allclose(flat[k : k + 4], x[:4].double(), rtol=1e-6, atol=1e-9) for k in range(len(flat) - 3)
         ):
             return True
     return False
 
 
-@pytest.mark.parametrize("method", ["fedavg", "saga", "fedbn", "scaffold", "fedproto"])
+@pytest.mark.parametrize("method", ["fedavg", "fedbn", "scaffold", "fedproto"])
 def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path) -> None:
-    fed = both(method, states=tmp_path, participation=1.0)[1]
-    fed.fit(1, progress=False)
-    start, word = fed.trial.setup.initial, fed.trial.names
-    private = fed.trial.private
+    fed = masked(method, states=tmp_path)
+    start, private = fed.progress.vector, fed.trial.private
     start = start if private is None else start[~private]
-    for name in word:
+    fed.fit(1, progress=False)
+    for name, size in zip(fed.trial.names, UNEQUAL, strict=True):
         (path,) = tmp_path.rglob(f"{name}/update.safetensors")
-        kept = load_file(path)
-        update = stored(path)
+        kept = {key.rpartition("/")[2]: x for key, x in load_file(path).items()}
+        update, key = kept["update"], sums.read_memory(path.with_name("masks.json")).key
         assert float(update.norm()) > 0.1
-        memory = json.loads(path.with_name("masks.json").read_text())
-        w = memory["weights"].get("0") or fed.records[0]["weights"][word.index(name)]
-        reports = [x.flatten() for key, x in kept.items() if key.endswith(("/dc", "/proto"))]
+        reports = [kept[report].flatten() for report in ("dc", "proto") if report in kept]
         assert len(reports) == (method in ("scaffold", "fedproto"))
-        secret = [update, start + update, w * update, *reports, *(x / len(word) for x in reports)]
+        secret = [update, start + update, size * update, size / 8 * update, *reports, *(x / 5 for x in reports)]
         for kind, site, parcel in wire.up:
-            assert not any(holds(parcel, x[:4]) for x in secret), (kind, site)
-            assert memory["key"] not in json.dumps(parcel.fields)
-            if method == "saga":
-                (value,) = (x for key, x in kept.items() if key.endswith("/value"))
-                assert not any(f"{float(v):.6g}"[:7] in json.dumps(parcel.fields) for v in (value, w))
+            assert not any(holds(parcel, x) for x in secret), (kind, site)
+            assert key not in json.dumps(parcel.fields)
     wire.up.clear()
-    given = {"epochs": 2, "batch_size": 8, "seed": 3}
-    in_process(network(), clients(), "fedavg", SOLVER, **given).fit(1, progress=False)
-    assert any(holds(parcel, (start + update)[:4]) for _, _, parcel in wire.up) or method != "fedavg"  # it can fail
+    fed = both("fedavg")[0]
+    in_process(network(), clients(), "fedavg", SOLVER, epochs=2, batch_size=8, seed=3).fit(1, progress=False)
+    assert any(holds(parcel, start + update) for _, _, parcel in wire.up) or method != "fedavg"  # it can fail
 
 
 # sites that vanish
 @pytest.mark.parametrize("how", ["down", "up"])
-@pytest.mark.parametrize("method", ["fedavg", pytest.param("fedprox", marks=pytest.mark.slow), "saga"])
-def test_who_drops_out_while_it_trains_is_left_out(method: str, how: str, wire: Wire) -> None:
-    """Whether it never trained, or its summand is lost (or late): the others are asked for another sum."""
-    simulated, fed = both(method)
-    gone = fed.trial.names[4]
-    wire.cut = lambda kind, site, n: how if (kind, site, n) == ("train.masked", gone, 1) else ""
-    fed.fit(4, progress=False)
-    (t,) = [record["round"] for record in fed.records if "quarantined" in record]
-    assert fed.records[t]["quarantined"] == [{"client": 4, "name": gone, "reason": "is not reachable any more"}]
-    simulated.trial = replace(simulated.trial, engine=without({t: 4}))
-    simulated.fit(4, progress=False)
-    assert distance(simulated, fed) < 1e-10
-    first, again = (wire.kinds().count(kind) for kind in ("train.masked", "train.again"))
-    assert first == 16  # nobody trained twice
-    assert again == (3 if method != "saga" else 3 + 15)
-
-
-def test_who_drops_out_once_the_weights_are_known_is_divided_out(wire: Wire, tmp_path: Path) -> None:
-    """Its share of the sum A stays in the others' weights, which are divided by their sum."""
-    simulated, fed = both("saga(beta=1)", states=tmp_path, participation=1.0)
-    gone = fed.trial.names[2]
-    wire.cut = lambda kind, site, n: "up" if kind == "train.again" and site == gone else ""
-    fed.fit(1, progress=False)
-    simulated.fit(1, progress=False)
-    assert [q["name"] for q in fed.records[0]["quarantined"]] == [gone]
-    w = tensor(simulated.records[0]["weights"])
-    there = [0, 1, 3, 4]
-    updates = torch.stack([stored(next(tmp_path.rglob(f"client-{m}/update.safetensors"))) for m in range(5)])
-    expected = simulated.trial.setup.initial + (w[there, None] * updates[there]).sum(0) / w[there].sum()
-    assert torch.allclose(fed.progress.vector, expected, rtol=0, atol=1e-9)
-
-
-def test_an_opening_that_is_lost_is_asked_for_again(wire: Wire) -> None:
+@pytest.mark.parametrize("kind", ["train.masked", "train.sum"])
+def test_who_vanishes_before_the_sum_is_left_out(kind: str, how: str, wire: Wire) -> None:
+    """Whether it never trained, or its vector is lost (or late): the others are asked for another sum, and nobody trains twice."""
     simulated, fed = both("fedavg")
-    patience(fed).poll = 0.001
+    wire.cut = lambda k, site, n: how if (k, site, n) == (kind, "client-4", 1) else ""
+    fed.fit(3, progress=False)
+    assert left_out(fed, 1) == {"client-4": "is not reachable any more"}
+    simulate(simulated, 3, {1: [4]})
+    assert distance(simulated, fed) < 1e-11
+    assert len(wire.sent("train.masked")) == 15
+    assert len(wire.sent("train.sum")) == (14 if kind == "train.masked" else 19)
+
+
+CUTS = st.tuples(
+    st.sampled_from(["query.keys", "train.masked", "train.sum", "query.unmask", "query.recover"]),
+    st.sampled_from([f"client-{m}" for m in range(4)]),
+    st.sampled_from(["down", "up"]),
+)
+
+
+@given(st.sets(CUTS, max_size=5))
+@example({("query.unmask", "client-0", "down"), ("query.unmask", "client-1", "up")})
+@example({("query.keys", f"client-{m}", "down") for m in range(4)})
+def test_a_round_in_which_sites_vanish_is_that_of_the_others_or_names_them(cuts: set[tuple[str, str, str]]) -> None:
+    """At any message and in any number: never an error that is not told in words, and never another result."""
+    with pytest.MonkeyPatch.context() as patch:
+        wire = Wire(patch)
+        simulated, fed = both("fedavg", sizes=UNEQUAL[:4], quorum=0.75)
+        wire.cut = lambda kind, site, n: next((how for k, s, how in cuts if (k, s) == (kind, site)), "")
+        try:
+            fed.fit(1, progress=False)
+        except eq.QuorumError as error:
+            assert fed.progress.t == 0
+            assert "4 of 4 clients" in str(error) or all(name in str(error) for name in named(cuts))
+            return
+        simulate(simulated, 1, {0: [m for m in range(4) if m not in fed.records[0]["ids"]]})
+        assert distance(simulated, fed) < 1e-11
+
+
+def named(cuts: set[tuple[str, str, str]]) -> set[str]:
+    """Who must be named: whose vector never came, or else whose seed."""
+    early = {site for kind, site, _ in cuts if kind in ("query.keys", "train.masked", "train.sum")}
+    return early or {site for kind, site, _ in cuts if kind == "query.unmask"}
+
+
+def test_a_seed_that_is_lost_is_asked_for_again(wire: Wire) -> None:
+    simulated, fed = both("fedavg")
+    at(fed).sites.exchange.deadline = 5.0
     wire.cut = lambda kind, site, n: (
-        ["down", "up", ""][min(n, 2)] if (kind, site) == ("query.unmask", "client-4") else ""
+        ["down", "up", ""][min(n, 2)] if kind == "query.unmask" and site in ("client-3", "client-4") else ""
     )
     fed.fit(2, progress=False)
     simulated.fit(2, progress=False)
-    assert distance(simulated, fed) < 1e-10
-    assert all("quarantined" not in record for record in fed.records)
-
-
-@pytest.mark.parametrize("method", ["fedavg", "saga"])
-@pytest.mark.parametrize("lost", [("client-4",), ("client-0",)])
-def test_the_sum_of_a_site_that_vanishes_is_unmasked_by_the_others(
-    method: str, lost: tuple[str, ...], wire: Wire
-) -> None:
-    """Up to a third may vanish between their masked vectors and their seeds: the round is done with all updates."""
-    simulated, fed = both(method, participation=1.0)
-    simulated.fit(3, progress=False)
-    wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site in lost else ""
-    fed.fit(3, progress=False)
-    assert distance(simulated, fed) < 1e-10
-    assert all("quarantined" not in record for record in fed.records)
-    asked = [site for kind, site, _ in wire.down if kind == "query.recover"]
-    assert len(asked) == 4 * 3 * (1 + (method == "saga"))
-    assert not {*asked} & {*lost}
+    assert distance(simulated, fed) < 1e-11
+    assert not left_out(fed, 0) | left_out(fed, 1)
 
 
 def test_where_more_than_a_third_vanish_the_round_waits_for_the_same_sites(wire: Wire) -> None:
     """A sum without them could be compared with the one that their seeds would open."""
-    simulated, fed = both("fedavg", participation=1.0)
-    patience(fed).deadline = patience(fed).poll = 0.001
+    simulated, fed = both("fedavg")
     simulated.fit(2, progress=False)
     fed.fit(1, progress=False)
     before = fed.progress
@@ -611,403 +708,67 @@ def test_where_more_than_a_third_vanish_the_round_waits_for_the_same_sites(wire:
     ):
         fed.fit(1, progress=False)
     assert fed.progress is before
-    assert "query.recover" not in wire.kinds()  # what would not be enough is not asked for
+    assert "query.recover" not in [kind for kind, _, _ in wire.down]  # what would not be enough is not asked for
     wire.cut = lambda kind, site, n: "down" if site in gone else ""
-    with pytest.raises(eq.QuorumError, match=r"and unmasked round 1 over .*client-4.*Resume with the same sites"):
+    with pytest.raises(eq.QuorumError, match=r"and unmasked it over .*client-4.*Resume with the same sites"):
         fed.fit(1, progress=False)
     gone.clear()
     fed.fit(1, progress=False)
-    assert distance(simulated, fed) < 1e-10
+    assert distance(simulated, fed) < 1e-11
 
 
-def test_one_that_refuses_its_seed_does_not_end_the_wait_for_the_others(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_refuses_its_seed_does_not_end_the_wait_for_the_others(wire: Wire) -> None:
     """Two of five are missing at first: with the one that comes back there are enough for the other's."""
-    simulated, fed = both("fedavg", participation=1.0)
-    patience(fed).poll = 0.001
-    unmask = masked_site.KINDS["query.unmask"]
-
-    def refusing(site: Site, asked: Parcel) -> Parcel:
-        if site.trial.names == ("client-2",):
-            raise MaskError("It does not want to.")
-        return unmask(site, asked)
-
-    monkeypatch.setitem(masked_site.KINDS, "query.unmask", refusing)
+    simulated, fed = both("fedavg")
+    at(fed).sites.exchange.deadline = 5.0
+    wire.lies("client-2", "query.unmask", error="refuses: it does not want to")
     wire.cut = lambda kind, site, n: "down" if (kind, site, n) == ("query.unmask", "client-3", 0) else ""
-    simulated.fit(1, progress=False)
-    fed.fit(1, progress=False)
-    assert distance(simulated, fed) < 1e-10
-    assert "quarantined" not in fed.records[0]
-
-
-@pytest.mark.parametrize("how", ["wrong", "seed"])
-def test_a_site_whose_shares_are_wrong_is_named(
-    how: str, wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It vanishes, or sends another seed than it has used: the sum stays masked, and nobody else is blamed."""
-    fed = both("fedavg", participation=1.0)[1]
-    patience(fed).deadline = patience(fed).poll = 0.001
-    right, unmask = masked.create_shares, masked_site.KINDS["query.unmask"]
-    liar = "client-2"
-
-    def wrong(memory: masked.Memory, asked: Sum, site: str, *more: Any, **other: Any) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            if site == liar:
-                patch.setattr(masked, "create_shares", lambda seed, least, n: right(bytes(32), least, n))
-            return make(memory, asked, site, *more, **other)
-
-    def lying(site: Site, asked: Parcel) -> Parcel:
-        found = unmask(site, asked)
-        return replace(found, fields={"seed": "00" * 32}) if site.trial.names == (liar,) else found
-
-    make = masked.masked_vector
-    monkeypatch.setattr(masked, "masked_vector", wrong)
-    if how == "seed":
-        monkeypatch.setitem(masked_site.KINDS, "query.unmask", lying)
-    else:
-        wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site == liar else ""
-    with pytest.raises(
-        eq.QuorumError, match=r"never unmasked: client-2 (sent no seed|is not reachable)[^;]*It takes 4"
-    ):
-        fed.fit(1, progress=False)
-    assert "client-2 has sent shares that are not of its seed" in caplog.text
-
-
-def test_a_wrong_seed_is_put_together_from_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site cannot stop a round by sending another seed than it has used, and the result is right."""
-    simulated, fed = both("fedavg", participation=1.0)
-    unmask = masked_site.KINDS["query.unmask"]
-
-    def lying(site: Site, asked: Parcel) -> Parcel:
-        found = unmask(site, asked)
-        return replace(found, fields={"seed": "00" * 32}) if site.trial.names == ("client-2",) else found
-
-    monkeypatch.setitem(masked_site.KINDS, "query.unmask", lying)
-    simulated.fit(2, progress=False)
-    fed.fit(2, progress=False)
-    assert distance(simulated, fed) < 1e-10
+    for federated in (simulated, fed):
+        federated.fit(1, progress=False)
+    assert distance(simulated, fed) < 1e-11
+    assert not left_out(fed)
 
 
 def test_too_few_are_left(wire: Wire) -> None:
-    fed = both("fedavg", participation=1.0)[1]
-    wire.cut = lambda kind, site, n: (
-        "down" if kind == "train.masked" and site in ("client-0", "client-1", "client-2") else ""
-    )
+    fed = masked()
+    wire.cut = lambda kind, site, n: "down" if kind == "train.masked" and site < "client-3" else ""
     with pytest.raises(eq.QuorumError, match=r"because 2 sites are left for a masked sum, and it takes 2\.5"):
         fed.fit(1, progress=False)
-    assert "query.unmask" not in wire.kinds()  # what nobody uses stays closed
+    assert "query.unmask" not in [kind for kind, _, _ in wire.down]  # what nobody uses stays masked
 
 
 def test_a_server_that_starts_again_goes_on(wire: Wire, tmp_path: Path) -> None:
     """It asks for the last number that was used, and nothing else is lost with it."""
-    first = both("saga", states=tmp_path / "sites")[1]
+    first, second = (masked("scaffold", participation=0.8, states=tmp_path / "sites") for _ in range(2))
     first.fit(2, directory=tmp_path / "run", progress=False)
-    second = both("saga", states=tmp_path / "sites")[1]
     second.resume(tmp_path / "run")
     second.fit(2, progress=False)
-    numbers = [parcel.fields["sum"]["number"] for kind, _, parcel in wire.down if kind.startswith("train")]
+    numbers = [parcel.fields["number"] for kind, _, parcel in wire.down if kind == "train.sum"]
     assert numbers == sorted(numbers)
-    assert len(set(numbers)) >= 8
-    simulated = both("saga")[0]
+    assert len(set(numbers)) == 4
+    simulated = both("scaffold", participation=0.8)[0]
     for _ in range(2):
         simulated.fit(2, progress=False)
-    assert distance(second, simulated) < 1e-10
+    assert distance(second, simulated) < 1e-11
 
 
-# servers and sites that misbehave
-def test_a_server_that_swaps_keys_is_found_out(wire: Wire, tmp_path: Path) -> None:
-    stranger = key_at(tmp_path / "stranger")
-    fed = both("fedavg", participation=1.0)[1]
+def test_a_round_that_was_unmasked_without_a_site_is_done_again_without_it(wire: Wire, tmp_path: Path) -> None:
+    """The server stopped before its checkpoint; the site is back, and has to wait for the next round."""
+    for lost in ("client-3", ""):
+        fed = masked(states=tmp_path)
+        wire.cut = lambda kind, site, n, lost=lost: "down" if kind == "train.masked" and site == lost else ""  # type: ignore[misc]
+        fed.fit(1, progress=False)
+        assert [*left_out(fed)] == ["client-3"]
     fed.fit(1, progress=False)
-
-    def swapped(kind: str, site: str, parcel: Parcel) -> Parcel:
-        if kind != "train.masked" or site != "client-1":
-            return parcel
-        return replace(parcel, fields={**parcel.fields, "keys": {**parcel.fields["keys"], "client-2": stranger}})
-
-    wire.change = swapped
-    fed.fit(1, progress=False)
-    (found,) = fed.records[1]["quarantined"]
-    assert found["name"] == "client-1"
-    assert found["reason"].startswith("refuses: The key of client-2 has changed since client-1 first saw it")
-
-
-def test_a_server_that_uses_a_number_twice_gets_nothing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = both("fedavg", participation=1.0)[1]
-    fed.fit(1, progress=False)
-    masks = at(fed).masked
-    assert masks is not None
-    masks.number, before = 0, len(wire.up)
-    monkeypatch.setattr(masked_sites, "_now", lambda: 1)
-    with pytest.raises(
-        eq.QuorumError, match=r"was asked for sum number 1 and has taken part in number \d{13}: masks are never"
-    ):
-        fed.fit(1, progress=False)
-    assert not any(parcel.tensors for _, _, parcel in wire.up[before:])
-
-
-def test_a_server_that_wants_one_site_alone_gets_nothing(wire: Wire) -> None:
-    """It tells client 2 that it counts most, and the others that they count little."""
-    fed = both("saga", participation=1.0)[1]
-
-    def weighed(kind: str, site: str, parcel: Parcel) -> Parcel:
-        asked = dict(parcel.fields.get("sum", {}))
-        if asked.get("phase") != "model":
-            return parcel
-        asked["inputs"] = {**asked["inputs"], "sum": asked["inputs"]["sum"] * (1 if site == "client-2" else 1e6)}
-        return replace(parcel, fields={**parcel.fields, "sum": asked})
-
-    wire.change = weighed
-    with pytest.raises(eq.QuorumError, match="the sum is out of range: masks do not fit each other"):
-        fed.fit(1, progress=False)
-
-
-def told(**inputs: Any) -> Callable[[str, str, Parcel], Parcel]:
-    """What goes down the wire of a server that tells the sites something else about every sum."""
-
-    def change(kind: str, site: str, parcel: Parcel) -> Parcel:
-        asked = parcel.fields.get("sum")
-        lie = {**asked, "inputs": {**asked["inputs"], **inputs}} if asked else None
-        return replace(parcel, fields={**parcel.fields, "sum": lie}) if lie else parcel
-
-    return change
-
-
-def sizes_of(fed: eq.Federation, **changed: int) -> dict[str, int]:
-    return {site.name: site.size for site in at(fed).sites.known} | {k.replace("_", "-"): n for k, n in changed.items()}
-
-
-class Thief:
-    """A server that asks the sites for more sums of a round than the method needs, and keeps what it is sent."""
-
-    def __init__(self, fed: eq.Federation) -> None:
-        self.fed, masks = fed, at(fed).masked
-        assert masks is not None
-        self.masks, self.sums, self.refused = masks, list[Tensor](), list[str]()
-
-    def fit(self, monkeypatch: pytest.MonkeyPatch, phase: str, *lies: Mapping[str, Any]) -> None:
-        """A round in which the sum of ``phase`` is asked for again, each time with other inputs."""
-        honest = masked_sites.Round.total
-
-        def total(this: masked_sites.Round, asked: str, ids: list[int], n: int, inputs: Any, **more: Any) -> Any:
-            found = honest(this, asked, ids, n, inputs, **more)
-            for lie in lies if asked == phase else ():
-                before = dict(this.lost)
-                try:
-                    self.sums.append(honest(this, asked, ids, n, {**inputs, **lie})[1])
-                except masked_sites.ClosedError:
-                    self.refused += [why for m, why in this.lost.items() if m not in before]
-                this.lost = before
-            return found
-
-        monkeypatch.setattr(masked_sites.Round, "total", total)
-        self.fed.fit(1, progress=False)
-
-
-@pytest.mark.parametrize("first", [False, True])
-def test_no_update_follows_from_sums_with_other_weights(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K sums over the same K sites with other weights would be K equations: a site gives one sum of a round."""
-    thief = Thief(both("fedavg", participation=1.0)[1])
-    if not first:
-        thief.fed.fit(1, progress=False)
-    lies = [{"sizes": sizes_of(thief.fed, **{f"client_{m}": 90})} for m in range(5)]
-    thief.fit(monkeypatch, "model", *lies)
-    assert thief.sums == []
-    assert len(thief.refused) == 25
-    assert all("it refuses: Other weights were told in round" in why for why in thief.refused)
-
-
-@pytest.mark.parametrize("phase", ["values", "model"])
-def test_no_value_follows_from_sums_with_other_references(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SAGA's sites are told nothing for the sum of their values, and one sum for that of their models."""
-    thief = Thief(both("saga", participation=1.0)[1])
-    lies = [{"reference": 2.0**k} if phase == "values" else {"sum": 2.0**k} for k in range(1, 6)]
-    thief.fit(monkeypatch, phase, *lies)
-    assert thief.sums == []
-    assert len(thief.refused) == 25
-    assert all("refuses: Other weights were told in round" in why for why in thief.refused)
-
-
-def lied_to(site_told_right: str, change: Callable[[Parcel], Parcel]) -> Callable[[str, str, Parcel], Parcel]:
-    """A server that tells one site the truth, and the others something else, for every training."""
-    return lambda kind, site, parcel: change(parcel) if kind == "train.masked" and site != site_told_right else parcel
-
-
-@pytest.mark.parametrize("method", ["fedavg", "saga"])
-@pytest.mark.parametrize("what", ["lr", "rounds"])
-def test_who_trains_with_other_settings_is_in_no_sum(method: str, what: str, wire: Wire) -> None:
-    """With a learning rate of next to nothing for the others, the sum would be one site's update."""
-
-    def change(parcel: Parcel) -> Parcel:
-        experiment = parcel.fields["experiment"]
-        solver = {**experiment["solver"], "lr": 1e-30}
-        lie = {"experiment": {**experiment, "solver": solver}} if what == "lr" else {"rounds": 10**6}
-        return replace(parcel, fields={**parcel.fields, **lie})
-
-    wire.change = lied_to("client-2", change)
-    with pytest.raises(eq.QuorumError, match="the update of another model, or of other settings, than were sent"):
-        both(method, participation=1.0)[1].fit(1, progress=False)
-
-
-def test_a_site_knows_itself_when_it_counted_last(wire: Wire) -> None:
-    """Told that they never did, all others would give no last weight, and the sum of these be that of one site."""
-    fed = both("saga", participation=1.0)[1]
-    fed.fit(1, progress=False)
-    sums: list[float] = []
-    narrow = secure.narrow
-
-    def seen(total: Tensor) -> tuple[float, float]:
-        found = narrow(total)
-        sums.append(found[1])
-        return found
-
-    change = lambda parcel: replace(parcel, fields={**parcel.fields, "receipt": [-1, "00" * 32]})  # noqa: E731
-    wire.change = lied_to("client-2", change)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(secure, "narrow", seen)
-        fed.fit(1, progress=False)
-    assert sums == pytest.approx([1.0], abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"sum": math.inf}, {"sum": 1e-18}, {"sum": math.nan}, {"sum_last": math.inf}, {"sum_last": -1.0}]
-)
-def test_a_refusal_tells_no_number_and_is_given_once(wrong: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = both("saga", participation=1.0)[1]
-    total = masked_sites.Round.total
-    tries: list[str] = []
-
-    def lying(this: masked_sites.Round, phase: str, ids: list[int], n: int, inputs: Any, **more: Any) -> Any:
-        if phase == "model":
-            with pytest.raises(masked_sites.ClosedError):
-                total(this, phase, ids, n, {**inputs, **wrong}, **more)
-            tries.extend(this.lost.values())
-            this.lost.clear()
-        return total(this, phase, ids, n, inputs, **more)
-
-    monkeypatch.setattr(masked_sites.Round, "total", lying)
-    with pytest.raises(eq.QuorumError, match="Other weights were told in round 0"):
-        fed.fit(1, progress=False)
-    assert len(tries) == 5
-    assert not any(re.search(r"\d{3}", why) for why in tries)
-
-
-def test_a_sum_that_is_no_number_ends_the_round_and_not_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = both("saga", participation=1.0)[1]
-    right = masked_site.KINDS["train.masked"]
-
-    def train(site: Site, asked: Parcel) -> Parcel:
-        found = right(site, asked)
-        noise = torch.full_like(found.tensors["masked"], -1)
-        return replace(found, tensors={"masked": noise}) if site.trial.names == ("client-3",) else found
-
-    monkeypatch.setitem(masked_site.KINDS, "train.masked", train)
-    with pytest.raises(eq.QuorumError, match="the sum is not one of weights"):
-        fed.fit(1, progress=False)
-
-
-def test_a_round_of_saga_is_done_again_with_the_same_sums(tmp_path: Path) -> None:
-    """A server that stopped before its checkpoint tells the sites the same sum, to the last bit."""
-    made = []
-    for _ in range(4):
-        fed = both("saga(q=3)", participation=1.0, states=tmp_path)[1]
-        fed.fit(1, progress=False)
-        made.append(fed.progress.vector)
-    assert all(torch.equal(made[0], other) for other in made)
-
-
-def test_noise_is_not_drawn_again_after_another_round_was_trained(tmp_path: Path, wire: Wire) -> None:
-    """The update of an unmasked round gives way to that of the next; then the first is not made again."""
-    fed = both("dp", participation=1.0, states=tmp_path)[1]
-    wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and n > 0 else ""
-    patience(fed).deadline = patience(fed).poll = 0.001
-    with pytest.raises(eq.QuorumError):
-        fed.fit(2, progress=False)
-    again = both("dp", participation=1.0, states=tmp_path)[1]
-    with pytest.raises(eq.QuorumError, match="has unmasked round 0, and has not its update any more"):
-        again.fit(2, progress=False)
-
-
-def test_a_second_sum_is_not_unmasked_either(sites: Met) -> None:
-    """The server gets masked vectors of two sums before it unmasks one: a site remembers the last, and gives no seed of another."""
-    one, two = sites.ask(1), replace(sites.ask(2), inputs={"sum": 2.0})
-    sites.send(one, contents())
-    sites.send(two, contents())
-    sites.open(two)
-    with pytest.raises(MaskError, match="Sum number 1 cannot be unmasked"):
-        sites.own_seed(one, "ward-a")
-    three = replace(sites.ask(3), inputs={"sum": 3.0})
-    with pytest.raises(MaskError, match=r"ward-a was asked for round 0 over .* with another model, or other weights"):
-        sites.send(three, contents())
-    with pytest.raises(MaskError, match="with another model, or other weights"):
-        sites.send(replace(sites.ask(3), model="another", inputs={"sum": 2.0}), contents())
-
-
-def test_two_sums_that_differ_by_a_site_take_more_sites_than_there_are(tmp_path: Path) -> None:
-    """The server lets three of four sites unmask a sum without the fourth, and wants one of the fourth and two others."""
-    assert all(masked.threshold(n) + masked.threshold(n - 1) > n for n in range(3, 200))
-    assert [masked.threshold(n) for n in (2, 3, 4, 5, 6, 9, 10)] == [2, 2, 3, 4, 4, 6, 7]
-    sites = Met(tmp_path, ("a", "b", "c", "d"))
-    rows, one = contents(names=sites.names), sites.ask(1)
-    sent = {name: sites.masked(one, name, x) for name, x in rows.items()}
-    shares = [sites.shares_of(one, name, {"d": sent["d"].shares[name]})["d"] for name in ("a", "b", "c")]
-    seeds = {name: sites.own_seed(one, name) for name in ("a", "b", "c")}
-    seeds["d"] = masked.recovered(shares, sent["d"].hashes["d"])
-    found = masked.total(one, {name: y.vector for name, y in sent.items()}, seeds)
-    assert torch.allclose(found, sum(rows.values()), rtol=0, atol=1e-9)  # type: ignore[arg-type]
-    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
-        masked.recovered(shares[:2], sent["d"].hashes["d"])
-    two = sites.ask(2, names=("b", "c", "d"))
-    sites.masked(two, "d", rows["d"])  # it has unmasked nothing
-    for name in ("b", "c"):
-        with pytest.raises(MaskError, match="the difference of two sums could show one site"):
-            sites.masked(two, name, rows[name])
-
-
-def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
-    one = sites.ask(1)
-    first = {name: sites.masked(one, name, x) for name, x in contents().items()}
-    hidden = first["ward-c"].shares["ward-a"]
-    assert (
-        masked.sha256(sites.shares_of(one, "ward-a", {"ward-c": hidden})["ward-c"]) == first["ward-c"].hashes["ward-a"]
-    )
-    assert sites.shares_of(one, "ward-b", {"ward-c": hidden}) == {}
-    with pytest.raises(MaskError, match="A share of ward-b was asked for, which is no other site"):
-        sites.shares_of(one, "ward-b", {"ward-b": hidden})
-    two = sites.ask(2)
-    for name, x in contents().items():
-        sites.masked(two, name, x)
-    with pytest.raises(MaskError, match="Sum number 1 cannot be unmasked"):
-        sites.shares_of(one, "ward-a", {"ward-c": hidden})
-    assert sites.shares_of(two, "ward-a", {"ward-c": hidden, "ward-b": 3}) == {}  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize(("changed", "lost", "reason"), [
-    ({"client_2": 10**6}, ["client-2"], "refuses: client-2 has 9 samples, and the others are told 1000000"),
-    ({"client_1": -3}, None, "refuses: The sizes of all sites must be whole numbers >= 1"),
-])  # fmt: skip
-def test_samples_that_are_told_wrong(
-    changed: dict[str, int], lost: list[str] | None, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fed = both("fedavg", participation=1.0)[1]
-    wrong = {site.name: site.size for site in at(fed).sites.known}
-    wrong |= {name.replace("_", "-"): n for name, n in changed.items()}
-    monkeypatch.setattr(masked_sites.Round, "sizes", property(lambda this: wrong))
-    if lost is None:
-        with pytest.raises(eq.QuorumError, match=reason):
-            fed.fit(1, progress=False)
-        return
-    fed.fit(1, progress=False)
-    assert [q["name"] for q in fed.records[0]["quarantined"]] == lost
-    assert reason in fed.records[0]["quarantined"][0]["reason"]
+    assert left_out(fed, 0) == {"client-3": "was not there when a sum of this round was unmasked"}
+    assert left_out(fed, 1) == {}
 
 
 def test_noise_is_not_drawn_again_for_the_same_round(tmp_path: Path) -> None:
     """Else the mean of many answers of one round would be without it: the update of a round is made once."""
     made = []
     for _ in range(2):
-        fed = both("dp", participation=1.0, states=tmp_path)[1]
+        fed = masked("dp", states=tmp_path)
         fed.fit(1, progress=False)
         made.append((fed.progress.vector, {p: p.read_bytes() for p in tmp_path.rglob("update.safetensors")}))
     assert torch.equal(made[0][0], made[1][0])
@@ -1015,192 +776,334 @@ def test_noise_is_not_drawn_again_for_the_same_round(tmp_path: Path) -> None:
     assert len(made[0][1]) == 5
 
 
-def test_a_site_that_the_sum_would_show_stays_away() -> None:
-    """The sum is then nearly its own update; the others do the round without it."""
-    fed = in_process(network(), clients((400, 4, 6, 5)), "fedavg", SOLVER, secure=True)
-    fed.fit(1, progress=False)
-    (lost,) = fed.records[0]["quarantined"]
-    assert lost["name"] == "client-0"
-    assert lost["reason"].startswith(
-        "refuses: The update of client-0 would be more than 95% of the sum, which would show it"
-    )
-    assert fed.records[0]["weights"] == pytest.approx([4 / 15, 6 / 15, 5 / 15])
-
-
-def test_the_update_of_a_round_goes_into_sums_of_that_round(wire: Wire) -> None:
-    """Otherwise a server could have the same update in two open sums."""
-
-    def later(kind: str, site: str, parcel: Parcel) -> Parcel:
-        asked = parcel.fields.get("sum")
-        return replace(parcel, fields={**parcel.fields, "sum": {**asked, "round": 7}}) if asked else parcel
-
-    wire.change = later
-    with pytest.raises(eq.QuorumError, match="A sum of round 7 was asked for with the update of round 0"):
-        both("fedavg")[1].fit(1, progress=False)
-
-
-def test_only_what_the_method_sums_is_summed(wire: Wire) -> None:
-    def renamed(kind: str, site: str, parcel: Parcel) -> Parcel:
-        asked = parcel.fields.get("sum")
-        return replace(parcel, fields={**parcel.fields, "sum": {**asked, "phase": "values"}}) if asked else parcel
-
-    wire.change = renamed
-    with pytest.raises(eq.QuorumError, match="Something is to be summed that is not part of the method: 'values'"):
-        both("fedavg")[1].fit(1, progress=False)
-
-
-@pytest.mark.parametrize(
-    ("method", "kind", "key"), [("fedavg", "train.masked", "sizes"), ("saga", "train.again", "sum_last")]
-)
-def test_what_a_sum_lacks_is_named(method: str, kind: str, key: str, wire: Wire) -> None:
-    def lacking(sent: str, site: str, parcel: Parcel) -> Parcel:
-        if sent != kind:
-            return parcel
-        asked = parcel.fields["sum"]
-        inputs = {name: x for name, x in asked["inputs"].items() if name != key}
-        return replace(parcel, fields={**parcel.fields, "sum": {**asked, "inputs": inputs}})
-
-    wire.change = lacking
-    with pytest.raises(eq.QuorumError, match=f"refuses: A sum was asked for without its '{key}'"):
-        both(method)[1].fit(1, progress=False)
-
-
-@pytest.mark.parametrize(("wrong", "reason"), [
-    ({"masked": torch.zeros(3, dtype=torch.int64)}, "there is no masked vector of the right size"),
-    ({"masked": torch.zeros(73).double()}, "there is no masked vector of the right size"),
-    ({}, "there is no masked vector of the right size"),
-])  # fmt: skip
-def test_a_summand_that_is_none(wrong: dict[str, Tensor], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = both("fedavg", participation=1.0)[1]
-    right = masked_site.KINDS["train.masked"]
-
-    def train(site: Site, asked: Parcel) -> Parcel:
-        found = right(site, asked)
-        return replace(found, tensors=wrong) if site.trial.names == ("client-3",) else found
-
-    monkeypatch.setitem(masked_site.KINDS, "train.masked", train)
-    fed.fit(1, progress=False)
-    assert [q["reason"] for q in fed.records[0]["quarantined"]] == [f"sent what cannot be used: {reason}"]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"key": "00"},
-        {"key": "00" * 32},
-        {"key": "xy" * 32},
-        {"number": math.inf},
-        {"number": -1},
-        {"number": 10**30},
-        {"number": 2**53 - 1},
-        {"opened": {"model": [math.inf, ["ward-a"], ""]}},
-        {"opened": [1]},
-        {"pinned": 3},
-    ],
-    ids=str,
-)
-def test_a_site_that_says_what_cannot_be_keeps_nobody_from_a_sum(wrong: dict[str, Any], wire: Wire) -> None:
-    """A key that is none would make all others refuse, and a number without an end would stop the server."""
-    simulated, fed = both("fedavg", participation=1.0)
-    right = masked_site.KINDS["query.keys"]
-
-    def lying(site: Site, asked: Parcel) -> Parcel:
-        found = right(site, asked)
-        return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(masked_site.KINDS, "query.keys", lying)
+def test_noise_is_not_drawn_again_after_another_round_was_trained(tmp_path: Path, wire: Wire) -> None:
+    """The update of an unmasked round gives way to that of the next; then the first is not made again."""
+    fed = masked("dp", states=tmp_path)
+    wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and n > 0 else ""
+    with pytest.raises(eq.QuorumError):
         fed.fit(2, progress=False)
-    assert [q["name"] for record in fed.records for q in record["quarantined"]] == ["client-3", "client-3"]
-    simulated.trial = replace(simulated.trial, engine=without({0: 3, 1: 3}))
-    simulated.fit(2, progress=False)
-    assert distance(simulated, fed) < 1e-10
+    with pytest.raises(eq.QuorumError, match="has unmasked round 0, and has not its update any more"):
+        masked("dp", states=tmp_path).fit(2, progress=False)
 
 
-@pytest.mark.parametrize("others", [["client-3", "client-9"], ["client-3"], ["client-0", "client-3"]])
-def test_a_false_claim_of_what_was_unmasked_keeps_nobody_from_a_sum(others: list[str], wire: Wire) -> None:
-    fed = both("fedavg", participation=1.0)[1]
-    right = masked_site.KINDS["query.keys"]
+# a server that lies
+def other(x: Any) -> Any:
+    """Another value of the same type."""
+    match x:
+        case bool():
+            return not x
+        case int() | float():
+            return x + 1
+        case str():
+            return f"{x}0"
+        case list():
+            return [*x, 0]
+        case dict():
+            return {**x, "more": 0}
+    return 0
 
-    def lying(site: Site, asked: Parcel) -> Parcel:
-        found = right(site, asked)
-        wrong = {"opened": {"model": [0, others, "00"]}}
-        return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(masked_site.KINDS, "query.keys", lying)
+def changed(parcel: Parcel, where: int, how: str) -> Parcel:
+    """A message in which the value at a place of its fields, or a tensor, is another, gone, or renamed."""
+    fields, tensors = copy.deepcopy(parcel.fields), dict(parcel.tensors)
+    spots = list(places(fields))
+    if where < len(spots):
+        parent, key = spots[where]
+        old = parent.pop(key)
+        if isinstance(parent, list):
+            parent[key:key] = [other(old)] * (how == "another")
+        elif how != "gone":
+            parent[key if how == "another" else f"{key}x"] = other(old) if how == "another" else old
+    else:
+        name = list(tensors)[where - len(spots)]
+        x = tensors.pop(name)
+        if how != "gone":
+            tensors[name if how == "another" else f"{name}x"] = x + 1e-6 * torch.arange(len(x)) if how == "another" else x
+    return replace(parcel, fields=fields, tensors=tensors)
+
+
+@pytest.mark.parametrize("kind", ["train.masked", "train.sum"])
+@pytest.mark.parametrize(("method", "step"), [("fedavg", 9), pytest.param("scaffold", 1, marks=pytest.mark.slow)])
+def test_no_field_of_a_message_is_another_for_one_site(
+    kind: str, method: str, step: int, tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever one of three sites is told otherwise: it refuses, or the sum stays masked. It is asked for the sum of what it was told."""
+    fed = masked(method, sizes=(3, 4, 5), states=tmp_path, epochs=1)
+    read, total = list[Tensor](), sums.total
+
+    def spy(*args: Any) -> Tensor:
+        read.append(total(*args))
+        return read[-1]
+
+    monkeypatch.setattr(sums, "total", spy)
+    again = masked(method, sizes=(3, 4, 5), states=tmp_path, epochs=1)
+    fed.fit(1, progress=False)
+    assert len(read) == 1  # what is tried can be seen
+    (right,) = (parcel for k, site, parcel in wire.down if (k, site) == (kind, "client-1"))
+    ends = set[str]()
+    n = len(list(places(right.fields))) + len(right.tensors)
+    for where in range(0, n, step):
+        for how in ("another", "gone", "renamed"):
+            shutil.rmtree(tmp_path / "run")
+            masks_of(again).known.clear()
+            masks_of(again).opened.clear()
+            transcripts: dict[str, str] = {}
+
+            def lie(k: str, site: str, parcel: Parcel, where: int = where, how: str = how) -> Parcel:
+                if site != "client-1":
+                    return parcel
+                if k == kind:
+                    parcel = changed(parcel, where, how)
+                elif k == "train.sum":
+                    parcel.fields["training"] = transcripts["train.masked"]
+                elif k == "query.unmask":
+                    parcel.fields["told"] = transcripts["train.sum"]
+                transcripts[k] = sums.transcript(parcel.fields, parcel.tensors if k == "train.masked" else None)
+                return parcel
+
+            wire.change = lie
+            with pytest.raises(eq.QuorumError) as caught:
+                again.fit(1, progress=False)
+            assert len(read) == 1, (where, how)
+            assert "client-1" in str(caught.value) or "3 of 3 clients" in str(caught.value), (where, how)
+            ends.add("noise" if "masks do not fit each other" in str(caught.value) else "refused")
+            transcripts.clear()
+    assert ends == {"noise", "refused"}
+
+
+class Thief:
+    """A server that asks the sites for more sums of a round than the method needs, and keeps what it can read."""
+
+    def __init__(self, fed: eq.Federation, monkeypatch: pytest.MonkeyPatch, *lies: dict[str, Any]) -> None:
+        """After the sum of a round it asks for others, with a field of the message or the list of clients as in ``lies``."""
+        self.sums, self.refused = list[Tensor](), list[str]()
+        honest, message = masked_sites.Round.total, MaskedSites.next
+        lie: dict[str, Any] = {}
+
+        def following(masks: MaskedSites, t: int, training: str, ids: Sequence[int]) -> tuple[Parcel, Sum]:
+            parcel, _ = message(masks, t, training, ids)
+            fields = {**parcel.fields, **{key: x for key, x in lie.items() if key != "ids"}}
+            return Parcel(fields), Sum.read(fields, masks.sites.exchange.experiment)
+
+        def total(this: masked_sites.Round, training: str, ids: list[int]) -> Any:
+            answer = honest(this, training, ids)
+            for each in lies:
+                lie.update(each)
+                before = dict(this.lost)
+                this.server.opened.clear()
+                try:
+                    self.sums.append(honest(this, training, lie.get("ids", ids))[1])
+                except masked_sites.ClosedError:
+                    self.refused += [why for m, why in this.lost.items() if m not in before]
+                this.lost = before
+                lie.clear()
+            return answer
+
+        monkeypatch.setattr(MaskedSites, "next", following)
+        monkeypatch.setattr(masked_sites.Round, "total", total)
         fed.fit(1, progress=False)
-    assert fed.records[0]["ids"] == ([0, 1, 2, 4] if len(others) == 1 else [0, 1, 2, 3, 4])
 
 
-@pytest.mark.parametrize("whom", [["client-0"], ["client-0", "client-1", "client-2", "client-4"]])
-def test_a_false_claim_of_others_keys_keeps_nobody_from_a_sum(whom: list[str], tmp_path: Path) -> None:
-    """Also at the first start, when nobody else has seen a key."""
-    fed = both("fedavg", participation=1.0)[1]
-    right, stranger = masked_site.KINDS["query.keys"], key_at(tmp_path / "stranger")
-
-    def lying(site: Site, asked: Parcel) -> Parcel:
-        found = right(site, asked)
-        wrong = {"pinned": dict.fromkeys(whom, stranger)}
-        return Parcel(found.fields | wrong) if site.trial.names == ("client-3",) else found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(masked_site.KINDS, "query.keys", lying)
-        fed.fit(1, progress=False)
-    assert "quarantined" not in fed.records[0]
-
-
-@pytest.mark.parametrize("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
-def test_shares_of_any_form_are_no_seed(shares: list[bytes]) -> None:
-    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
-        masked.recovered(shares, masked.sha256(bytes(32)))
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_no_update_follows_from_other_sums_of_a_round(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K sums over the same K sites with other weights would be K equations, and two over nested sets a difference."""
+    fed = masked()
+    if rounds:
+        fed.fit(rounds, progress=False)
+    sizes = masks_of(fed).sizes
+    weighted = [{"sizes": sizes | {f"client-{m}": 90}} for m in range(5)]
+    thief = Thief(fed, monkeypatch, *weighted, {"ids": [0, 1, 2, 3]}, {"ids": [1, 2, 3, 4]}, {"training": "00"})
+    assert thief.sums == []
+    assert len(thief.refused) == 5 * 5 + 4 + 4 + 5
+    assert all("refuses: " in why for why in thief.refused)
+    assert sum("The samples of client" in why for why in thief.refused) == 5 * 4
+    assert sum("the difference of two sums could show one site" in why for why in thief.refused) == 8
 
 
-def test_a_site_that_changes_its_key_is_left_out_alone(wire: Wire, tmp_path: Path) -> None:
-    """The others would refuse every sum with it: what most have seen counts, also for a server that starts again."""
-    first = both("fedavg", participation=1.0, states=tmp_path / "sites")[1]
-    first.fit(1, directory=tmp_path / "run", progress=False)
-    (path,) = (tmp_path / "sites").rglob("client-3/masks.json")
-    path.unlink()
-    second = both("fedavg", participation=1.0, states=tmp_path / "sites")[1]
-    second.resume(tmp_path / "run")
-    second.fit(1, progress=False)
-    (lost,) = second.records[1]["quarantined"]
-    assert lost["name"] == "client-3"
-    assert lost["reason"].startswith("shows another key than most sites have seen of it")
-    assert second.records[1]["ids"] == [0, 1, 2, 4]
-
-
-def test_seeds_that_are_not_those_of_the_masks_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = both("fedavg", participation=1.0)[1]
-    real = masked.own_seed
-    monkeypatch.setattr(
-        masked,
-        "own_seed",
-        lambda memory, asked, site: (memory, bytes(32)) if site > "client-2" else real(memory, asked, site),
+def test_other_training_of_a_round_that_was_unmasked_is_refused(wire: Wire, tmp_path: Path) -> None:
+    """Also by a server that starts again, and says it remembers nothing."""
+    masked(states=tmp_path).fit(1, progress=False)
+    wire.change = lambda kind, site, p: (
+        replace(p, tensors={name: x + 1 for name, x in p.tensors.items()}) if kind == "train.masked" else p
     )
-    with pytest.raises(
-        eq.QuorumError, match="client-3 sent no seed, or another one than it has used; client-4 sent no"
-    ):
+    before = len(wire.up)
+    with pytest.raises(eq.QuorumError, match="for round 0 and unmasked round 0, after other training"):
+        masked(states=tmp_path).fit(1, progress=False)
+    assert not any(parcel.tensors for _, _, parcel in wire.up[before:])
+
+
+def test_a_server_that_swaps_keys_is_found_out(wire: Wire, tmp_path: Path) -> None:
+    stranger = key_at(tmp_path / "stranger")
+    fed = masked()
+    fed.fit(1, progress=False)
+
+    def swapped(kind: str, site: str, parcel: Parcel) -> Parcel:
+        if kind == "train.sum" and site == "client-1":
+            parcel.fields["keys"]["client-2"] = stranger
+        return parcel
+
+    wire.change = swapped
+    fed.fit(1, progress=False)
+    assert left_out(fed)["client-1"].startswith("refuses: The key of client-2 has changed since client-1 first saw it")
+
+
+def test_a_server_that_uses_a_number_twice_gets_nothing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = masked()
+    fed.fit(1, progress=False)
+    masks_of(fed).number, before = 0, len(wire.up)
+    monkeypatch.setattr(masked_sites, "_now", lambda: 1)
+    with pytest.raises(eq.QuorumError, match=r"number 1 and has taken part in number \d{13}: masks are never"):
+        fed.fit(1, progress=False)
+    assert not any(parcel.tensors for _, _, parcel in wire.up[before:])
+
+
+def test_the_configuration_of_a_run_is_the_same_at_all_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may be made of it: a server could let all but one site train on next to nothing."""
+    fed = masked()
+    fed.fit(1, progress=False)
+    grid = cast(InProcessGrid, at(fed).sites.exchange.grid)
+    for context in grid.contexts.values():
+        context.run_config["scale"] = 0.0 if context.node_config["site"] != "client-2" else 1.0
+    with pytest.raises(eq.QuorumError, match="nothing can be read of the sum: masks do not fit each other"):
+        fed.fit(1, progress=False)
+
+
+@pytest.mark.parametrize(("changed", "lost", "reason"), [
+    ({"client-2": 10**6}, ["client-2"], "refuses: client-2 has 9 samples, and the others are told 1000000"),
+    ({"client-1": -3}, None, "The samples of all sites must be whole numbers >= 1"),
+])  # fmt: skip
+def test_samples_that_are_told_wrong(
+    changed: dict[str, int], lost: list[str] | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = masked()
+    wrong = masks_of(fed).sizes | changed
+    monkeypatch.setattr(MaskedSites, "sizes", property(lambda this: wrong))
+    if lost is None:
+        with pytest.raises(eq.QuorumError, match=reason):
+            fed.fit(1, progress=False)
+        return
+    fed.fit(1, progress=False)
+    assert [*left_out(fed)] == lost
+    assert reason in left_out(fed)[lost[0]]
+
+
+# a site that lies, or does not want to
+@pytest.mark.parametrize("how", ["vanishes", "seed", "neither"])
+def test_a_site_whose_shares_are_wrong_is_named(
+    how: str, wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It vanishes, or sends another seed than it has used: the sum stays masked, and nobody else is blamed."""
+    simulated, fed = both("fedavg")
+    right, honest, liar = sums.create_shares, sums.masked_vector, "client-2"
+
+    def wrong(memory: Memory, asked: Sum, site: str, *more: Any, **others: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            if site == liar and how != "neither":
+                patch.setattr(sums, "create_shares", lambda seed, least, n: right(bytes(32), least, n))
+            return honest(memory, asked, site, *more, **others)
+
+    monkeypatch.setattr(sums, "masked_vector", wrong)
+    if how == "vanishes":
+        wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site == liar else ""
+    else:
+        wire.lies(liar, "query.unmask", seed="00" * 32)
+    if how == "neither":  # its shares are right: they stand in for its seed
+        for federated in (simulated, fed):
+            federated.fit(2, progress=False)
+        assert distance(simulated, fed) < 1e-11
+        return
+    with pytest.raises(eq.QuorumError, match=r"unmasked: client-2 (sent no seed|is not reachable)[^;]*It takes 4"):
+        fed.fit(1, progress=False)
+    assert "client-2 has sent shares that are not of its seed" in caplog.text
+
+
+def test_seeds_that_are_not_those_of_the_masks_are_noticed(wire: Wire) -> None:
+    fed = masked()
+    wire.bend = lambda kind, site, p: Parcel({"seed": "00" * 32}) if kind == "query.unmask" and site > "client-2" else p
+    with pytest.raises(eq.QuorumError, match="client-3 sent no seed, or another one than it has used; client-4 sent"):
         fed.fit(1, progress=False)
     assert fed.progress.t == 0
 
 
+@pytest.mark.parametrize("site", ["client-0", "client-3"])
+def test_a_vector_of_noise_is_noticed(site: str, wire: Wire) -> None:
+    """The sum stays masked; whose vector it was is not found out."""
+    wire.bend = lambda kind, name, p: (
+        replace(p, tensors={"masked": p.tensors["masked"] * 3}) if (kind, name) == ("train.sum", site) else p
+    )
+    with pytest.raises(eq.QuorumError, match="nothing can be read of the sum: masks do not fit each other"):
+        masked().fit(1, progress=False)
+
+
+@pytest.mark.parametrize("wrong", [{"masked": torch.zeros(3, dtype=torch.int64)}, {"masked": torch.zeros(75).double()}, {}])
+def test_a_vector_that_is_none(wrong: dict[str, Tensor], wire: Wire) -> None:
+    fed = masked()
+    wire.bend = lambda kind, site, p: replace(p, tensors=wrong) if (kind, site) == ("train.sum", "client-3") else p
+    fed.fit(1, progress=False)
+    assert left_out(fed) == {"client-3": "sent what cannot be used: there is no masked vector of the right size"}
+
+
+@pytest.mark.parametrize("wrong", [
+    {"key": "00"}, {"key": "00" * 32}, {"key": "xy" * 32}, {"key": None}, {"number": math.inf}, {"number": -1},
+    {"number": 10**30}, {"number": 2**53 - 1}, {"opened": [math.inf, "", ["ward-a"]]}, {"opened": [1]}, {"keys": 3},
+], ids=str)  # fmt: skip
+def test_a_site_that_says_what_cannot_be_keeps_nobody_from_a_sum(wrong: dict[str, Any], wire: Wire) -> None:
+    """A key that is none would make all others refuse, and a number without an end would stop the server."""
+    simulated, fed = both("fedavg")
+    wire.lies("client-3", "query.keys", **wrong)
+    fed.fit(2, progress=False)
+    assert [*left_out(fed, 0), *left_out(fed, 1)] == ["client-3", "client-3"]
+    simulate(simulated, 2, {0: [3], 1: [3]})
+    assert distance(simulated, fed) < 1e-11
+
+
+@pytest.mark.parametrize(("claim", "ids"), [
+    ({"opened": [0, "00", ["client-3", "client-9"]]}, [0, 1, 2, 3, 4]),
+    ({"opened": [0, "00", ["client-3"]]}, [0, 1, 2, 4]),
+    ({"opened": [0, "00", ["client-0", "client-3"]]}, [0, 1, 2, 3, 4]),
+    ({"keys": dict.fromkeys(["client-0"], "11" * 32)}, [0, 1, 2, 3, 4]),
+    ({"keys": dict.fromkeys(["client-0", "client-1", "client-2", "client-4"], "11" * 32)}, [0, 1, 2, 3, 4]),
+], ids=str)  # fmt: skip
+def test_a_false_claim_keeps_nobody_else_from_a_sum(claim: dict[str, Any], ids: list[int], wire: Wire) -> None:
+    """Of what was unmasked, or of others' keys: also at the first start, when nobody else has seen a key."""
+    fed = masked()
+    wire.lies("client-3", "query.keys", **claim)
+    fed.fit(1, progress=False)
+    assert fed.records[0]["ids"] == ids
+
+
+def test_a_site_that_changes_its_key_is_left_out_alone(tmp_path: Path) -> None:
+    """The others would refuse every sum with it: what most have seen counts, also for a server that starts again."""
+    masked(states=tmp_path / "sites").fit(1, directory=tmp_path / "run", progress=False)
+    (path,) = (tmp_path / "sites").rglob("client-3/masks.json")
+    path.unlink()
+    second = masked(states=tmp_path / "sites")
+    second.resume(tmp_path / "run")
+    second.fit(1, progress=False)
+    assert left_out(second)["client-3"].startswith("shows another key than most sites have seen of it")
+    assert second.records[1]["ids"] == [0, 1, 2, 4]
+
+
+def test_a_site_that_the_sum_would_show_stays_away() -> None:
+    """The sum is then nearly its own update; the others do the round without it."""
+    fed = masked(sizes=(400, 4, 6, 5))
+    fed.fit(1, progress=False)
+    assert left_out(fed)["client-0"].startswith("refuses: The update of client-0 would be more than 75% of the sum")
+    assert fed.records[0]["weights"] == pytest.approx([4 / 15, 6 / 15, 5 / 15])
+
+
 def test_updates_out_of_range_stay_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked_sites, "LIMIT", 1e-9)
-    monkeypatch.setattr(masked_site, "LIMIT", 1e-9)
-    with pytest.raises(
-        eq.QuorumError, match=r"refuses: client-0 has numbers outside the range \[-1e-09, 1e-09\] of a masked sum"
-    ):
-        both("fedavg")[1].fit(1, progress=False)
+    monkeypatch.setattr(sums, "LIMIT", 1e-9)
+    with pytest.raises(eq.QuorumError, match=r"refuses: client-0 has numbers outside the range \[-1e-09, 1e-09\]"):
+        masked().fit(1, progress=False)
 
 
-# what is refused
+# what is refused before anything is asked
 @pytest.mark.parametrize(("method", "reason"), [
     ("fedheal", "fedheal cannot be used, because the server must see what single sites send"),
-    ("fedprox+afl", "afl cannot be used, because the server must see what single sites send"),
+    ("fedprox+afl", "afl cannot be used, because it weighs a site by what others report"),
+    ("fedism+", "fedism[+] cannot be used, because it weighs a site by what others report"),
     ("fednova", "fednova cannot be used, because the server must see what single sites send"),
-    ("saga:released", "saga cannot be used, because the server must see what single sites send"),
     ("standalone", "standalone cannot be used, because nothing is summed in it"),
 ])  # fmt: skip
 def test_other_methods_are_refused_before_anything_is_sent(method: str, reason: str, tmp_path: Path) -> None:
@@ -1208,16 +1111,13 @@ def test_other_methods_are_refused_before_anything_is_sent(method: str, reason: 
         """Whoever asks it anything fails."""
 
     settings = AppSettings.of({"method": method, "secure": True, "run-dir": str(tmp_path / "run")})
-    with pytest.raises(eq.MethodError) as caught:
+    with pytest.raises(eq.MethodError, match=reason) as caught:
         serve(cast(Grid, Deaf()), Task(network()), settings)
-    assert str(caught.value).startswith(
-        f"secure=true: {reason}, and the server sees sums only. Methods that can be used"
-    )
-    assert "fedprox" in str(caught.value)
+    assert "Methods that can be used, and sums of them: fedavg, " in str(caught.value)
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_a_rule_that_does_more_than_weigh_is_refused() -> None:
+def test_rules_of_ones_own_that_need_more_than_sums_are_refused() -> None:
     @dataclass(frozen=True)
     class Sly(Rule):
         sees = "sum"
@@ -1225,11 +1125,13 @@ def test_a_rule_that_does_more_than_weigh_is_refused() -> None:
         def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
             return state, replace(cohort, coefficients=cohort.uniform)
 
-    with pytest.raises(eq.MethodError, match="does more than to weigh the updates"):
-        in_process(network(), clients(), Sly(), SOLVER, secure=True)
+    @dataclass(frozen=True)
+    class Weighs(Rule):
+        sees = "sum"
 
+        def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+            return state, replace(cohort, weights=cohort.weights.square())
 
-def test_a_rule_whose_reports_have_no_known_form_is_refused() -> None:
     @dataclass(frozen=True)
     class Counts(Rule):
         sees = "sum"
@@ -1238,8 +1140,13 @@ def test_a_rule_whose_reports_have_no_known_form_is_refused() -> None:
         def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
             return {"steps": visit.travel[0]}, visit.state
 
-    with pytest.raises(eq.MethodError, match="every site reports steps to the server, and no_report does not say"):
-        in_process(network(), clients(), Counts(), SOLVER, secure=True)
+    for rule, reason in {
+        Sly: "does more than to weigh the updates",
+        Weighs: "weighs a site by more than its own samples",
+        Counts: "every site reports steps to the server, and no_report does not say",
+    }.items():
+        with pytest.raises(eq.MethodError, match=reason):
+            masked(rule())
 
 
 def test_what_clients_reach_alone_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1249,9 +1156,9 @@ def test_what_clients_reach_alone_is_not_asked(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []  # the sites' states, of a federation that was not made
 
 
+# what the owners of sites see and set
 def test_the_keys_are_shown_once_to_be_compared(caplog: pytest.LogCaptureFixture) -> None:
-    fed = in_process(network(), clients()[:3], "fedavg", SOLVER, secure=True)
-    fed.fit(2, progress=False)
+    masked(sizes=UNEQUAL[:3]).fit(2, progress=False)
     found = re.findall("fingerprint ([0-9a-f-]{39})", caplog.text)
     assert len(found) == 4  # the server and three sites
     assert len(set(found)) == 1
@@ -1259,9 +1166,11 @@ def test_the_keys_are_shown_once_to_be_compared(caplog: pytest.LogCaptureFixture
 
 
 def test_two_sites_are_warned(caplog: pytest.LogCaptureFixture) -> None:
-    fed = in_process(network(), clients()[:2], "fedavg", SOLVER, secure=True)
-    with caplog.at_level("WARNING"):
+    fed = masked(sizes=UNEQUAL[:2])
+    with pytest.raises(eq.QuorumError, match="takes part in sums over 3 at least"):
         fed.fit(1, progress=False)
+    allow(fed, least_sites=2)
+    fed.fit(1, progress=False)
     assert "a masked sum over two sites hides neither from the other: each can subtract itself" in caplog.text
 
 
@@ -1276,45 +1185,19 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
         told["name"] += "."  # another experiment, with new keys
         sites = Sites(Exchange(InProcessGrid(app, nodes, {}), dict(told), deadline=5.0, poll=0.001))
         sites.roster.gather(3, [], 0.0)
-        fed = federation(Task(network()), sites, "fedavg", SOLVER, settings=eq.Settings(batch_size=8), secure=secure)
+        settings = eq.Settings(batch_size=8, quorum=0.5)
+        fed = federation(Task(network()), sites, "fedavg", SOLVER, settings=settings, secure=secure)
+        allow(fed, **({} if "least-sites" in node else {"least_sites": 2}))
         fed.fit(1, progress=False)
-        (lost,) = fed.records[0].get("quarantined", [{"name": "b", "reason": ""}])
-        assert lost["name"] == "b"
-        return str(lost["reason"])
+        return left_out(fed).get("b", "")
 
     assert trained({"secure": True}, False) == "refuses: it takes part in masked sums only"
-    assert trained({"least-sites": 4}, True).startswith("refuses: A sum over 3 sites was asked for, and b takes part")
+    assert trained({"secure": True}, True) == ""
     peers = tmp_path / "peers.json"
     peers.write_text("{}")
     assert trained({"secure": True, "peers": str(peers)}, True).startswith("refuses: The key of a is not there")
-    assert trained({"secure": True, "least-sites": 3}, True) == ""
-
-
-def test_a_round_that_was_opened_without_a_site_is_done_again_without_it(wire: Wire, tmp_path: Path) -> None:
-    """The server stopped after the opening and before its checkpoint; the site is back, and has to wait for the next round."""
-    for lost in ("client-3", ""):
-        fed = both("fedavg", participation=1.0, states=tmp_path)[1]
-        wire.cut = lambda kind, site, n, lost=lost: "down" if kind == "train.masked" and site == lost else ""  # type: ignore[misc]
-        fed.fit(1, progress=False)
-        (found,) = fed.records[0]["quarantined"]
-        assert found["name"] == "client-3"
-    fed.fit(1, progress=False)
-    assert found["reason"] == "was not there when a sum of this round was unmasked"
-    assert "quarantined" not in fed.records[1]
-
-
-def test_long_vectors() -> None:
-    """An update of a hundred thousand numbers, and the sum of three, is exact."""
-    names = ("a", "b", "c")
-    keys = {n: "".join(f"{(7 * k + i) % 256:02x}" for i in range(32)) for k, n in enumerate(names, start=1)}
-    public = {n: masked.public(key) for n, key in keys.items()}
-    asked = Sum("x", 1, 0, "model", "", "", names)
-    memories = {n: masked.Memory(key, public) for n, key in keys.items()}
-    rows = {n: normal(100_000, seed=k) for k, n in enumerate(names)}
-    made = {n: masked.masked_vector(memories[n], asked, n, rows[n]) for n in names}
-    seeds = {n: bytes.fromhex(after.seed) for n, (after, _) in made.items()}
-    total = masked.total(asked, {n: sent.vector for n, (_, sent) in made.items()}, seeds)
-    assert float((total - sum(rows.values())).abs().max()) <= 3 * 2.0 ** -(asked.secure.bits + 1) + 1e-15
+    with pytest.raises(eq.QuorumError, match="A sum over 3 sites was asked for, and b takes part in sums over 4"):
+        trained({"least-sites": 4}, True)
 
 
 def test_peers_are_written_after_the_first_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -1334,3 +1217,10 @@ def test_peers_are_written_after_the_first_start(tmp_path: Path, caplog: pytest.
     keys = dict(re.findall("([abc]): its public key for masked sums is ([0-9a-f]{64})", caplog.text))
     peers.write_text(json.dumps(keys))
     assert [record["ids"] for record in run().records] == [[0, 1, 2]] * 2
+
+
+def test_long_vectors(tmp_path: Path) -> None:
+    """Updates of a hundred thousand numbers are added exactly."""
+    sites = Met(tmp_path)
+    rows, asked = contents(100_000), sites.ask(1)
+    assert near(sums.total(sites.send(asked, rows), sites.unmask(asked)), rows)
