@@ -68,7 +68,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedsac": {"method": "fedsac"},
     "fedbn": {"method": "fedbn", "normed": True},
     "fedavg, masked": {"method": "fedavg", "secure": True},
-    "saga, masked": {"method": "fedism+", "secure": True},
+    "scaffold, masked": {"method": "scaffold", "secure": True},
+    "fedism+, scores masked": {"method": "fedism+", "scores": True},
 }
 ANSWERS = {  # the fields that a site may send in answer to each kind of message, beside its name
     "query.describe": {"size", "shape", "dtype", "tests", "test_sizes", "agreement"},
@@ -77,16 +78,17 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
     "evaluate": {"scores", "accuracy", "sizes"},
     "evaluate.validation": {"found"},
     "query.finish": set(),
-    "query.keys": {"key", "number", "opened", "pinned"},
-    "train.masked": {"receipt", "shares", "hashes", "seconds"},
-    "train.again": {"receipt", "shares", "hashes"},
+    "query.keys": {"key", "number", "opened", "keys"},
+    "train.masked": {"receipt", "seconds"},
+    "train.sum": {"shares", "hashes"},
+    "train.weighted": set(),
     "query.unmask": {"seed"},
     "query.recover": {"shares"},
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
 SCORES = {"accuracy", "loss", "n", "undefined", "missing", RATES, *MEASURES}  # of a test set: no sample by itself
 ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
-MASKED = ("train.masked", "train.again", "query.unmask", "query.recover")
+MASKED = ("train.masked", "train.sum", "query.unmask", "query.recover")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case
 
 
@@ -166,18 +168,21 @@ def lasting(run: str, use: str = "site") -> tuple[Any, Path]:
 
 def play(run: str, folder: Path, rounds: int, least: int = 3) -> tuple[eq.Federation, History]:
     """A run of its server, sites and messages in a folder, and what is written of it."""
-    secure, method = RUNS[run].get("secure", False), Method.of(RUNS[run]["method"])
-    chosen = eq.Settings(seed=3, batch_size=4, validation=0.0 if secure else 0.3, quorum=0.5, norm_limit=100.0)
+    secure, scores = RUNS[run].get("secure", False), RUNS[run].get("scores", False)
+    method = Method.of(RUNS[run]["method"])
+    chosen = eq.Settings(
+        seed=3, batch_size=4, validation=0.0 if secure or scores else 0.3, quorum=0.5, norm_limit=100.0
+    )
     server, solver = task_of(run)({}, {}), eq.SGD(0.05, 0.9)
     app, states = lasting(run, "server")
     shutil.rmtree(states, ignore_errors=True)
     told = description(method, solver, chosen, ("accuracy", "auc"), "trial")
     sites = Sites(Exchange(InProcessGrid(app, nodes(run, states), {}), told, deadline=0.3, poll=0.01))
     sites.roster.gather(least, (), 0.0)
-    fed = federation(server, sites, method, solver, secure=secure, settings=chosen)
+    fed = federation(server, sites, method, solver, secure=secure, secure_scores=scores, settings=chosen)
     fed.prepare(rounds, progress=False)
     fed.fit(rounds, directory=folder, progress=False)
-    if not secure:
+    if not secure and not scores:
         fed.standalone(1)
     assert isinstance(fed.population, Consortium)
     fed.population.finish(fed.trial, fed.progress)
@@ -218,8 +223,8 @@ def recorded() -> tuple[Recorded, ...]:
             states = Path(grid.contexts[1].node_config["state-dir"])
             found.append(Recorded(run, kind, site, message.content, files(states / "trial" / site)))
             reply = answer(message)
-            t = json.loads(str(message.content.config_records["fields"]["json"])).get("sum", {}).get("round")
-            if (kind, site, t) == ("query.unmask", "ward-c", 1) or (kind, site, t) == ("train.masked", "ward-b", 0):
+            unmasked = sum((one.run, one.kind, one.site) == (run, kind, site) for one in found)
+            if (kind, site, unmasked) == ("query.unmask", "ward-c", 2):
                 return instead(reply, Error(5, "away"))
             return reply
 
@@ -482,7 +487,7 @@ def at_server(case: Case) -> tuple[str, str, list[str]]:
         broken.append("a reason with signs that steer a terminal")
     if ended.vector in (honest.vector, getattr(without, "vector", None)):
         return kind, "refused" if ended.vector != honest.vector or lost else "no harm", broken
-    trains = kind in ("query.describe", "train", "train.alone", "train.masked", "train.again")
+    trains = kind in ("query.describe", "train", "train.alone", "train.masked", "train.sum")
     if not trains or (lost and not renamed):
         broken.append("the model is neither that of a run with the site nor that of one without it")
     return kind, "taken", broken
