@@ -155,6 +155,7 @@ def task_of(run: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Task]:
 
 def nodes(run: str, states: Path) -> list[dict[str, Any]]:
     own = {"secure": True} if RUNS[run].get("secure") else {}
+    own |= {"least-sites": 2} if "masked" in run else {}
     return [{"site": name, "state-dir": str(states), "ward": SECRET, **own} for name in NAMES]
 
 
@@ -408,14 +409,15 @@ def at_site(case: Case) -> tuple[str, str, list[str]]:
             return one.kind, "taken", broken
         after = {name: x for name, x in files(directory).items() if name != "base.safetensors"}
         before = {name: x for name, x in one.files.items() if name != "base.safetensors"}
-        if one.kind not in MASKED and after != before:
+        once = one.kind in MASKED or (one.kind == "evaluate" and RUNS[one.run].get("secure"))  # of its answers
+        if not once and after != before:
             broken.append(
                 f"a refused message changed the site's files: {sorted(set(after.items()) ^ set(before.items()))[0][0]}"
             )
         again = ask(one, one.content)
         if Parcel.of(again.content).fields.get("error") == LOST:
             again = ask(one, whole(one))
-        if one.kind in MASKED and "refuses" in str(Parcel.of(again.content).fields.get("error")):
+        if once and "refuses" in str(Parcel.of(again.content).fields.get("error")):
             return one.kind, "refused for the round", broken
         if not alike(again, usual):
             broken.append(f"the right message is answered otherwise afterwards: {Parcel.of(again.content).fields}")
