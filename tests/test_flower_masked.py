@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
@@ -663,6 +663,7 @@ CUTS = st.tuples(
 )
 
 
+@settings(max_examples=8)
 @given(st.sets(CUTS, max_size=5))
 @example({("query.unmask", "client-0", "down"), ("query.unmask", "client-1", "up")})
 @example({("query.keys", f"client-{m}", "down") for m in range(4)})
@@ -1177,9 +1178,9 @@ def test_other_methods_are_refused_before_anything_is_sent(method: str, reason: 
     class Deaf:
         """Whoever asks it anything fails."""
 
-    settings = AppSettings.of({"method": method, "secure": True, "run-dir": str(tmp_path / "run")})
+    chosen = AppSettings.of({"method": method, "secure": True, "run-dir": str(tmp_path / "run")})
     with pytest.raises(eq.MethodError, match=reason) as caught:
-        serve(cast(Grid, Deaf()), Task(network()), settings)
+        serve(cast(Grid, Deaf()), Task(network()), chosen)
     assert "Methods that can be used, and sums of them: fedavg, " in str(caught.value)
     assert not (tmp_path / "run" / "checkpoint").exists()
 
@@ -1252,8 +1253,8 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
         told["name"] += "."  # another experiment, with new keys
         sites = Sites(Exchange(InProcessGrid(app, nodes, {}), dict(told), deadline=5.0, poll=0.001))
         sites.roster.gather(3, [], 0.0)
-        settings = eq.Settings(batch_size=8, quorum=0.5)
-        fed = federation(Task(network()), sites, "fedavg", SOLVER, settings=settings, secure=secure)
+        chosen = eq.Settings(batch_size=8, quorum=0.5)
+        fed = federation(Task(network()), sites, "fedavg", SOLVER, settings=chosen, secure=secure)
         allow(fed, **({} if "least-sites" in node else {"least_sites": 2}))
         fed.fit(1, progress=False)
         return left_out(fed).get("b", "")
