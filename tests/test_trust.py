@@ -307,7 +307,7 @@ def test_a_file_of_settings_is_agreed_to_before_it_is_used(
     assert not Path("runs").exists()
 
 
-def test_a_file_that_was_agreed_to_is_known_until_it_or_its_code_changes(
+def test_a_file_that_was_agreed_to_is_known_until_it_names_something_else(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def agreed(trusts: str = "") -> bool:
@@ -321,8 +321,10 @@ def test_a_file_that_was_agreed_to_is_known_until_it_or_its_code_changes(
     Path("my.toml").write_text('network = "nets.py:build"\nrounds = 1\n')
     assert [agreed(), agreed(trust.EVERYTHING), agreed()] == [False, True, True]
     Path("nets.py").write_text(Path("nets.py").read_text() + "# other\n")
-    assert [agreed(), agreed(trust.EVERYTHING), agreed()] == [False, True, True]
     Path("my.toml").write_text(Path("my.toml").read_text() + "lr = 0.1\n")
+    assert agreed()  # one's own code and settings are worked on
+    Path("other.py").write_text(Path("nets.py").read_text())
+    Path("my.toml").write_text('network = "other.py:build"\nrounds = 1\n')
     assert not agreed()
 
 

@@ -115,7 +115,8 @@ def init(
         _complete(options, *content[:2])
     lines = [] if content is None else _facts(*content)
     write_atomically(output, _text(_beside(data, output), options, lines))
-    trust.enter(trust.with_code(output.read_bytes(), trust.named(data or "")))
+    names = trust.named(own_code.whole(_beside(data, output) or "", output.parent))
+    trust.enter(trust.settings_file(output, names))
     if json_:
         print_json({"file": str(output), **({} if content is None else _described(*content))})
         return
@@ -319,7 +320,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     from equipoise.runs.configuration import called, whole
 
     try:
-        given = open_toml((content := path.read_bytes()).decode())
+        given = open_toml(path.read_bytes().decode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
     except ValueError as error:
@@ -347,7 +348,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     for name in ("method", "network", "optimizer", "data", "measures"):
         if isinstance(text := given.get(name), str):
             given[name] = own_code.whole(text, path.parent)
-    trust.require_file(path, content, given, *filter(None, [given.get("track")]))
+    trust.require_file(path, given, *filter(None, [given.get("track")]))
     method, seed = given.pop("method", "fedavg"), given.pop("seed", 0)
     if "data" in given and not own_code.split(given["data"])[0]:
         beside = path.parent / Path(given["data"]).expanduser()

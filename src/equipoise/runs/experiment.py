@@ -287,13 +287,13 @@ def _written(name: str) -> dict[str, Any]:
     """What a file says, with what its parts and rows share and what it takes from the experiment that it is ``like``."""
     file = experiment_file(name)
     try:
-        own = open_toml((content := file.read_bytes()).decode())
+        own = open_toml(file.read_bytes().decode())
     except UnicodeDecodeError as error:
         raise ExperimentError(f"{name}: expected text in UTF-8; found {error.reason} at byte {error.start}.") from None
     except ValueError as error:
         raise ExperimentError(f"{file.name}: {str(error).rstrip('.')}.") from None
     if name.endswith(".toml"):
-        trust.require_file(Path(name), content, own)
+        trust.require_file(Path(name), own)
     like, shared = own.pop("like", None), {kind: own.pop(f"{kind}s", {}) for kind in ("part", "row")}
     for kind, table in shared.items():
         if not isinstance(table, dict):

@@ -54,22 +54,21 @@ def require(path: Path, names: Sequence[str], content: bytes) -> None:
     _agree(said)  # once
 
 
-def require_file(path: Path, content: bytes, settings: Any, *more: str) -> None:
-    """The same of a configuration that is no run's, which names ``more``; from then on it is known, with the code that it names.
+def require_file(path: Path, settings: Any, *more: str) -> None:
+    """The same of a file of settings that is no run's, which names ``more``; from then on it is known, until it names something else.
 
     Raises
     ------
     RunError : as for :func:`require`.
     """
     if names := [*named(settings), *more]:
-        content = with_code(content, names)
-        require(path, names, content)
-        enter(content)
+        require(path, names, settings_file(path, names))
+        enter(settings_file(path, names))
 
 
-def with_code(content: bytes, names: Sequence[str]) -> bytes:
-    """The content of a file, with the hashes of the code that it names."""
-    return content + repr(sorted(own_code.hashes(*names).values())).encode()
+def settings_file(path: Path, names: Sequence[str]) -> bytes:
+    """What is known of a file of settings: where it lies, and what it names."""
+    return repr([str(path.absolute()), *sorted(names)]).encode()
 
 
 def known(content: bytes) -> bool:
