@@ -43,7 +43,7 @@ def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.Mo
     assert sent["sizes"] == {"men": 40, "women": 0}
     assert sent["scores"].keys() == {"men"}
     assert sent["accuracy"] == sent["scores"]["men"]["accuracy"]
-    tested = scores.Tested.of(sent, ["men", "women"], ["accuracy", "rates"], 2)
+    tested = scores.Tested.of(sent, {"men": 40, "women": 0}, ["accuracy", "rates"], 2)
     assert isinstance(tested, scores.Tested)
     assert tested.hidden == ("women",)
     groups = scores.pooled([tested])
@@ -65,7 +65,8 @@ def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.Mo
 def test_sites_that_have_enough_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = asked(monkeypatch, tmp_path / "a", {"women": 4})
     enough = asked(monkeypatch, tmp_path / "b", {"women": 12})
-    found = [scores.Tested.of(fields, ["women"], ["accuracy", "rates"], 2) for fields in (few, enough)]
+    sent = ((few, 0), (enough, 12))
+    found = [scores.Tested.of(fields, {"women": n}, ["accuracy", "rates"], 2) for fields, n in sent]
     assert [one.accuracy is None for one in found if isinstance(one, scores.Tested)] == [True, False]
     assert scores.pooled([one for one in found if isinstance(one, scores.Tested)])["women"]["n"] == 12
 

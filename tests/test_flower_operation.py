@@ -243,7 +243,7 @@ def states(tmp_path: Path) -> Path:
         store.keep(3, {"c": torch.ones(100)})
         store.keep_base("token", torch.ones(10))
         store.keep_model({"w": torch.ones(10)})
-        sums.remembered(store.directory / "masks.json")  # with its lock
+        sums.read_memory(store.directory / "masks.json")  # with its lock
         for path in store.directory.iterdir():
             os.utime(path, times=(time.time() - 86400 * days,) * 2)
     shutil.copytree(base / "trial-0123abcd", base / "home")

@@ -23,6 +23,7 @@ from equipoise.core.maths import Mask
 from equipoise.core.rule import SEES, Cohort, Rule, Sees, Setup, State, told
 from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Job
+from equipoise.federation import guard
 from equipoise.federation.method import Method, parse
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial
@@ -196,6 +197,12 @@ def with_sums(report: State, pair: list[int]) -> State:
 
 # with four clients the defaults of these are the plain mean, and Krum's weights, a choice, are not known before the round
 OF_FOUR = {"trimmed-mean": "trimmed-mean(beta=0.25)", "krum": "krum(m=2)", "multi-krum": "multi-krum(m=2)"}
+
+
+@pytest.fixture(autouse=True)
+def _any_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed reports need not be such as clients make."""
+    monkeypatch.setattr(guard, "out_of_range", lambda *_: {})
 
 
 def looked_at(text: str) -> Sees:

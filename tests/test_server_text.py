@@ -81,7 +81,7 @@ def test_no_text_of_a_server_begins_a_line_of_a_sites_log(tmp_path: Any, key: st
 def test_a_shown_text_says_what_it_was(tmp_path: Any) -> None:
     error, said = asked(tmp_path, {**told(), "method": f"fedavg{FORGED}"})
     assert r"forged line \x1b[2J" in said
-    assert "has the method fedavg, and the server fedavg" in error
+    assert "takes part in runs of fedavg only, and the server has method = fedavg" in error
 
 
 def test_records_of_other_libraries_stay_as_they_are() -> None:
