@@ -579,7 +579,7 @@ def test_the_published_numbers_beside_real_images_are_those_of_the_tables() -> N
 
 
 def test_digits_of_two_domains_in_the_papers_size_are_a_file_of_a_few_lines(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", real_data.PAGE.read_text(encoding="utf-8"), flags=re.S)
+    text, _ = re.findall(r"```toml\n(.*?)```", real_data.PAGE.read_text(encoding="utf-8"), flags=re.S)
     (tmp_path / "two.toml").write_text(text, encoding="utf-8")
     fixture_data.mnist(tmp_path)
     fixture_data.usps(tmp_path)
@@ -591,6 +591,18 @@ def test_digits_of_two_domains_in_the_papers_size_are_a_file_of_a_few_lines(tmp_
     told = {(c.network, c.network_options["width"], c.rounds, c.epochs, c.batch_size, c.lr) for c in configs}
     assert told == {("resnet10", 64, 200, 10, 64, 0.001)}
     assert all(c.scenario_options == {"domains": "mnist+usps"} for c in configs)
+
+
+def test_fedavg_as_fedracs_code_trains_it_is_a_file_of_a_few_lines(tmp_path: Path) -> None:
+    _, text = re.findall(r"```toml\n(.*?)```", real_data.PAGE.read_text(encoding="utf-8"), flags=re.S)
+    (tmp_path / "fedrac.toml").write_text(text, encoding="utf-8")
+    fixture_data.fashion(tmp_path)
+    planned = reproduce.plan(
+        str(tmp_path / "fedrac.toml"), tmp_path / "runs", data=str(tmp_path), parts=real_data.SCENES, rows=["FedAvg"]
+    )
+    assert {one.part for one in planned.runs} == set(real_data.SCENES)
+    told = {(one.config.method, one.config.rounds, one.config.steps) for one in planned.runs}
+    assert told == {("fedavg-finetune:fedrac(steps=60)", 200, 20)}  # three visits of E steps
 
 
 def test_the_page_on_real_images_has_every_row_and_every_claim_that_was_run() -> None:
