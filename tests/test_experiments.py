@@ -19,7 +19,7 @@ import real_data
 
 import fixture_data
 from equipoise import networks
-from equipoise.federation.method import parse
+from equipoise.federation.method import Method, parse
 from equipoise.methods import METHODS
 from equipoise.methods.fphl import FPHL
 from equipoise.report.claims import Chosen, Tried
@@ -602,7 +602,7 @@ def test_fedavg_as_fedracs_code_trains_it_is_a_file_of_a_few_lines(tmp_path: Pat
     )
     assert {one.part for one in planned.runs} == set(real_data.SCENES)
     told = {(one.config.method, one.config.rounds, one.config.steps) for one in planned.runs}
-    assert told == {("fedavg-finetune:fedrac(steps=60)", 200, 20)}  # three visits of E steps
+    assert told == {(str(Method.of("fedavg-finetune:fedrac(steps=60)")), 200, 20)}  # three visits of E steps
 
 
 def test_the_page_on_real_images_has_every_row_and_every_claim_that_was_run() -> None:
