@@ -123,9 +123,9 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], Tensor]:
     seen: dict[tuple[int, str], Tensor] = {}
     honest = sums.masked_vector
 
-    def spy(memory: Any, asked: sums.Sum, site: str, values: Tensor, model: str) -> Any:
+    def spy(memory: Any, asked: sums.Sum, site: str, values: Tensor, *rest: Any) -> Any:
         seen[asked.round, site] = values.clone()
-        return honest(memory, asked, site, values, model)
+        return honest(memory, asked, site, values, *rest)
 
     monkeypatch.setattr(sums, "masked_vector", spy)
     return seen
@@ -285,6 +285,67 @@ def test_one_model_in_two_rounds_over_nested_sets(
     assert lab.fit() == ""
     assert "unmasked a sum of updates from this model" in lab.fit()
     assert len(totals) == 1
+
+
+@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
+def test_a_server_does_not_choose_the_state_of_a_site(method: str, tmp_path: Path, totals: list[Tensor]) -> None:
+    """All but one from their first state, by one message to all: the difference to the round before would be the one's."""
+    lab = Lab(tmp_path, method)
+    assert lab.fit() == ""
+
+    def lie(kind: str, site: str, p: Parcel) -> Parcel:
+        if kind != "train.masked":
+            return p
+        first = {
+            name: [m, -1, "00" * 32] if name != "d" else [m, *rest] for name, (m, *rest) in p.fields["clients"].items()
+        }
+        return replace(p, fields={**p.fields, "clients": first})
+
+    lab.lie = lie
+    assert "another state than its last one" in lab.fit()
+    lab.lie = lambda kind, site, p: p
+    assert lab.fit() == ""
+    assert len(totals) == 2
+
+
+def test_a_zero_of_the_other_sign_is_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, batch_size=64)
+    first = lab.fed.progress.vector.clone()
+    honest = server.Round.mean
+
+    def again(this: server.Round, ids: list[int]) -> Any:
+        this.job = replace(this.job, received=first.expand(4, -1).clone())
+        this.job.received[:, 0] = -0.0 if this.job.t else 0.0
+        return honest(this, ids[: 4 - this.job.t])
+
+    monkeypatch.setattr(server.Round, "mean", again)
+    assert lab.fit() == ""
+    assert "unmasked a sum of updates from this model" in lab.fit()
+
+
+def test_a_model_that_comes_as_a_change_is_measured_and_trained(tmp_path: Path) -> None:
+    """Inputs that are always 0 leave weights as they were, so that the server sends what has changed."""
+    torch.manual_seed(0)
+    data = {name: (torch.cat([torch.randn(40, 2), torch.zeros(40, 6)], 1), torch.arange(40) % 2) for name in NAMES}
+    lab = Lab(tmp_path, net=nn.Linear(8, 2), data=data, tests=True)
+    assert lab.fit(3) == ""
+    assert lab.refusals == []
+    assert all(None not in record["clients"]["accuracy"] for record in lab.fed.records)
+
+
+def test_a_guarded_site_measures_its_own_model_from_its_own_state(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, "ditto-personal", tests=True)
+    made_up = torch.ones_like(lab.fed.progress.vector)
+
+    def lie(kind: str, site: str, p: Parcel) -> Parcel:
+        if kind != "evaluate":
+            return p
+        return replace(p, fields={**p.fields, "receipt": [-1, "00" * 32]}, tensors={**p.tensors, "initial": made_up})
+
+    lab.lie = lie
+    assert lab.fit() == ""
+    assert lab.refusals
+    assert all("its own model is that of its last round" in text for text in lab.refusals)
 
 
 def vector_with(lab: Lab, bias: list[float]) -> Tensor:
@@ -452,11 +513,11 @@ def test_a_site_weighs_its_update_once_by_sums_that_can_be(tmp_path: Path) -> No
     again = lab.ask("train.weighted", "a", fields)
     assert isinstance(again, Parcel)  # the same answer, to a server that starts again
     for sums_told, words in (
-        ([2 * A, U], "Other sums of scores"),
-        ([A, 1.0], "Other sums of scores"),
-        ([0.0, U], "not that"),
-        ([1e9, U], "not that"),
-        ([float("nan"), U], "not that"),
+        ([2 * A, U], "is not that of this round"),
+        ([A, 1.0], "is not that of this round"),
+        ([0.0, U], "is not that of this round"),
+        ([1e9, U], "is not that of this round"),
+        ([float("nan"), U], "is not that of this round"),
     ):
         assert words in str(lab.ask("train.weighted", "a", {**fields, "sums": sums_told}))
     assert "no update of this training" in str(lab.ask("train.weighted", "a", {**fields, "training": "00" * 32}))

@@ -79,12 +79,19 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         # noise would be drawn anew, and cancel over many answers
         raise MaskError(f"{name} has unmasked round {fields['t']}, and has not its update any more.")
     client, *receipt = fields["clients"][name]
+    sums.check_receipt(memory, receipt, name)
     own = {**fields, "client": client, "receipt": receipt}
-    questions.bind(site, asked)
     public = site._public(site._received(asked)[0])
+    questions.bind(site, public, asked)
     clear = site.answer("train", Parcel(own, asked.tensors))
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
-    told = [fields["t"], fields["rounds"], digest(public), sums.transcript(site.experiment), clear.fields["receipt"]]
+    told = [
+        fields["t"],
+        fields["rounds"],
+        digest(public + 0.0),
+        sums.transcript(site.experiment),
+        clear.fields["receipt"],
+    ]
     facts = torch.frombuffer(bytearray(json.dumps([training, *told]).encode()), dtype=torch.uint8)
     tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
     return Parcel({"receipt": clear.fields["receipt"], "seconds": clear.fields["seconds"]})
@@ -136,7 +143,9 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
             log.warning("%s: %s", name, sums.comparison(checked.keys, checked.sizes))
         sums.check_model(checked, kept.model, this, name)
         if this.scores:
-            return sums.masked_vector(checked, this, name, torch.tensor(_score(site, kept, memory)), kept.model)
+            return sums.masked_vector(
+                checked, this, name, torch.tensor(_score(site, kept, memory)), kept.model, kept.receipt
+            )
         require_own_weights(site.trial.method)
         w = own_weights(site.trial, this.members)
         if w[name] > most * sum(w.values()):
@@ -145,7 +154,7 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
             )
         reports = [kept.tensors[key.removeprefix("reports/")].flatten().double() for key in no_reports(site.trial)[0]]
         values = torch.cat([w[name] / sums.unit(w) * kept.tensors["update"].double(), *reports])
-        return sums.masked_vector(checked, this, name, values, kept.model)
+        return sums.masked_vector(checked, this, name, values, kept.model, kept.receipt)
 
     sent = sums.change_memory(_path(site), made)
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
@@ -169,20 +178,22 @@ def _weigh(site: Site, asked: Parcel) -> Parcel:
     if site.node_config.get("secure"):
         raise MaskError(f"{name} takes part in masked sums only")
 
-    def weighed(memory: Memory) -> tuple[Memory, float]:
+    def weighed(memory: Memory) -> tuple[Memory, float | None]:
         if memory.opened is None or memory.opened.training != training:
             raise MaskError(f"{name} has unmasked no sum of scores of this training.")
         power, n = require_score(site.trial.method)[1], len(memory.opened.sites)
         a, last = _score(site, kept, memory)
-        if not (a * (1 - 1e-6) <= A <= n * SCORES[1] and last - 1e-6 <= U <= n):
-            raise MaskError("What is told of the sums of scores is not that.")
-        if list(memory.weights.get(str(kept.t), [A, U]))[:2] != [A, U]:
-            raise MaskError(f"Other sums of scores were told in round {kept.t}.")
-        w = a / A if U <= 0 else power.beta * a / A + (1 - power.beta) * last / U
         past = {t: memory.weights[t] for t in sorted(memory.weights, key=int)[-2:]}
+        if list(past.get(str(kept.t), [A, U]))[:2] != [A, U]:
+            return memory, None
+        if not (a * (1 - 1e-6) <= A <= n * SCORES[1] and last - 1e-6 <= U <= n):
+            return replace(memory, weights={**past, str(kept.t): [A, U, last]}), None  # no second guess in this round
+        w = a / A if U <= 0 else power.beta * a / A + (1 - power.beta) * last / U
         return replace(memory, weights={**past, str(kept.t): [A, U, w]}), w
 
     w = sums.change_memory(_path(site), weighed)
+    if w is None:
+        raise MaskError("What is told of the sums of scores is not that of this round.")
     return Parcel(tensors={"update": w * kept.tensors["update"].double()})
 
 
@@ -210,7 +221,7 @@ def _note(site: Site) -> None:
     """Remember that the sum of a round was unmasked, after which the site measures the next model."""
     opened = sums.read_memory(_path(site)).opened
     if opened is not None and (kept := _kept(site, opened.training)) is not None:
-        questions.note_round(site, kept.t, kept.rounds)
+        questions.note_round(site, kept.t, kept.rounds, kept.receipt)
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {

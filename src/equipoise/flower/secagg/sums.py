@@ -161,7 +161,8 @@ class Memory:
     ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight.
     ``number``, ``told`` (the transcript), ``asked`` and ``seed`` are of the last sum that it took part in, ``opened`` is the last
     sum that it helped to unmask, and ``models`` has, for the models of all rounds that it helped to unmask, who took part. ``weights`` has,
-    for the last rounds of masked scores, the two sums that the site was told and its weight.
+    for the last rounds of masked scores, the two sums that the site was told and its weight. ``receipts`` are of its states after the last
+    sum that it helped to unmask and after the last that it took part in.
     """
 
     key: str
@@ -175,6 +176,7 @@ class Memory:
     opened: Opened | None = None
     models: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    receipts: Sequence[Sequence[Any]] = ()
 
 
 class Sum(NamedTuple):
@@ -301,6 +303,18 @@ def check_round(memory: Memory, t: int, training: str, sites: tuple[str, ...] | 
     )
 
 
+def check_receipt(memory: Memory, receipt: Sequence[Any], site: str) -> None:
+    """Require that a site goes on from its own last state: as in a server's choice of states each could single a site out.
+
+    Raises
+    ------
+    MaskError : it is another one.
+    """
+    first = memory.opened is None and receipt[0] == -1
+    if not first and list(receipt) not in [list(own) for own in memory.receipts]:
+        raise MaskError(f"{site} was told to go on from another state than its last one.")
+
+
 def check_model(memory: Memory, model: str, asked: Sum, site: str) -> None:
     """Require that a model was in no other round that was unmasked, unless the same sites took part.
 
@@ -318,7 +332,9 @@ def _names(sites: Sequence[str]) -> str:
     return sha256(json.dumps(list(sites)).encode())[:16]
 
 
-def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, model: str) -> tuple[Memory, Masked]:
+def masked_vector(
+    memory: Memory, asked: Sum, site: str, values: Tensor, model: str, receipt: Sequence[Any] = ()
+) -> tuple[Memory, Masked]:
     """What a site sends of its ``values`` [n], and its memory with it; ``model`` is the digest of what the round trained from.
 
     Raises
@@ -340,7 +356,15 @@ def masked_vector(memory: Memory, asked: Sum, site: str, values: Tensor, model: 
     hidden = {name: encrypt(lock, shares[name]).decode() for name, (_, lock) in pairs.items()}
     hashes = {site: sha256(seed), **{name: sha256(shares[name]) for name in pairs}}
     this = Opened(asked.round, asked.training, asked.sites)
-    memory = replace(memory, number=asked.number, told=asked.told, asked=this, model=model, seed=seed.hex())
+    memory = replace(
+        memory,
+        number=asked.number,
+        told=asked.told,
+        asked=this,
+        model=model,
+        seed=seed.hex(),
+        receipts=[*(memory.receipts[:1] if memory.opened else ()), receipt],
+    )
     return memory, Masked(y, hidden, hashes)
 
 
@@ -364,7 +388,9 @@ def own_seed(memory: Memory, told: str, site: str) -> tuple[Memory, bytes]:
         )
     check_round(memory, *memory.asked, site)
     models = {**memory.models, memory.model: _names(memory.asked.sites)}
-    return replace(memory, opened=memory.asked, models=models), bytes.fromhex(memory.seed)
+    return replace(memory, opened=memory.asked, models=models, receipts=memory.receipts[-1:]), bytes.fromhex(
+        memory.seed
+    )
 
 
 def shares_of(memory: Memory, told: str, site: str, hidden: Mapping[str, str]) -> tuple[Memory, dict[str, bytes]]:

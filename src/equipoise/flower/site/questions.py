@@ -36,13 +36,14 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """
     if not guarded(site) or kind not in ("evaluate", "train"):
         return site.answer(kind, asked)
+    public, asked = _read_once(site, asked)
     if kind == "train":
-        bind(site, asked)
+        bind(site, public, asked)
         answered = site.answer(kind, asked)
-        note_round(site, asked.fields["t"], asked.fields["rounds"])
+        note_round(site, asked.fields["t"], asked.fields["rounds"], answered.fields["receipt"])
         return answered
     fields, past = asked.fields, _read(site)
-    t, public = fields.get("t"), site._public(site._received(asked)[0])
+    t = fields.get("t")
     if past.get("round") is None or t != past["round"] + 1:
         raise SiteError("refuses: it measures the model that follows the last round in which it counted, and no other")
     question = transcript(fields, asked.tensors)
@@ -53,9 +54,10 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     told = {"experiment": dict(site.experiment), "rounds": fields.get("rounds")}
     if told != {key: past[key] for key in told}:
         raise SiteError("refuses: it measures under the method and the settings of its last round only")
-    if fields["own"] and fields["receipt"][0] not in (-1, past["round"]):
+    if fields["own"] and (fields["receipt"] != past["receipt"] or "initial" in asked.tensors):
         raise SiteError("refuses: its own model is that of its last round")
-    if "global" in asked.tensors and digest(site._public(asked.tensors["global"])) != digest(public):
+    whole = asked.tensors.get("global", public)
+    if whole.shape != public.shape or digest(whole + 0.0) != digest(public + 0.0):
         raise SiteError("refuses: it measures one model a round")
     asking = {"measured": t, "question": question, "bound": [t, *_told(public, asked)]}
     _write(site, {**past, **asking, "answer": {"error": "stopped in the middle of this question"}})
@@ -69,7 +71,17 @@ def guarded(site: Site) -> bool:
     return bool(site.node_config.get("secure")) or "max-epsilon" in site.node_config
 
 
-def bind(site: Site, asked: Parcel) -> None:
+def _read_once(site: Site, asked: Parcel) -> tuple[Tensor, Parcel]:
+    """The public part of a message's model, and the message with it whole: to read a change of it again would need the model before."""
+    vector, units = site._received(asked)
+    public = site._public(vector)
+    if units is not None:
+        return public, asked
+    rest = {name: x for name, x in asked.tensors.items() if not name.startswith("model/")}
+    return public, Parcel({**asked.fields, "model": {}}, rest | {"model/values": public})
+
+
+def bind(site: Site, public: Tensor, asked: Parcel) -> None:
     """Require that a round trains from the model that the site has measured before it, if it has.
 
     Raises
@@ -79,7 +91,7 @@ def bind(site: Site, asked: Parcel) -> None:
     t, *bound = _read(site).get("bound", [None])
     if not guarded(site) or t is None or t > asked.fields["t"]:
         return
-    model, messages = _told(site._public(site._received(asked)[0]), asked)
+    model, messages = _told(public, asked)
     if model == bound[0] and (not bound[1] or messages == bound[1]):
         return
     if t == asked.fields["t"]:
@@ -87,10 +99,12 @@ def bind(site: Site, asked: Parcel) -> None:
     log.warning("%s measured a model after round %d that it never trained from", site.trial.names[0], t - 1)
 
 
-def note_round(site: Site, t: int, rounds: int) -> None:
-    """Remember that the site counts in round ``t`` of so many."""
+def note_round(site: Site, t: int, rounds: int, receipt: list[Any]) -> None:
+    """Remember that the site counts in round ``t`` of so many, and the receipt of its state after it."""
     if guarded(site) and t > _read(site).get("round", -1):
-        _write(site, {**_read(site), "round": t, "rounds": rounds, "experiment": dict(site.experiment)})
+        _write(
+            site, {**_read(site), "round": t, "rounds": rounds, "receipt": receipt, "experiment": dict(site.experiment)}
+        )
 
 
 def rounded(answered: Parcel) -> Parcel:
@@ -109,7 +123,7 @@ def rounded(answered: Parcel) -> Parcel:
 def _told(public: Tensor, asked: Parcel) -> list[str]:
     """Codes of the public part of a model, and of the messages that come with it, empty without any."""
     messages = {name: digest(x) for name, x in sorted(asked.part("messages").items())}
-    return [digest(public), json.dumps(messages) if messages else ""]
+    return [digest(public + 0.0), json.dumps(messages) if messages else ""]
 
 
 def _read(site: Site) -> dict[str, Any]:
