@@ -90,9 +90,8 @@ class MaskedSites:
         """The record of a round with what the server knows of it, and without what it does not."""
         training = [counts for kind, counts in self.sites.traffic.items() if kind.startswith("train.")]
         up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
-        hidden = (
-            ("weights", *require_score(trial.method)[1].notes) if self.scores else ()
-        )  # each site knows only its own
+        # each site knows only its own
+        hidden = ("weights", *require_score(trial.method)[1].notes) if self.scores else ()
         known = {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
         return {key: x for key, x in known.items() if key not in hidden}
 

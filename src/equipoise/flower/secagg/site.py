@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import Cohort, Power, Rule, overrides
-from equipoise.federation.fingerprint import digest
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import Parcel, changed, hiding, packed
@@ -39,7 +38,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """What the site answers to a message, one of :data:`KINDS` or any other.
 
     The site's ``node_config`` may have ``peers``, a file ``{site: public key}`` that did not come from the server; ``least-sites``,
-    how many sites a sum must have for this one to take part (3); ``most-weight``, how much of the sum its update may be (0.75); and
+    how many sites a sum must have for this one to take part (3); ``most-weight``, how much of the sum's weight its update may have (0.75); and
     ``secure``, true where nothing but masked vectors may be sent, and the few numbers of :mod:`equipoise.flower.site.questions`.
 
     Raises
@@ -80,21 +79,15 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         raise MaskError(f"{name} has unmasked round {fields['t']}, and has not its update any more.")
     client, *receipt = fields["clients"][name]
     sums.check_receipt(memory, receipt, name)
-    own = {**fields, "client": client, "receipt": receipt}
-    public = site._public(site._received(asked)[0])
+    public, asked = questions.read_once(site, asked)
     questions.bind(site, public, asked)
-    clear = site.answer("train", Parcel(own, asked.tensors))
+    clear = site.answer("train", Parcel({**asked.fields, "client": client, "receipt": receipt}, asked.tensors))
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
-    told = [
-        fields["t"],
-        fields["rounds"],
-        digest(public + 0.0),
-        sums.transcript(site.experiment),
-        clear.fields["receipt"],
-    ]
-    facts = torch.frombuffer(bytearray(json.dumps([training, *told]).encode()), dtype=torch.uint8)
+    setting, receipt = sums.transcript(site.experiment), clear.fields["receipt"]
+    about = [training, fields["t"], fields["rounds"], sums.model_digest(public), setting, receipt]
+    facts = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
     tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
-    return Parcel({"receipt": clear.fields["receipt"], "seconds": clear.fields["seconds"]})
+    return Parcel({"receipt": receipt, "seconds": clear.fields["seconds"]})
 
 
 class Kept(NamedTuple):

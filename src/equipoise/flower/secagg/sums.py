@@ -12,7 +12,7 @@ that were told different things do not cancel, and every site adds a mask of its
 2. Once all are there, the sites send the seeds of their own masks b_k, and so **unmask** this sum (:func:`own_seed`). The seed
    of a site that has vanished is put together from the shares of :func:`threshold` others (:func:`shares_of`).
 
-A site helps to unmask one sum per round, and never takes part twice under one number. Two sums of a round need more than all
+A site helps to unmask one sum per round, and never takes part twice under one number. Two sums of a round that differ by one site need more than all
 sites together can give, so a vector that comes late is of no use. After Bonawitz et al., CCS 2017, Section 4, with masks of pairs
 that are never recovered. Keys are X25519, HKDF-SHA256 and ChaCha20 of the package ``cryptography``; shares and their encryption
 are those of Flower's SecAgg+.
@@ -62,6 +62,11 @@ def transcript(fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None =
     """SHA-256 of a whole message, with the version of the code: what a masked answer depends on."""
     contents = {name: [str(x.dtype), list(x.shape), digest(x)] for name, x in (tensors or {}).items()}
     return sha256(json.dumps([__version__, fields, contents], sort_keys=True).encode())
+
+
+def model_digest(x: Tensor) -> str:
+    """SHA-256 of a model, whatever the sign of its zeros."""
+    return digest(x + 0.0)
 
 
 def sha256(x: bytes) -> str:
@@ -369,7 +374,7 @@ def masked_vector(
 
 
 def threshold(n: int) -> int:
-    """How many of ``n`` sites must help to unmask a sum: all but a third. Two sums of a round would take more than ``n``."""
+    """How many of ``n`` sites must help to unmask a sum: all but a third. Two sums that differ by one site would take more than ``n``."""
     return max(2, n - n // 3)
 
 

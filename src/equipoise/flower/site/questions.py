@@ -18,7 +18,7 @@ from torch import Tensor
 
 from equipoise.federation.fingerprint import digest
 from equipoise.flower.codec import Parcel
-from equipoise.flower.secagg.sums import transcript
+from equipoise.flower.secagg.sums import model_digest, transcript
 from equipoise.flower.site.site import Site, SiteError
 from equipoise.system.files import write_atomically
 
@@ -36,7 +36,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """
     if not guarded(site) or kind not in ("evaluate", "train"):
         return site.answer(kind, asked)
-    public, asked = _read_once(site, asked)
+    public, asked = read_once(site, asked)
     if kind == "train":
         bind(site, public, asked)
         answered = site.answer(kind, asked)
@@ -51,13 +51,13 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
         return Parcel(dict(past["answer"]))  # of a server that starts again
     if past.get("measured") == t:
         raise SiteError(f"refuses: it has measured the model after round {past['round']} already")
-    told = {"experiment": dict(site.experiment), "rounds": fields.get("rounds")}
-    if told != {key: past[key] for key in told}:
+    setting = {"experiment": dict(site.experiment), "rounds": fields.get("rounds")}
+    if setting != {key: past[key] for key in setting}:
         raise SiteError("refuses: it measures under the method and the settings of its last round only")
     if fields["own"] and (fields["receipt"] != past["receipt"] or "initial" in asked.tensors):
         raise SiteError("refuses: its own model is that of its last round")
     whole = asked.tensors.get("global", public)
-    if whole.shape != public.shape or digest(whole + 0.0) != digest(public + 0.0):
+    if whole.shape != public.shape or model_digest(whole) != model_digest(public):
         raise SiteError("refuses: it measures one model a round")
     asking = {"measured": t, "question": question, "bound": [t, *_told(public, asked)]}
     _write(site, {**past, **asking, "answer": {"error": "stopped in the middle of this question"}})
@@ -71,7 +71,7 @@ def guarded(site: Site) -> bool:
     return bool(site.node_config.get("secure")) or "max-epsilon" in site.node_config
 
 
-def _read_once(site: Site, asked: Parcel) -> tuple[Tensor, Parcel]:
+def read_once(site: Site, asked: Parcel) -> tuple[Tensor, Parcel]:
     """The public part of a message's model, and the message with it whole: to read a change of it again would need the model before."""
     vector, units = site._received(asked)
     public = site._public(vector)
@@ -101,10 +101,8 @@ def bind(site: Site, public: Tensor, asked: Parcel) -> None:
 
 def note_round(site: Site, t: int, rounds: int, receipt: list[Any]) -> None:
     """Remember that the site counts in round ``t`` of so many, and the receipt of its state after it."""
-    if guarded(site) and t > _read(site).get("round", -1):
-        _write(
-            site, {**_read(site), "round": t, "rounds": rounds, "receipt": receipt, "experiment": dict(site.experiment)}
-        )
+    if guarded(site) and t > (past := _read(site)).get("round", -1):
+        _write(site, {**past, "round": t, "rounds": rounds, "receipt": receipt, "experiment": dict(site.experiment)})
 
 
 def rounded(answered: Parcel) -> Parcel:
@@ -123,7 +121,7 @@ def rounded(answered: Parcel) -> Parcel:
 def _told(public: Tensor, asked: Parcel) -> list[str]:
     """Codes of the public part of a model, and of the messages that come with it, empty without any."""
     messages = {name: digest(x) for name, x in sorted(asked.part("messages").items())}
-    return [digest(public + 0.0), json.dumps(messages) if messages else ""]
+    return [model_digest(public), json.dumps(messages) if messages else ""]
 
 
 def _read(site: Site) -> dict[str, Any]:
