@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SITES := $(VENV)/.sites
 JOBS ?= 2
+# bytecode is kept, whatever the environment says: the tests start many processes, and pytest rewrites 8,000 assertions
+TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults clean
 
@@ -33,10 +35,10 @@ run: $(STAMP)
 	$(BIN)/equipoise quickstart --jobs $(JOBS)
 
 test: $(SITES)
-	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal
+	$(TESTS) -m 'not slow'
 
 test-all: $(SITES)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(TESTS)
 
 check: $(SITES)
 	$(BIN)/ruff format --check .
