@@ -85,7 +85,7 @@ class BatchNormNet(nn.Module):
 def network(kind: str = "mlp") -> nn.Module:
     """A float64 network whose first values are always the same; ``kind`` is mlp or batchnorm."""
     with torch.random.fork_rng():
-        torch.manual_seed(7)
+        torch.default_generator.manual_seed(7)
         net = (
             BatchNormNet()
             if kind == "batchnorm"

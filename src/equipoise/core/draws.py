@@ -114,7 +114,9 @@ def seeded(seed: int | None) -> Iterator[None]:
     # every GPU in use is named: otherwise torch warns if there are several
     gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     with torch.random.fork_rng(gpus):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if gpus:  # torch.manual_seed notes a whole traceback for those not in use, and seeds them later without a return
+            torch.cuda.manual_seed_all(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)
         try:
