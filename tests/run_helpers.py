@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -104,8 +105,16 @@ def assert_same_run(one: Path, two: Path) -> None:
 
 
 def without_figures(patch: pytest.MonkeyPatch) -> None:
-    """Leave the figures of reports empty from now on."""
-    patch.setattr("equipoise.report.html.svg", lambda name, figure: f'<svg aria-labelledby="caption-{name}"></svg>')
+    """Leave the figures of reports empty from now on, and draw none of them."""
+    from equipoise.report import html
+
+    drawings = html.drawings
+
+    def undrawn(compared: Any) -> dict[str, None]:
+        return {name: None for name, plot in drawings.PLOTS.items() if plot.has(compared)}
+
+    patch.setattr(html, "drawings", SimpleNamespace(**vars(drawings) | {"draw_all": undrawn}))
+    patch.setattr(html, "svg", lambda name, figure: f'<svg aria-labelledby="caption-{name}"></svg>')
 
 
 # the command line

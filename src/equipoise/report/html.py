@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ from equipoise.system.files import write_atomically
 from equipoise.system.text import visible
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from matplotlib.figure import Figure
 
     from equipoise.federation.history import History
@@ -68,6 +70,19 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     return write_atomically(path, page)
 
 
+@cache
+def _template() -> Template:
+    """The page's template, compiled once: that takes longer than to fill it in."""
+    from jinja2 import Environment, StrictUndefined
+
+    source = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
+    ).from_string(
+        source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents, "pieces": _pieces}
+    )
+
+
 def shown(value: object) -> object:
     """What a page shows of a value: text without signs that steer; markup and all else as it is."""
     return visible(value, lines=True) if type(value) is str else value
@@ -75,24 +90,16 @@ def shown(value: object) -> object:
 
 def render(histories: Sequence[History] | Comparison) -> str:
     """The report as a string of HTML."""
-    from jinja2 import Environment, StrictUndefined
-
     found = Comparison.of(histories)
     runs = {label: [run.history for run in seeds.values()] for label, seeds in found.runs.items()}
     common, differing = provenance.settings(runs)
-    source = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    ).from_string(
-        source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents, "pieces": _pieces}
-    )
     measured, of_groups, of_clients = sheets(found), over_groups(found), over_clients(found)
     tests, parts = paired_tests(found), parts_of_captions(found)
     drawn = {
         name: (name, drawings.PLOTS[name].heading, caption(name, parts), svg(name, figure))
         for name, figure in drawings.draw_all(found).items()
     }
-    return template.render(
+    return _template().render(
         title=_title(found),
         facts=_facts(found),
         verdict=verdict(found),
