@@ -115,7 +115,7 @@ def seeded(seed: int | None) -> Iterator[None]:
     gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     with torch.random.fork_rng(gpus):
         torch.default_generator.manual_seed(seed)
-        if gpus:  # torch.manual_seed notes a whole traceback for those not in use, and seeds them later without a return
+        if gpus:  # not torch.manual_seed, which notes a traceback for GPUs that are not in use, and seeds them later
             torch.cuda.manual_seed_all(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)
