@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites
+from equipoise.flower.site.site import Site
 from equipoise.flower.site.task import Task
 
 NAMES = ("a", "b", "c", "d")
@@ -124,7 +126,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], Tensor]:
     honest = sums.masked_vector
 
     def spy(memory: Any, asked: sums.Sum, site: str, values: Tensor, *rest: Any) -> Any:
-        seen[asked.round, site] = values.clone()
+        seen[asked.round, site] = values[: len(values) - (not asked.scores)].clone()
         return honest(memory, asked, site, values, *rest)
 
     monkeypatch.setattr(sums, "masked_vector", spy)
@@ -283,7 +285,7 @@ def test_one_model_in_two_rounds_over_nested_sets(
 
     monkeypatch.setattr(server.Round, "mean", again)
     assert lab.fit() == ""
-    assert "unmasked a sum of updates from this model" in lab.fit()
+    assert "took part in round 0 with the very model of round 1" in lab.fit()
     assert len(totals) == 1
 
 
@@ -320,7 +322,7 @@ def test_a_zero_of_the_other_sign_is_the_same_model(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(server.Round, "mean", again)
     assert lab.fit() == ""
-    assert "unmasked a sum of updates from this model" in lab.fit()
+    assert "took part in round 0 with the very model of round 1" in lab.fit()
 
 
 def test_a_model_that_comes_as_a_change_is_measured_and_trained(tmp_path: Path) -> None:
@@ -557,3 +559,116 @@ def test_scores_are_for_one_rule_that_weighs_by_them(method: str, tmp_path: Path
         federation(
             Task(lab.net), lab.sites, "saga", eq.SGD(lr=0.05), settings=lab.settings, secure=True, secure_scores=True
         )
+
+
+def test_who_is_to_train_is_compared_before_training(tmp_path: Path) -> None:
+    """The members of a round and the least number of them, not only those of a sum."""
+    lab = Lab(tmp_path)
+    clients = {name: [m, -1, "00" * 32] for m, name in enumerate(NAMES)}
+    vector = lab.fed.progress.vector
+    for wrong, words in (
+        ({"a": clients["a"]}, "A sum over 1 sites was asked for, and a takes part in sums over 3 at least"),
+        ({**clients, "stranger": [4, -1, "00" * 32]}, "The key of stranger is not there, in the file of peers of a"),
+        ({"b": clients["b"]}, "a is not named among those who train"),
+        (None, "a is not named among those who train"),
+    ):
+        fields = {"t": 0, "rounds": 1, "clients": wrong, "model": {}, "cut": {}, "saved": []}
+        assert words in str(lab.ask("train.masked", "a", fields, model__values=vector))
+    assert not list(tmp_path.rglob("update.safetensors"))
+
+
+def test_a_report_as_long_as_an_update_takes_one_site_more(tmp_path: Path) -> None:
+    """A curious site of three would have two equations for the updates of the two others."""
+    three = Lab(tmp_path / "three", "scaffold", names=NAMES[:3])
+    assert "takes part in sums over 4 at least" in three.fit()
+    assert Lab(tmp_path / "four", "scaffold").fit() == ""
+    assert Lab(tmp_path / "classes", "fedproto", names=NAMES[:3]).fit() == ""  # means of features are shorter
+
+
+@pytest.mark.parametrize("guard", [{"secure": True}, {"max-epsilon": 50.0}])
+def test_a_site_that_cannot_store_its_model_does_not_say_so(
+    guard: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure = "secure" in guard
+    lab = Lab(tmp_path, "fedavg" if secure else "dp", node=guard, secure=secure, peers=secure)
+    assert lab.fit() == ""
+
+    def fails(*_: Any, **__: Any) -> Tensor:
+        raise RuntimeError("a loss of 0.12345 at this site")
+
+    monkeypatch.setattr(Site, "_used", fails)
+    fields = {"client": 0, "t": 1, "rounds": 1, "receipt": [0, "00" * 32], "model": {}, "own": True, "saved": []}
+    answered = lab.ask("query.finish", "a", fields, model__values=lab.fed.progress.vector)
+    assert isinstance(answered, Parcel)
+    assert answered.fields == {"name": "a"}
+
+
+def test_two_questions_at_once_are_answered_one_by_one(tmp_path: Path) -> None:
+    """Else each would see that the site has measured nothing yet."""
+    lab = Lab(tmp_path, tests=True, batch_size=64)
+    seen: list[dict[str, Any]] = []
+    lab.lie = lambda kind, site, p: seen.append(p.fields) or p if kind == "evaluate" and site == "a" else p  # type: ignore[func-returns-value]
+    assert lab.fit() == ""
+    path = next(tmp_path.rglob("a/questions.json"))
+    path.write_text(
+        json.dumps({k: x for k, x in json.loads(path.read_text()).items() if k not in ("measured", "bound")})
+    )
+    answers: list[Parcel] = []
+    models = [lab.fed.progress.vector + k for k in range(4)]
+    node = next(n for n, c in lab.grid.contexts.items() if c.node_config["site"] == "a")
+
+    def ask(vector: Tensor) -> None:
+        fields = {key: x for key, x in seen[-1].items() if key != "model"} | {"model": {}}
+        parcel = Parcel(fields, {"model/values": vector})
+        message = Message(parcel.records(), dst_node_id=node, message_type="evaluate")
+        answers.append(Parcel.of(lab.grid._answered(message).content))
+
+    threads = [threading.Thread(target=ask, args=(x,)) for x in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted("error" in x.fields for x in answers) == [False, True, True, True]
+
+
+@pytest.mark.parametrize("t", [1.5, None, "1", True, float("inf")])
+@pytest.mark.parametrize("kind", ["evaluate", "train", "train.masked"])
+def test_a_round_that_is_no_number_changes_nothing(kind: str, t: Any, tmp_path: Path) -> None:
+    masked = kind == "train.masked"
+    guard = {"secure": True} if masked else {"max-epsilon": 50.0}
+    lab = Lab(tmp_path, "fedavg" if masked else "dp", node=guard, secure=masked, peers=masked)
+    assert lab.fit() == ""
+    before = [path.read_bytes() for path in sorted(tmp_path.rglob("a/*.json"))]
+    lab.lie = lambda k, site, p: replace(p, fields={**p.fields, "t": t}) if k == kind and site == "a" else p
+    lab.fit()
+    if kind != "evaluate":
+        assert "a" in {q["name"] for q in lab.fed.records[-1].get("quarantined", [])}
+        assert [path.read_bytes() for path in sorted(tmp_path.rglob("a/*.json"))] == before
+    lab.lie = lambda k, site, p: p
+    assert lab.fit() == ""
+    assert lab.fed.records[-1]["ids"] == [0, 1, 2, 3]
+
+
+def test_a_damaged_update_is_made_again(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    assert lab.fit() == ""
+    for path in tmp_path.rglob("a/update.safetensors"):
+        path.write_bytes(b"nothing")
+    assert lab.fit() == ""
+    assert lab.fed.records[-1]["ids"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("questions.json", "[]"), ("questions.json", '{"round": "1"}'), ("questions.json", "[" * 9999), ("masks.json", "[" * 9999),
+    ("masks.json", '{"key": "ab", "asked": null, "opened": null}'), ("masks.json", '{"models": null, "asked": null, "opened": null}'),
+])  # fmt: skip
+def test_a_damaged_file_of_a_site_is_named(name: str, text: str, tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    assert lab.fit() == ""
+    for path in tmp_path.rglob(f"a/{name}"):
+        path.write_text(text)
+        path.chmod(0o600)
+    lab.fit()
+    assert f"{name}" in lab.refusals[-1]
+    assert "damaged" in lab.refusals[-1]
+    assert "Error" not in lab.refusals[-1]

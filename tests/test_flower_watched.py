@@ -311,7 +311,7 @@ def umask(mask: int) -> Iterator[None]:
 @pytest.mark.usefixtures("unreported")
 @posix
 @pytest.mark.parametrize(
-    ("mask", "more"), [(0, {"method": "ditto-personal"}), (0o027, {"method": "scaffold", "secure": True})]
+    ("mask", "more"), [(0, {"method": "ditto-personal"}), (0o027, {"method": "feddyn", "secure": True})]
 )
 def test_only_its_owner_reads_what_a_site_writes(mask: int, more: dict[str, Any], tmp_path: Path) -> None:
     """Whatever the umask, also files that others could read before; directories that were there stay as they are."""

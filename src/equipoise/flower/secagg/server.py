@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DAY = 86_400_000  # milliseconds
-
 
 class ClosedError(RuntimeError):
     """A sum that cannot be unmasked, so that the round is lost."""
@@ -56,6 +54,7 @@ class MaskedSites:
     number: int = 0
     known: dict[str, Introduction] = field(default_factory=dict)  # what the sites say of themselves
     opened: dict[int, tuple[str, ...]] = field(default_factory=dict)  # whose sums were, by round
+    silent: int = 0  # how many sites of the last sum sent zeros
 
     @property
     def keys(self) -> dict[str, str]:
@@ -92,8 +91,11 @@ class MaskedSites:
         up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
         # each site knows only its own
         hidden = ("weights", *require_score(trial.method)[1].notes) if self.scores else ()
-        known = {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
-        return {key: x for key, x in known.items() if key not in hidden}
+        if self.silent:
+            what = "sent zeros, because training gave no numbers that can be used: their own logs say which and why"
+            log.warning("round %d: %d of %d sites %s", record["round"], self.silent, len(up), what)
+        told = {**record, "secure": True, "silent": self.silent, "bytes": {**record["bytes"], "up": up}}
+        return {key: x for key, x in told.items() if key not in hidden}
 
     def introduced(self, this: Round) -> list[int]:
         """The clients of a round whose keys are known; each is asked once, also for the sums that it helped to unmask."""
@@ -113,7 +115,10 @@ class MaskedSites:
                         "shows another key than most sites have seen of it. If it lost its state-dir, start a new experiment"
                     )
         if set(self.known) != before:
-            self.number = max(self.number, *(site.number for site in self.known.values()))
+            numbers = sorted(site.number for site in self.known.values())
+            self.number = max(
+                self.number, numbers[(len(numbers) - 1) // 2]
+            )  # more than half have seen it, or a higher one
             self._believe(max(2.0, this.job.settings.quorum * len(this.job.ids)))
             log.warning("%s", sums.comparison(self.keys, self.sizes))
         return [m for m in this.job.ids if m not in this.lost]
@@ -132,7 +137,7 @@ class MaskedSites:
 
     def next(self, t: int, training: str, ids: Sequence[int]) -> tuple[Parcel, Sum]:
         """The message for a new sum, with a number that was never used, and what it says."""
-        self.number = max(self.number + 1, _now())
+        self.number = max(self.number + 1, time.time_ns() // 10**6)
         sites, sizes = sorted(self.sites.known[m].name for m in ids), {name: self.sizes[name] for name in self.keys}
         fields = {
             "number": self.number,
@@ -165,13 +170,7 @@ class Introduction:
             return "sent what cannot be used: it does not say its key and what it has unmasked"
         if not re.fullmatch("[0-9a-f]{64}", introduction.key) or not sums.is_public_key(introduction.key):
             return "sent what cannot be used: its key is not a public key"
-        if not 0 <= introduction.number <= _now() + DAY:
-            return "sent what cannot be used: the number of its last sum lies in the future. If the clock of the server is right, it lies"
         return introduction
-
-
-def _now() -> int:
-    return time.time_ns() // 10**6
 
 
 @dataclass
@@ -199,8 +198,13 @@ class Round:
             return ids, self._weighted(training, ids, total)
         known = [self.server.sites.known[m] for m in ids]
         weights = own_weights(self.trial, {site.name: site.size for site in known})
+        self.server.silent = len(ids) - round(float(total[-1]))
+        if self.server.silent == len(ids):
+            raise ClosedError(
+                "sent zeros, as all others: no training gave numbers that can be used. Their own logs say why"
+            )
         update = total[: self.n_public] / (sum(weights.values()) / sums.unit(weights))
-        reports = total[self.n_public :] / len(ids)
+        reports = total[self.n_public : -1] / len(ids)
         return ids, torch.cat([update, reports])
 
     def _weighted(self, training: str, ids: Sequence[int], sums_of_scores: Tensor) -> Tensor:
@@ -271,7 +275,7 @@ class Round:
             others = [m for m in ids if known[m].name not in before]
             self.lost |= dict.fromkeys(others, "was not there when a sum of this round was unmasked")
             ids = [m for m in ids if m not in others]
-        n = 2 if self.server.scores else self.n_public + sum(x.numel() for x in self.no_reports[0].values())
+        n = 2 if self.server.scores else self.n_public + sum(x.numel() for x in self.no_reports[0].values()) + 1
         least = max(2.0, job.settings.quorum * len(job.ids))
         while len(ids) >= least:
             if len(ids) == 2:

@@ -27,6 +27,7 @@ from equipoise.flower.site import questions
 from equipoise.flower.site.site import Site, SiteError
 from equipoise.methods import METHODS
 from equipoise.system import tensor_files
+from equipoise.system.files import locked, make_private
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +46,22 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     ------
     SiteError : the site refuses, in words that may leave it. Whatever :meth:`Site.answer` raises.
     """
-    if kind not in KINDS:
-        if site.node_config.get("secure") and (kind.startswith("train") or kind == "evaluate.validation"):
-            raise SiteError("refuses: it takes part in masked sums only")
-        return questions.answer(site, kind, asked)
-    try:
-        return KINDS[kind](site, asked)
-    except (MaskError, MethodError) as error:
-        raise SiteError(f"refuses: {str(error).removesuffix('.')}") from None
+    if (
+        kind not in KINDS
+        and site.node_config.get("secure")
+        and (kind.startswith("train") or kind == "evaluate.validation")
+    ):
+        raise SiteError("refuses: it takes part in masked sums only")
+    if kind not in KINDS and not questions.guarded(site):
+        return site.answer(kind, asked)
+    make_private(site.store.directory)
+    with locked(site.store.directory / "answers.lock", wait=True):  # two at once would each see the memory before
+        if kind not in KINDS:
+            return questions.answer(site, kind, asked)
+        try:
+            return KINDS[kind](site, asked)
+        except (MaskError, MethodError) as error:
+            raise SiteError(f"refuses: {str(error).removesuffix('.')}") from None
 
 
 def _introduce(site: Site, asked: Parcel) -> Parcel:
@@ -67,24 +76,31 @@ def _introduce(site: Site, asked: Parcel) -> Parcel:
 def _train(site: Site, asked: Parcel) -> Parcel:
     """Train, and keep the update at the site, under the transcript of the message."""
     name, fields = site.trial.names[0], asked.fields
-    if type(fields["t"]) is not int or name not in fields["clients"]:
-        raise MaskError(f"{name} is not named among those who train, or the round is none.")
+    match fields:
+        case {"t": int(t), "rounds": int(), "clients": dict(clients)} if isinstance(clients.get(name), list):
+            (peers, least), (client, *receipt) = _limits(site), clients[name]
+        case _:
+            raise MaskError(f"{name} is not named among those who train, or the round is none.")
+    sums.check_least(len(clients), least, name)
+    if strange := {*clients} - {name, *(clients if peers is None else peers)}:
+        raise MaskError(f"The key of {min(strange)} is not there, in the file of peers of {name}. Nothing was sent.")
     training = sums.transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
     memory = sums.read_memory(_path(site))
-    sums.check_round(memory, fields["t"], training, None, name)
+    sums.check_round(memory, t, training, None, name)
     if (kept := _kept(site, training)) is not None:
         return Parcel({"receipt": kept.receipt})
     if memory.opened is not None and memory.opened.training == training:
         # noise would be drawn anew, and cancel over many answers
-        raise MaskError(f"{name} has unmasked round {fields['t']}, and has not its update any more.")
-    client, *receipt = fields["clients"][name]
+        raise MaskError(f"{name} has unmasked round {t}, and has not its update any more.")
     sums.check_receipt(memory, receipt, name)
     public, asked = questions.read_once(site, asked)
     questions.bind(site, public, asked)
-    clear = site.answer("train", Parcel({**asked.fields, "client": client, "receipt": receipt}, asked.tensors))
+    sums.check_model(memory, model := sums.model_digest(public), t, name)
+    parcel = Parcel({**asked.fields, "client": client, "receipt": receipt}, asked.tensors)
+    clear = site.answer("train", parcel, quiet=True)
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
     setting, receipt = sums.transcript(site.experiment), clear.fields["receipt"]
-    about = [training, fields["t"], fields["rounds"], sums.model_digest(public), setting, receipt]
+    about = [training, t, model, setting, receipt]
     facts = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
     tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
     return Parcel({"receipt": receipt, "seconds": clear.fields["seconds"]})
@@ -95,7 +111,6 @@ class Kept(NamedTuple):
 
     tensors: Mapping[str, Tensor]
     t: int
-    rounds: int
     model: str
     setting: str
     receipt: list[Any]
@@ -110,7 +125,7 @@ def _kept(site: Site, training: str) -> Kept | None:
     """
     try:
         tensors = tensor_files.read(_cache(site))
-    except FileNotFoundError:
+    except (FileNotFoundError, tensor_files.DamagedError):
         return None
     trained, *facts = json.loads(tensors.pop("facts").numpy().tobytes())
     if trained != training:
@@ -123,18 +138,17 @@ def _kept(site: Site, training: str) -> Kept | None:
 
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
-    this, name, own = Sum.read(asked.fields, site.experiment), site.trial.names[0], site.node_config
+    this, name = Sum.read(asked.fields, site.experiment), site.trial.names[0]
     this = this._replace(told=_with_run(site, this.told))
     if (kept := _kept(site, this.training)) is None or kept.t != this.round:
         raise MaskError(f"{name} has no update of this training and round.")
-    peers = sums.read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
-    least, most = int(own.get("least-sites", LEAST_SITES)), float(own.get("most-weight", MOST_WEIGHT))
+    (peers, least), most = _limits(site), float(site.node_config.get("most-weight", MOST_WEIGHT))
 
     def made(memory: Memory) -> tuple[Memory, Masked]:
         checked = sums.check_sum(memory, this, name, int(site.trial.setup.sizes[0]), peers, least)
         if (checked.keys, checked.sizes) != (memory.keys, memory.sizes):  # a warning is what Flower's processes show
             log.warning("%s: %s", name, sums.comparison(checked.keys, checked.sizes))
-        sums.check_model(checked, kept.model, this, name)
+        sums.check_model(checked, kept.model, this.round, name)
         if this.scores:
             return sums.masked_vector(
                 checked, this, name, torch.tensor(_score(site, kept, memory)), kept.model, kept.receipt
@@ -145,17 +159,32 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
             raise MaskError(  # without the number, which would show it
                 f"The update of {name} would be more than {most:.0%} of the sum, which would show it (most-weight in its node-config)."
             )
-        reports = [kept.tensors[key.removeprefix("reports/")].flatten().double() for key in no_reports(site.trial)[0]]
-        values = torch.cat([w[name] / sums.unit(w) * kept.tensors["update"].double(), *reports])
+        update, counted = kept.tensors["update"].double(), torch.ones(1, dtype=torch.float64)
+        reports = {key.removeprefix("reports/"): x for key, x in no_reports(site.trial)[0].items()}
+        said = [kept.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
+        values = torch.cat([w[name] / sums.unit(w) * update, *said, counted])
         return sums.masked_vector(checked, this, name, values, kept.model, kept.receipt)
 
     sent = sums.change_memory(_path(site), made)
+    questions.note_round(site, kept.t, kept.receipt)
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
+
+
+def _limits(site: Site) -> tuple[dict[str, str] | None, int]:
+    """Whose keys may be in a sum, None for any, and how many sites must be.
+
+    A report as long as an update is a second sum of what is nearly the same numbers, of which one site more must be unknown.
+    """
+    own, reports = site.node_config, sum(x.numel() for x in no_reports(site.trial)[0].values())
+    peers = sums.read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
+    return peers, int(own.get("least-sites", LEAST_SITES)) + reports // site.trial.model.n_params
 
 
 def _score(site: Site, kept: Kept, memory: Memory) -> list[float]:
     """The site's score a, clipped to the declared range, and its last weight u before this round, as :class:`Power` has them."""
     k, power = require_score(site.trial.method)
+    if f"{k}/{power.report}" not in kept.tensors:
+        raise MaskError(f"The training of {site.trial.names[0]} failed")
     exponent = power.q * math.log(max(float(kept.tensors[f"{k}/{power.report}"]), power.floor) / power.typical)
     a = math.exp(min(max(exponent, math.log(SCORES[0])), math.log(SCORES[1])))
     before = max((int(t) for t in memory.weights if int(t) < kept.t), default=None)
@@ -193,7 +222,6 @@ def _weigh(site: Site, asked: Parcel) -> Parcel:
 def _unmask(site: Site, asked: Parcel) -> Parcel:
     name, told = site.trial.names[0], _with_run(site, str(asked.fields["told"]))
     seed = sums.change_memory(_path(site), lambda memory: sums.own_seed(memory, told, name))
-    _note(site)
     return Parcel({"seed": seed.hex()})
 
 
@@ -201,20 +229,12 @@ def _recover(site: Site, asked: Parcel) -> Parcel:
     """Help to unmask a sum of which sites have vanished."""
     name, told, hidden = site.trial.names[0], _with_run(site, str(asked.fields["told"])), asked.fields["shares"]
     shares = sums.change_memory(_path(site), lambda memory: sums.shares_of(memory, told, name, hidden))
-    _note(site)
     return Parcel({"shares": {other: share.hex() for other, share in shares.items()}})
 
 
 def _with_run(site: Site, told: str) -> str:
     """The transcript of a message with the run's configuration, which the site has from Flower, and from which its task may follow."""
     return sums.transcript({"told": told, "run": dict(site.run_config)})
-
-
-def _note(site: Site) -> None:
-    """Remember that the sum of a round was unmasked, after which the site measures the next model."""
-    opened = sums.read_memory(_path(site)).opened
-    if opened is not None and (kept := _kept(site, opened.training)) is not None:
-        questions.note_round(site, kept.t, kept.rounds, kept.receipt)
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {

@@ -12,8 +12,8 @@ that were told different things do not cancel, and every site adds a mask of its
 2. Once all are there, the sites send the seeds of their own masks b_k, and so **unmask** this sum (:func:`own_seed`). The seed
    of a site that has vanished is put together from the shares of :func:`threshold` others (:func:`shares_of`).
 
-A site helps to unmask one sum per round, and never takes part twice under one number. Two sums of a round that differ by one site need more than all
-sites together can give, so a vector that comes late is of no use. After Bonawitz et al., CCS 2017, Section 4, with masks of pairs
+A site helps to unmask one sum per round, takes part in no two sums of a round that others could both unmask, and never twice under one number. So a
+vector that comes late is of no use. After Bonawitz et al., CCS 2017, Section 4, with masks of pairs
 that are never recovered. Keys are X25519, HKDF-SHA256 and ChaCha20 of the package ``cryptography``; shares and their encryption
 are those of Flower's SecAgg+.
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import math
 import os
 import secrets
@@ -47,6 +48,9 @@ from torch import Tensor
 from equipoise import __version__
 from equipoise.federation.fingerprint import digest
 from equipoise.system.files import locked, make_private, write_atomically
+from equipoise.system.seals import read_json
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 LIMIT = 2.0**20  # numbers of a masked sum lie in [-LIMIT, LIMIT]
@@ -164,8 +168,8 @@ class Memory:
     """What a site remembers of an experiment's masks, in a file that only its owner can read.
 
     ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight.
-    ``number``, ``told`` (the transcript), ``asked`` and ``seed`` are of the last sum that it took part in, ``opened`` is the last
-    sum that it helped to unmask, and ``models`` has, for the models of all rounds that it helped to unmask, who took part. ``weights`` has,
+    ``number``, ``told`` (the transcript), ``asked`` and ``seed`` are of the last sum that it took part in, ``sets`` has who took part in all sums
+    of that round, ``opened`` is the last sum that it helped to unmask, and ``models`` has the round of every model of a sum. ``weights`` has,
     for the last rounds of masked scores, the two sums that the site was told and its weight. ``receipts`` are of its states after the last
     sum that it helped to unmask and after the last that it took part in.
     """
@@ -176,10 +180,10 @@ class Memory:
     number: int = 0
     told: str = ""
     asked: Opened | None = None
-    model: str = ""
+    sets: Sequence[Sequence[str]] = ()
     seed: str = ""
     opened: Opened | None = None
-    models: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
     receipts: Sequence[Sequence[Any]] = ()
 
@@ -254,8 +258,8 @@ def check_sum(memory: Memory, asked: Sum, site: str, size: int, peers: Mapping[s
     Raises
     ------
     MaskError : the number was used; the round lies before one that was unmasked, or is one that was unmasked for other sites or
-        after other training; a key or a number of samples is not the one seen before, or not of ``peers``, or not this site's own; too
-        few sites.
+        after other training; it and another sum of the round could both be unmasked; a key or a number of samples is not the one
+        seen before, or not of ``peers``, or not this site's own; too few sites.
     """
     if asked.keys.get(site) != public_key(memory.key):
         raise MaskError(
@@ -276,16 +280,33 @@ def check_sum(memory: Memory, asked: Sum, site: str, size: int, peers: Mapping[s
             raise MaskError(f"The samples of {name} have changed since {site} first heard of them. Nothing was sent.")
     if site not in asked.sites:
         raise MaskError(f"{site} was asked for its part of a sum that it is not in.")
-    if len(asked.sites) < least:
-        raise MaskError(
-            f"A sum over {len(asked.sites)} sites was asked for, and {site} takes part in sums over {least} at least."
-        )
+    check_least(len(asked.sites), least, site)
     if asked.number <= memory.number:
         raise MaskError(
             f"{site} was asked for sum number {asked.number} and has taken part in number {memory.number}: masks are never used twice."
         )
     check_round(memory, asked.round, asked.training, asked.sites, site)
+    for sites in _sets(memory, asked.round):
+        if threshold(len(sites)) + threshold(len(asked.sites)) <= len({*sites, *asked.sites}):
+            raise MaskError(
+                f"{site} was asked for a sum over {len(asked.sites)} sites after one over {len(sites)} in the same round: both could be "
+                "unmasked. Run again when more of them are back."
+            )
     return replace(memory, keys={**memory.keys, **asked.keys}, sizes={**memory.sizes, **asked.sizes})
+
+
+def check_least(n: int, least: int, site: str) -> None:
+    """Require that a sum is over as many sites as a site wants in one.
+
+    Raises
+    ------
+    MaskError : it is not.
+    """
+    if n < least:
+        raise MaskError(
+            f"A sum over {n} sites was asked for, and {site} takes part in sums over {least} at least (least-sites in its node-config, and "
+            "one more for each report as long as an update)."
+        )
 
 
 def check_round(memory: Memory, t: int, training: str, sites: tuple[str, ...] | None, site: str) -> None:
@@ -320,21 +341,23 @@ def check_receipt(memory: Memory, receipt: Sequence[Any], site: str) -> None:
         raise MaskError(f"{site} was told to go on from another state than its last one.")
 
 
-def check_model(memory: Memory, model: str, asked: Sum, site: str) -> None:
-    """Require that a model was in no other round that was unmasked, unless the same sites took part.
+def check_model(memory: Memory, model: str, t: int, site: str) -> None:
+    """Require that a model, by its digest, was in no sum of another round.
 
     Raises
     ------
     MaskError : it was.
     """
-    if memory.models.get(model, _names(asked.sites)) != _names(asked.sites):
+    if (before := memory.models.get(model, t)) != t:
         raise MaskError(
-            f"{site} has unmasked a sum of updates from this model, over other sites: the difference of the two could show one of them."
+            f"{site} took part in round {before} with the very model of round {t}: the difference of the two sums could show one site. "
+            "If training changes the model no more, it is complete."
         )
 
 
-def _names(sites: Sequence[str]) -> str:
-    return sha256(json.dumps(list(sites)).encode())[:16]
+def _sets(memory: Memory, t: int) -> list[list[str]]:
+    """Who took part in each sum of a round so far."""
+    return [list(sites) for sites in memory.sets] if memory.asked is not None and memory.asked.round == t else []
 
 
 def masked_vector(
@@ -342,15 +365,14 @@ def masked_vector(
 ) -> tuple[Memory, Masked]:
     """What a site sends of its ``values`` [n], and its memory with it; ``model`` is the digest of what the round trained from.
 
-    Raises
-    ------
-    MaskError : a value outside [-LIMIT, LIMIT], or not finite. The text has no number.
+    In place of values that are not finite, or outside [-LIMIT, LIMIT], it sends zeros: a refusal would tell the server so of a single site.
     """
     x = torch.cat([values.double(), torch.zeros(ZEROS, dtype=torch.float64)])
     if not bool((x.abs() <= LIMIT).all()):
-        raise MaskError(
-            f"{site} has numbers outside the range [-{LIMIT:g}, {LIMIT:g}] of a masked sum. Its training may have diverged."
+        log.error(
+            "%s sends zeros in round %d: of its training there are no numbers within %g", site, asked.round, LIMIT
         )
+        x.zero_()
     y = (x * 2.0 ** fractional_bits(len(asked.sites))).round().long()
     pairs = {name: pair_keys(memory.key, asked.keys[name], asked.told) for name in asked.sites if name != site}
     for name, (mask, _) in pairs.items():
@@ -360,13 +382,14 @@ def masked_vector(
     shares = dict(zip(asked.sites, create_shares(seed, threshold(len(asked.sites)), len(asked.sites)), strict=True))
     hidden = {name: encrypt(lock, shares[name]).decode() for name, (_, lock) in pairs.items()}
     hashes = {site: sha256(seed), **{name: sha256(shares[name]) for name in pairs}}
-    this = Opened(asked.round, asked.training, asked.sites)
+    sets = _sets(memory, asked.round)
     memory = replace(
         memory,
         number=asked.number,
         told=asked.told,
-        asked=this,
-        model=model,
+        asked=Opened(asked.round, asked.training, asked.sites),
+        sets=[*(before for before in sets if before != list(asked.sites)), list(asked.sites)],
+        models={**memory.models, model: asked.round},
         seed=seed.hex(),
         receipts=[*(memory.receipts[:1] if memory.opened else ()), receipt],
     )
@@ -392,10 +415,7 @@ def own_seed(memory: Memory, told: str, site: str) -> tuple[Memory, bytes]:
             f"A sum that is not the last one of {site} cannot be unmasked: the last is number {memory.number}."
         )
     check_round(memory, *memory.asked, site)
-    models = {**memory.models, memory.model: _names(memory.asked.sites)}
-    return replace(memory, opened=memory.asked, models=models, receipts=memory.receipts[-1:]), bytes.fromhex(
-        memory.seed
-    )
+    return replace(memory, opened=memory.asked, receipts=memory.receipts[-1:]), bytes.fromhex(memory.seed)
 
 
 def shares_of(memory: Memory, told: str, site: str, hidden: Mapping[str, str]) -> tuple[Memory, dict[str, bytes]]:
@@ -451,8 +471,12 @@ def _read(path: Path) -> Memory | None:
             f"The file {path.name} with this site's key can be read by others. Let only its owner read it (chmod 600)."
         )
     try:
-        fields = json.loads(path.read_bytes())
-        return Memory(**{**fields, "asked": Opened.read(fields["asked"]), "opened": Opened.read(fields["opened"])})
+        fields = read_json(path.read_bytes().decode())
+        memory = Memory(**{**fields, "asked": Opened.read(fields["asked"]), "opened": Opened.read(fields["opened"])})
+        empty = asdict(Memory(public_key(memory.key), sets=[], receipts=[]))
+        if any(type(fields.get(name, x)) is not type(x) for name, x in empty.items() if x is not None):
+            raise ValueError("not what was written")
+        return memory
     except (ValueError, TypeError, KeyError, AttributeError):
         raise MaskError(
             f"The file {path.name} with this site's key is damaged, or of another version. Put it back; without it the experiment has to "
@@ -468,8 +492,8 @@ def read_peers(path: Path) -> dict[str, str]:
     MaskError : it is not there, or not such a file.
     """
     try:
-        peers = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        peers = read_json(path.read_bytes().decode())
+    except (OSError, ValueError):
         peers = None
     if not isinstance(peers, dict) or not all(isinstance(key, str) for key in peers.values()):
         raise MaskError(f"The file of peers, {path.name}, is not there or not of the form {{site: public key}}.")

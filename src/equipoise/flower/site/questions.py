@@ -17,10 +17,12 @@ from typing import Any
 from torch import Tensor
 
 from equipoise.federation.fingerprint import digest
-from equipoise.flower.codec import Parcel
+from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.secagg.sums import model_digest, transcript
 from equipoise.flower.site.site import Site, SiteError
+from equipoise.flower.site.store import StoreError
 from equipoise.system.files import write_atomically
+from equipoise.system.seals import read_json
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +36,26 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     ------
     SiteError : it is guarded, and asked for more than it answers. Whatever :meth:`Site.answer` raises.
     """
-    if not guarded(site) or kind not in ("evaluate", "train"):
+    if not guarded(site) or kind not in ("evaluate", "train", "query.finish"):
         return site.answer(kind, asked)
+    if kind == "query.finish":
+        try:
+            return site.answer(kind, asked)
+        except (SiteError, StoreError, CodecError):
+            raise
+        except Exception:  # of training from a model that the server chose
+            log.exception("the model of this site is not stored, and the server is not told")
+            return Parcel()
+    if type(asked.fields.get("t")) is not int:
+        raise SiteError("refuses: the round it is asked about is no whole number")
     public, asked = read_once(site, asked)
     if kind == "train":
         bind(site, public, asked)
         answered = site.answer(kind, asked)
-        note_round(site, asked.fields["t"], asked.fields["rounds"], answered.fields["receipt"])
+        note_round(site, asked.fields["t"], answered.fields["receipt"])
         return answered
     fields, past = asked.fields, _read(site)
-    t = fields.get("t")
+    t = fields["t"]
     if past.get("round") is None or t != past["round"] + 1:
         raise SiteError("refuses: it measures the model that follows the last round in which it counted, and no other")
     question = transcript(fields, asked.tensors)
@@ -51,8 +63,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
         return Parcel(dict(past["answer"]))  # of a server that starts again
     if past.get("measured") == t:
         raise SiteError(f"refuses: it has measured the model after round {past['round']} already")
-    setting = {"experiment": dict(site.experiment), "rounds": fields.get("rounds")}
-    if setting != {key: past[key] for key in setting}:
+    if past["experiment"] != dict(site.experiment):
         raise SiteError("refuses: it measures under the method and the settings of its last round only")
     if fields["own"] and (fields["receipt"] != past["receipt"] or "initial" in asked.tensors):
         raise SiteError("refuses: its own model is that of its last round")
@@ -99,10 +110,10 @@ def bind(site: Site, public: Tensor, asked: Parcel) -> None:
     log.warning("%s measured a model after round %d that it never trained from", site.trial.names[0], t - 1)
 
 
-def note_round(site: Site, t: int, rounds: int, receipt: list[Any]) -> None:
-    """Remember that the site counts in round ``t`` of so many, and the receipt of its state after it."""
+def note_round(site: Site, t: int, receipt: list[Any]) -> None:
+    """Remember that the site counts in round ``t``, and the receipt of its state after it."""
     if guarded(site) and t > (past := _read(site)).get("round", -1):
-        _write(site, {**past, "round": t, "rounds": rounds, "receipt": receipt, "experiment": dict(site.experiment)})
+        _write(site, {**past, "round": t, "receipt": receipt, "experiment": dict(site.experiment)})
 
 
 def rounded(answered: Parcel) -> Parcel:
@@ -126,10 +137,13 @@ def _told(public: Tensor, asked: Parcel) -> list[str]:
 
 def _read(site: Site) -> dict[str, Any]:
     try:
-        return dict(json.loads((site.store.directory / "questions.json").read_bytes()))
+        past = read_json((site.store.directory / "questions.json").read_bytes().decode())
+        if not isinstance(past.get("round", 0), int) or not isinstance(past.get("bound", []), list):
+            raise ValueError("not what was written")
+        return dict(past)
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, AttributeError):
         raise SiteError("refuses: its file questions.json is damaged; put it back, or start a new experiment") from None
 
 

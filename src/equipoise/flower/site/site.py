@@ -53,6 +53,10 @@ class SiteError(RuntimeError):
         self.sent = sent
 
 
+class TrainingError(SiteError):
+    """Training at a site failed, or gave what cannot be used: it says something of the site's data."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One site in one experiment: a trial with a single client, and its stored files."""
@@ -68,8 +72,8 @@ class Site:
     run_config: Mapping[str, Any] = field(default_factory=dict)  # of which the task may have made anything
     noise: float = 0.0  # z, that protects what it sends
 
-    def answer(self, kind: str, asked: Parcel) -> Parcel:
-        """The site's answer to a message.
+    def answer(self, kind: str, asked: Parcel, **more: bool) -> Parcel:
+        """The site's answer to a message; ``quiet=True`` to train with NaN as the update, not an error, where training fails.
 
         Raises
         ------
@@ -78,7 +82,8 @@ class Site:
         if kind not in KINDS:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
         device = self.trial.setup.initial.device
-        return KINDS[kind](self, replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()}))
+        parcel = replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()})
+        return KINDS[kind](self, parcel, **more)
 
     @property
     def shown(self) -> EvaluationSets:
@@ -302,7 +307,7 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, x.shape[1:])})
 
 
-def _train(site: Site, asked: Parcel) -> Parcel:
+def _train(site: Site, asked: Parcel, quiet: bool = False) -> Parcel:
     trial, fields = site.trial, asked.fields
     vector, units = site._received(asked)
     states, own = site._remembered(asked, vector)
@@ -316,7 +321,15 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     _allow(site)
     spend(site.node_config, site.noise)
     began = time.monotonic()
-    answer = _visited(site, job)
+    try:
+        answer = _visited(site, job)
+    except TrainingError as error:
+        if not quiet:
+            raise
+        log.error("training failed, and the server is not told: %s", error)
+        unsent = torch.zeros(1, dtype=torch.bool) if trial.private is None else trial.private
+        trained = torch.where(unsent.to(received.device), received, torch.nan)
+        answer = Answer((0,), trained[None], [{} for _ in states], job.states)
     seconds = time.monotonic() - began
     trained, update = answer.trained[0], {}
     shown = None if trial.private is None else ~trial.private
@@ -351,12 +364,9 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
         job = alone._job(t, asked.fields["rounds"], asked.fields["client"], vector, [{}], [{}], None, None)
         try:
             vector = _visited(alone, job).trained[0]
-        except SiteError as error:
+        except TrainingError as error:
             log.error("round %d of training alone failed: %s", t, error)
             failed = sendable(error)
-        except Exception as error:  # of a user's data or network
-            log.exception("round %d of training alone failed", t)
-            failed = f"failed with {harmless(error)}"
         if site.shown.sets and t >= asked.fields["rounds"] - trial.settings.contribution_rounds:
             accuracies.append(site.shown.accuracy(trial, vector, 0))
     result: dict[str, Any] = {"failed": failed}
@@ -397,23 +407,32 @@ def _finish(site: Site, asked: Parcel) -> Parcel:
 
 
 def _visited(site: Site, job: Job) -> Answer:
-    """The checked answer of a visit. Errors of the visit are raised.
+    """The checked answer of a visit.
+
+    Where noise protects what is sent, what stays here is put back if it cannot be used: a refusal would say so without noise.
 
     Raises
     ------
-    SiteError : the answer is not finite, or has another shape.
+    TrainingError : it failed, the answer is not finite, or has another shape.
     """
-    answer = visit(job, site.trial.bound, 0)
-    before = tree_map(lambda x: x[0], job.states)
-    if reason := guard.misfit(answer, job.received[0], before):
-        raise SiteError(reason)
-    if problems := guard.inspect(answer, job.received[0], before):
-        cause = diagnosis.explained(job, problems)[0]
-        raise SiteError(cause, guard.DATA if cause.startswith(guard.DATA) else "")
-    return answer
+    try:
+        answer = visit(job, site.trial.bound, 0)
+    except Exception as error:  # of a user's data or network
+        log.exception("training failed")
+        raise TrainingError(f"failed with {harmless(error)}; its own log says more") from error
+    before, received = tree_map(lambda x: x[0], job.states), job.received[0]
+    if reason := guard.misfit(answer, received, before):
+        raise TrainingError(reason)
+    if not (problems := guard.inspect(answer, received, before)):
+        return answer
+    cause = diagnosis.explained(job, problems)[0]
+    if site.noise and job.private is not None:
+        log.error("the part of the model that stays here is put back, because of it: %s", cause)
+        return replace(answer, trained=torch.where(job.private, received, answer.trained), states=job.states)
+    raise TrainingError(cause, guard.DATA if cause.startswith(guard.DATA) else "")
 
 
-KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
+KINDS: dict[str, Callable[..., Parcel]] = {
     "query.describe": _describe,
     "train": _train,
     "train.alone": _alone,
