@@ -243,7 +243,7 @@ def states(tmp_path: Path) -> Path:
         store.keep(3, {"c": torch.ones(100)})
         store.keep_base("token", torch.ones(10))
         store.keep_model({"w": torch.ones(10)})
-        sums.read_memory(store.directory / "masks.json")  # with its lock
+        sums.read_memory(store.directory / "masks.json")
         for path in store.directory.iterdir():
             os.utime(path, times=(time.time() - 86400 * days,) * 2)
     shutil.copytree(base / "trial-0123abcd", base / "home")
@@ -277,7 +277,7 @@ def test_nothing_is_removed_without_yes(equipoise: Any, states: Path) -> None:
 def test_old_experiments_are_removed_but_their_models_stay(equipoise: Any, states: Path) -> None:
     before = files(states)
     assert equipoise("flower", "clean", states, "--older-than", 150, "--yes").status == 0
-    names = ("state-000003.safetensors", "base.safetensors", "masks.json", "masks.lock")
+    names = ("state-000003.safetensors", "base.safetensors", "masks.json", "answers.lock")
     gone = {f"trial-0123abcd/site-0/{name}" for name in names}
     assert files(states) == before - gone
     assert equipoise("flower", "clean", states, "flower-00000001", "--models", "--yes").status == 0

@@ -334,7 +334,7 @@ def test_only_its_owner_reads_what_a_site_writes(mask: int, more: dict[str, Any]
     names = {Path(name).name for name in again}
     assert names >= {"base.safetensors", "model.safetensors"}
     assert names >= (
-        {"masks.json", "masks.lock", "update.safetensors"} if "secure" in more else {"state-000001.safetensors"}
+        {"masks.json", "answers.lock", "update.safetensors"} if "secure" in more else {"state-000001.safetensors"}
     )
     assert {mode for name, mode in again.items() if Path(name).suffix} == {0o600}
     assert {mode for name, mode in again.items() if not Path(name).suffix} == {0o700}

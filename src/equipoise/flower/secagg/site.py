@@ -55,7 +55,9 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     if kind not in KINDS and not questions.guarded(site):
         return site.answer(kind, asked)
     make_private(site.store.directory)
-    with locked(site.store.directory / "answers.lock", wait=True):  # two at once would each see the memory before
+    lock = site.store.directory / "answers.lock"
+    with locked(lock, wait=True):  # two at once would each see the memory before
+        lock.chmod(0o600)
         if kind not in KINDS:
             return questions.answer(site, kind, asked)
         try:

@@ -47,7 +47,7 @@ from torch import Tensor
 
 from equipoise import __version__
 from equipoise.federation.fingerprint import digest
-from equipoise.system.files import locked, make_private, write_atomically
+from equipoise.system.files import make_private, write_atomically
 from equipoise.system.seals import read_json
 
 log = logging.getLogger(__name__)
@@ -442,19 +442,17 @@ def shares_of(memory: Memory, told: str, site: str, hidden: Mapping[str, str]) -
 def change_memory(path: Path, what: Callable[[Memory], tuple[Memory, Result]]) -> Result:
     """Change a site's memory, which is made with a new key where there is none.
 
-    It is on disk before the result is known, so no crash makes a site forget what it sent.
+    It is on disk before the result is known, so no crash makes a site forget what it sent. Two must not change it at once.
 
     Raises
     ------
     MaskError : the file is damaged, or can be read by others.
     """
     make_private(path.parent)
-    with locked(path.with_suffix(".lock"), wait=True):
-        path.with_suffix(".lock").chmod(0o600)
-        before = _read(path)
-        after, result = what(before or Memory(secrets.token_bytes(32).hex()))
-        if after != before:
-            write_atomically(path, json.dumps(asdict(after), indent=1), private=True)
+    before = _read(path)
+    after, result = what(before or Memory(secrets.token_bytes(32).hex()))
+    if after != before:
+        write_atomically(path, json.dumps(asdict(after), indent=1), private=True)
     return result
 
 

@@ -23,7 +23,7 @@ from equipoise.system.files import PART
 
 SALT = "salt"
 NOTHING = bytes(32)  # the hash of an empty state
-FILES = r"(state-\d+|base|model|update)\.safetensors|masks\.(json|lock)|answers\.lock|questions\.json|\..+\.part"  # names of what a site stores
+FILES = r"(state-\d+|base|model|update)\.safetensors|masks\.json|answers\.lock|questions\.json|\..+\.part"  # names of what a site stores
 
 
 class StoreError(RuntimeError):
