@@ -57,7 +57,7 @@ def kept_of(shape: tuple[int, int]) -> tuple[Tensor, maths.Bits]:
 
 @pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wide", [False, True])
 def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtype, wide: bool) -> None:
     u = drawn(*shape, dtype, wide)
@@ -82,7 +82,7 @@ def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtyp
 @pytest.mark.parametrize("history", ["inclusive", "exclusive"])
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("zero", ["up", "down"])
-@pytest.mark.parametrize("counts", [torch.uint8, torch.int16])
+@pytest.mark.parametrize("counts", [torch.uint8, pytest.param(torch.int16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wide", [False, True])
 def test_masks_counts_and_tallies_are_the_same(
     history: str, strict: bool, zero: str, counts: torch.dtype, wide: bool

@@ -308,9 +308,9 @@ REFUSED = [  # what cannot be met by a scenario, small and large, of few clients
     ("own", {"clients": 100, "alpha": 0.01}),
     ("digits-label-skew", {"clients": 50, "alpha": 0.05}),
     ("digits-quality", {"clients": 60, "corrupted": 10, "alpha": 0.02}),
-    ("digits-dir", {"clients": 20, "samples": 12, "alpha": 0.1}),
+    pytest.param("digits-dir", {"clients": 20, "samples": 12, "alpha": 0.1}, marks=pytest.mark.slow),
     ("digits-pow", {"samples": 20}),
-    ("digits-pow", {"samples": 20, "recipe": "exact", "clients": 30}),
+    pytest.param("digits-pow", {"samples": 20, "recipe": "exact", "clients": 30}, marks=pytest.mark.slow),
     ("digits-cla", {"samples": 5}),
     ("digits", {"clients": 4000}),
 ]

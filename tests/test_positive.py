@@ -159,8 +159,11 @@ def test_on_the_command_line(tmp_path: Path, equipoise: Any, monkeypatch: pytest
     for text in ('positive = "disease"\n[set]\ngroup = "sex"\n', '[set]\ngroup = "sex"\npositive = "disease"\n'):
         file_.write_text(f'data = "t.csv"\nrounds = 1\n{text}')
         assert "The positive class is disease." in flat(
-            equipoise, "compare", "fedavg", "-c", str(file_), "--runs", str(runs), "--no-report"
+            equipoise, "run", "-c", str(file_), "--runs", str(runs), "--no-report"
         )
+    assert "The positive class is disease." in flat(
+        equipoise, "compare", "fedavg", "-c", str(file_), "--runs", str(runs), "--no-report"
+    )
     page = flat(equipoise, "report", str(runs / "assumed"), "--positive", "healthy", "-o", str(tmp_path / "r.html"))
     assert "The positive class is healthy." in page
 

@@ -169,10 +169,10 @@ def trained(method: str, engine: str = "sequential", **given: Any) -> eq.Federat
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("method", fast_first(sorted(METHODS)))
 def test_replayed_steps_give_the_same_bits(graphs, monkeypatch, method, engine):
-    found = trained(method, engine)
+    found = trained(method, engine, epochs=1)
     assert Graph.made
     monkeypatch.setattr(replay, "graphs", lambda device: None)
-    sent = trained(method, engine)
+    sent = trained(method, engine, epochs=1)
     assert identical(found, sent)
     assert told(found) == told(sent)
 

@@ -368,6 +368,7 @@ LONG = {
     "json": ['{"a": ' + "9" * 5000 + "}", '{"round":' + "1" * 400 + "}"],
     "toml": [f"a = {'9' * 5000}\n", f"seed = 0x{'f' * 900}\n"],
 }
+QUICK = ((0, False), (1, True), (3, False))
 FILES = {  # and a command or two that read them
     "config.toml": (("privacy",), ("export",), ("resume",), ("status",), ("track", "--to", "tensorboard:x")),
     "manifest.json": (("report",), ("export",), ("pack",)),
@@ -379,10 +380,16 @@ FILES = {  # and a command or two that read them
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("sealed", [False, True])
-@pytest.mark.parametrize("k", range(5))
+@pytest.mark.parametrize(  # the first of the deep and of the long, and a sealed one, are quick
+    ("k", "sealed"),
+    [
+        pytest.param(k, sealed, marks=[pytest.mark.slow] * ((k, sealed) not in QUICK))
+        for k in range(5)
+        for sealed in (False, True)
+    ],
+)
 def test_deep_nesting_and_long_numbers_are_a_sentence(
-    theirs: Path, file: str, sealed: bool, k: int, equipoise: Any
+    theirs: Path, file: str, k: int, sealed: bool, equipoise: Any
 ) -> None:
     kind = "toml" if file.endswith("toml") else "json"
     text = [*DEEP[kind], *LONG[kind]][k]
