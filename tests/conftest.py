@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
+import typer
 from hypothesis import settings
 
 from run_helpers import UNDRAWN, without_figures
@@ -28,6 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that train for minutes come first: the last of them would leave all workers but one idle."""
     items.sort(key=lambda item: item.path.name != "test_results.py")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def commands() -> Iterator[None]:
+    """The command line is built of its functions once, not at every call of it: that takes longer than most commands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

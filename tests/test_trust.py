@@ -77,11 +77,17 @@ def rewrite(run: Path, **changes: Any) -> None:
     (run / "config.toml").write_text(seals.sealed_text(text))
 
 
-@pytest.mark.parametrize("what", NAMES)
-def test_nothing_that_others_name_is_run(theirs: Path, what: str, equipoise: Any) -> None:
+@pytest.mark.parametrize(  # every name with one command, and one with all of them, are quick
+    ("what", "reads"),
+    [
+        *[(what, READS[:1] if what == "data" else READS[1:2]) for what in NAMES if what != "a network"],
+        *[pytest.param(what, READS, marks=[pytest.mark.slow] * (what != "a network")) for what in NAMES],
+    ],
+)
+def test_nothing_that_others_name_is_run(theirs: Path, what: str, reads: Any, equipoise: Any) -> None:
     rewrite(theirs, **NAMES[what])
     path, modules = [*sys.path], {*sys.modules}
-    for words in (*READS, *[("report",)] * (what in ("a network", "a measure"))):
+    for words in (*reads, *[("report",)] * (what in ("a network", "a measure"))):
         done = equipoise(*words, "theirs")
         assert not (theirs.parent / "mark").exists(), words
         assert done.status == (0 if words[0] in ("report", "privacy") else 1), (words, done)

@@ -119,7 +119,7 @@ BATCH_NORM = [
     "fedbn+krum",
 ]
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
-ROUNDS = 4
+ROUNDS = 3
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
 
@@ -152,7 +152,7 @@ stacked_engine = importlib.import_module("equipoise.engines.stacked")
 
 @cache
 def run(name: str, kind: str = "mlp", engine: str = "sequential") -> eq.Federation:
-    """Four rounds with unequal clients, of which four of five take part. Not to be trained further."""
+    """Three rounds with unequal clients, of which four of five take part. Not to be trained further."""
     return fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine=engine, tests=TESTS)
 
 
