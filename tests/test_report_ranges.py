@@ -76,6 +76,13 @@ def test_of_two_clients_the_one_that_reports_something_else_is_left_out(where: s
     assert left_out(fed) == {"client-0": why}
 
 
+@pytest.mark.parametrize("where", ["simulated", "sites"])
+def test_a_report_of_another_name_whose_length_is_compared(where: str) -> None:
+    fed = liars(where, "scaffold", lambda sent, _: {"zzz" if key == "dc" else key: x for key, x in sent.items()})
+    fed.fit(1, progress=False)
+    assert "where scaffold reports 'dc'" in left_out(fed)["client-1"]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_declares_all_that_it_reports(name: str) -> None:
     """Honest clients of any size report exactly that, and nobody is left out; see also the methods' contract."""

@@ -155,7 +155,7 @@ def task_of(run: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Task]:
 
 def nodes(run: str, states: Path) -> list[dict[str, Any]]:
     own = {"secure": True} if RUNS[run].get("secure") else {}
-    own |= {"least-sites": 2} if "masked" in run else {}
+    own |= {"least-sites": 2 - (RUNS[run]["method"] == "scaffold")} if "masked" in run else {}
     return [{"site": name, "state-dir": str(states), "ward": SECRET, **own} for name in NAMES]
 
 
@@ -489,7 +489,7 @@ def at_server(case: Case) -> tuple[str, str, list[str]]:
         broken.append("a reason with signs that steer a terminal")
     if ended.vector in (honest.vector, getattr(without, "vector", None)):
         return kind, "refused" if ended.vector != honest.vector or lost else "no harm", broken
-    trains = kind in ("query.describe", "train", "train.alone", "train.masked", "train.sum")
+    trains = kind == "query.describe" or kind.startswith("train")
     if not trains or (lost and not renamed):
         broken.append("the model is neither that of a run with the site nor that of one without it")
     return kind, "taken", broken

@@ -170,7 +170,7 @@ def lengths(answers: Iterable[Answer], job: Job, shown: Callable[[Tensor], Tenso
     for answer in answers:
         for rule, report in zip(job.rules, answer.reports, strict=True):
             for key, bounds in rule.ranges.items():
-                if not bounds.length:
+                if not bounds.length or key not in report:
                     continue
                 for row, x in zip(answer.rows, shown(report[key]), strict=True):
                     by = job.data[row].size if bounds.length == "sample" else 1
