@@ -21,10 +21,10 @@ from rich.table import Table
 from round import machine, options, show
 from torch import Tensor, nn
 
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Model
 from equipoise.networks import build
 from equipoise.submodels.discovery import find
-from equipoise.submodels.hidden_units import Neurons
 from equipoise.submodels.importance import ablation, naive
 
 BATCH = 512

@@ -29,9 +29,10 @@ from round import machine, options, show
 
 import equipoise as eq
 from equipoise.core.training import Training
-from equipoise.federation import directory, records
+from equipoise.federation import directory
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.networks import build
+from equipoise.records import record as records
 from equipoise.system import seals
 
 BOUND = 1.03

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from equipoise.core.client import visit_client
 from equipoise.core.draws import Schedule
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Briefing, Setup, State
@@ -19,7 +20,6 @@ from equipoise.data.samples import read
 from equipoise.federation.method import parse
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
 from equipoise.submodels.discovery import find
-from equipoise.submodels.hidden_units import Neurons
 from equipoise.submodels.importance import ablation
 from helpers import Server, oracle_of, tensor
 

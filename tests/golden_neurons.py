@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.core.draws import Schedule
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.solver import SGD
 from equipoise.data.samples import read
 from equipoise.submodels.discovery import find
-from equipoise.submodels.hidden_units import Neurons
 from equipoise.submodels.importance import ablation, naive
 from helpers import tensor
 

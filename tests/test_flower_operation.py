@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from equipoise.federation.records import lines as record_lines
 from equipoise.flower.deploy import checks, superlink
 from equipoise.flower.deploy.certificates import CertificateError, inspect, make_certificates, problems
 from equipoise.flower.deploy.checks import CheckResult
 from equipoise.flower.secagg import sums
 from equipoise.flower.site.store import Store
+from equipoise.records.record import lines as record_lines
 from equipoise.runs.status import of_run
 from equipoise.system.files import locked
 from run_helpers import equipoise

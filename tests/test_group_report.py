@@ -17,8 +17,8 @@ from sklearn.metrics import confusion_matrix, recall_score
 
 import equipoise as eq
 from equipoise.federation.history import History
-from equipoise.federation.records import line
 from equipoise.metrics import class_counts, classification, group_fairness, parity, rates_of
+from equipoise.records.record import line
 from equipoise.report import table
 
 samples = st.lists(st.tuples(st.sampled_from("fmx"), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=80)

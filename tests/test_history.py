@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.federation.history import History, write_atomically
-from equipoise.federation.records import line
+from equipoise.federation.history import History
+from equipoise.records.record import line
+from equipoise.system.files import write_atomically
 
 RECORDS = (
     {

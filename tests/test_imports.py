@@ -73,6 +73,16 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_records_are_read_without_pytorch() -> None:
+    """Reading, summarising and checking runs needs none of the packages above `records`."""
+    modules = ", ".join(
+        f"equipoise.{module(path)}" for path in FILES if path.parent.name == "records" and path.stem != "__init__"
+    )
+    code = f"import sys, {modules}; print(sorted({{n.split('.')[1] for n in sys.modules if n.startswith('equipoise.')}} | ({{'torch', 'pandas'}} & {{*sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['metrics', 'records', 'system']"
+
+
 # size of methods
 def lines_of_code(node: ast.AST, source: list[str]) -> int:
     """Lines with code in them: no docstring, comment, blank line, import or bounds of a report; a decorator counts."""

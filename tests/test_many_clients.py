@@ -190,7 +190,7 @@ def test_personal_models_and_bounds_have_it_too() -> None:
 
 
 def test_early_stopping_looks_at_the_worst_clients_where_there_are_no_groups() -> None:
-    from equipoise.federation.stopping import value
+    from equipoise.records.validation import value
 
     fed = eq.Federation(net(), clients(30, 100), validation=0.2)
     record = fed.fit(1, progress=False).records[-1]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from equipoise.core.hidden_units import Group, Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.networks import build
 from equipoise.submodels.discovery import find
-from equipoise.submodels.hidden_units import Group, Neurons
 from golden_neurons import ADAPTERS
 from helpers import generator
 from test_golden import ENTRIES, check

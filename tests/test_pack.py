@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.federation.records import lines
+from equipoise.records.record import lines
 from equipoise.runs import directory as runs
 from equipoise.runs import pack as packs
 from equipoise.runs.configuration import RunError, configure

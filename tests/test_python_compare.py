@@ -17,7 +17,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.federation import progress_bar
-from equipoise.federation.history import members
+from equipoise.records.directory import members
 from equipoise.runs import RunError
 from equipoise.system.terminal import Terminal
 from run_helpers import equipoise as equipoise

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import equipoise
-from equipoise.federation import summary
 from equipoise.federation.history import History
 from equipoise.metrics.columns import GROUPS, Column
 from equipoise.metrics.performance import Value
+from equipoise.records import summary
 from equipoise.report import booktabs, comparison, figures, latex, markdown, render, rich_table, statistics, write
 from test_report import several
 

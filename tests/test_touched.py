@@ -14,8 +14,8 @@ import pytest
 
 import equipoise as eq
 from equipoise.federation import checkpoint
-from equipoise.federation.history import ORDER, members
-from equipoise.federation.records import DamagedLineError, last_hash, line, lines, parse
+from equipoise.records.directory import ORDER, members
+from equipoise.records.record import DamagedLineError, last_hash, line, lines, parse
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text

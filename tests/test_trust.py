@@ -18,7 +18,7 @@ import tomli_w
 
 import equipoise as eq
 from equipoise.cli.init import read
-from equipoise.federation.history import members
+from equipoise.records.directory import members
 from equipoise.runs import directory as runs
 from equipoise.runs import tracking
 from equipoise.runs.configuration import RunError

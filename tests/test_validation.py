@@ -23,10 +23,10 @@ from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Samples, Stream, divided, n_held, read
 from equipoise.federation import checkpoint
 from equipoise.federation.evaluation import EvaluationSets
-from equipoise.federation.stopping import selected, value
 from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.scores import counts
 from equipoise.flower.settings import AppSettings
+from equipoise.records.validation import selected, value
 from equipoise.report.html import write
 from equipoise.report.layout import other_rounds, sheets
 from equipoise.report.statistics import Comparison

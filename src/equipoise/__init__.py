@@ -1,11 +1,13 @@
 """Fair federated learning: published methods, exactly as published, that combine freely.
 
-Importing it imports nothing else: a name is looked up in its module when it is first used, and PyTorch loaded then.
+Importing it imports nothing else that takes time: a name is looked up in its module when it is first used, and PyTorch loaded then.
 """
 
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from equipoise.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 # Large pages, see system/memory.py: PyTorch looks once, before its first large tensor.
 if os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0":
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
-__version__ = "0.1.0"
 
 __all__ = [
     "METHODS",

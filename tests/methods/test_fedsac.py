@@ -184,10 +184,10 @@ def test_a_really_smaller_network_gives_the_same_numbers(
         shrunk.append(int(units.sum()))
         return extract(self, units)
 
-    monkeypatch.setattr("equipoise.submodels.hidden_units.Neurons.extract", watched)
+    monkeypatch.setattr("equipoise.core.hidden_units.Neurons.extract", watched)
     small = fitted("fedsac(beta=4)", 3, **settings)
     assert shrunk
-    monkeypatch.setattr("equipoise.submodels.hidden_units.Neurons.fits", lambda self, units: False)
+    monkeypatch.setattr("equipoise.core.hidden_units.Neurons.fits", lambda self, units: False)
     taken = len(shrunk)
     masked = fitted("fedsac(beta=4)", 3, **settings)
     assert len(shrunk) == taken + 1  # a trial when the federation was made

@@ -195,7 +195,7 @@ def states(
 
 def _runs(directories: list[Path]) -> list[Path]:
     """The runs that were given, with those of comparisons one by one."""
-    from equipoise.federation.history import members
+    from equipoise.records.directory import members
 
     return [run for path in directories for run in members(path)] or directories
 

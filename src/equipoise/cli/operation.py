@@ -89,7 +89,7 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
 
 def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
     """What the directory of a run says of it, its records, and the names of its sites."""
-    from equipoise.federation.records import parse_lines
+    from equipoise.records.record import parse_lines
     from equipoise.runs.status import of_run
 
     names = ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")

@@ -69,8 +69,8 @@ def _of(run: Path) -> list[dict[str, Any]]:
     """For each number of answers in a run, how many clients gave as many; between sites, how many each may have given."""
     from equipoise.federation.history import History
     from equipoise.federation.method import parse
-    from equipoise.federation.records import line, parse_lines
     from equipoise.methods.dp import DP
+    from equipoise.records.record import line, parse_lines
     from equipoise.system.own_code import replaced
 
     history = History.from_run(run)

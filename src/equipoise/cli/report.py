@@ -23,7 +23,8 @@ def report(
     json_: Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
-    from equipoise.federation.history import History, members
+    from equipoise.federation.history import History
+    from equipoise.records.directory import members
     from equipoise.report.html import write
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison

@@ -25,10 +25,10 @@ from equipoise.core import maths, task
 from equipoise.system.ranges import INF, Range, check_fields
 
 if TYPE_CHECKING:
+    from equipoise.core.hidden_units import Neurons
     from equipoise.core.model import Model
     from equipoise.core.oracle import Oracle
     from equipoise.core.solver import Solver
-    from equipoise.submodels.hidden_units import Neurons
 
 State = dict[str, Tensor]
 Needed = TypeVar("Needed")

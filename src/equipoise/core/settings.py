@@ -6,7 +6,7 @@ are generated from these fields. This module imports no library, so that help is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import torch
 
     from equipoise.core.solver import Solver
-    from equipoise.engines.job import Engine
 
 Made = TypeVar("Made")
+Engine = Callable[[Any], Iterator[Any]]  # from a job to answers, see equipoise.engines.job, which stands above
 COMING = ("availability", "joins", "dropout", "time_limit", "speed_spread")  # of clients that come and go
 SIMULATED = (*COMING, "attack", "attackers", "attack_scale")
 ATTACKS = ("label-flip", "sign-flip", "scaling", "model-replacement", "alie", "ipm", "free-rider")

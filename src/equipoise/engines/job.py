@@ -19,7 +19,7 @@ from equipoise.core.tree import span, tree_map
 from equipoise.data.samples import Samples, Stream
 
 if TYPE_CHECKING:
-    from equipoise.submodels.hidden_units import Neurons
+    from equipoise.core.hidden_units import Neurons
 
 OUT_OF_MEMORY = "memory ran out"  # how the reason of such an answer begins; what to do follows a colon
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from equipoise.core.client import visit_client
 from equipoise.core.draws import noise, seeded
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.tree import tree_map
 from equipoise.data.samples import Stream
 from equipoise.engines.job import Answer, Job
-from equipoise.submodels.hidden_units import Neurons
 
 
 def sequential(job: Job) -> Iterator[Answer]:

@@ -15,10 +15,10 @@ from equipoise.federation.evaluation import EvaluationSets, deployed
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import progress_bar
-from equipoise.federation.records import shorten
 from equipoise.federation.round import looking, one_round
 from equipoise.federation.standing import ProgressLog
 from equipoise.federation.trial import Progression, Trial, begin
+from equipoise.records.record import shorten
 from equipoise.system.suggestions import some
 
 NEEDS = frozenset({"contribution", "contribution_on_test"})  # of a rule

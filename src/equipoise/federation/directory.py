@@ -15,8 +15,8 @@ from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.fingerprint import changed, differing
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.records import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.federation.trial import Progression
+from equipoise.records.record import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.system import own_code
 from equipoise.system.errors import RunError
 from equipoise.system.files import locked, write_atomically

@@ -21,11 +21,11 @@ from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
-from equipoise.federation.records import Record
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
 from equipoise.metrics.own import Found, Measure, recorded
+from equipoise.records.record import Record
 from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)

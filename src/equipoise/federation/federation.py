@@ -33,21 +33,23 @@ from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import LEAST, History
+from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame, named, of_clients, taking
 from equipoise.federation.method import Method
 from equipoise.federation.population import Population
 from equipoise.federation.progress_bar import accuracies, progress_bar
-from equipoise.federation.records import Record
 from equipoise.federation.round import one_round
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
-from equipoise.federation.stopping import BEST, NONE, EarlyStopping, selected
+from equipoise.federation.stopping import NONE, EarlyStopping
 from equipoise.federation.trial import Progression, begin
 from equipoise.federation.validation import HeldOut
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.failure import diverged
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import Measure, divided, failures
+from equipoise.records.history import LEAST
+from equipoise.records.record import Record
+from equipoise.records.validation import BEST, selected
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
 from equipoise.report.notebook import block

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.draws import seeded
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.settings import Settings
@@ -20,7 +21,6 @@ from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
-from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import environment, hashes, own_code
 from equipoise.system.tensor_files import as_bytes
 

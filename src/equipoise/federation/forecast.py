@@ -32,9 +32,9 @@ from equipoise.federation import evaluation
 from equipoise.federation.contribution import isolated
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
-from equipoise.federation.records import Record, line
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial, begin
+from equipoise.records.record import Record, line
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
 from equipoise.system.terminal import Terminal

@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from equipoise.core.copies import NetworkError, copied
 from equipoise.core.draws import cohort_size, generator_states, seeded
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model, Stacked, inner
 from equipoise.core.observation import observe, require_logits
 from equipoise.core.rates import Layers, RateLike
@@ -22,7 +23,6 @@ from equipoise.core.settings import Settings
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
 from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
-from equipoise.submodels.hidden_units import Neurons
 from equipoise.system import memory as freed
 from equipoise.system import text
 from equipoise.system.ranges import check_whole

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from equipoise.engines.choose import EngineChoice
 from equipoise.federation.evaluation import EvaluationSets
-from equipoise.federation.records import Record
 from equipoise.federation.trial import Progression, Trial
+from equipoise.records.record import Record
 
 
 class Population(Protocol):

@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from equipoise.federation.records import Record
 from equipoise.metrics.groups import large
+from equipoise.records.record import Record
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
 

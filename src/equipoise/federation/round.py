@@ -22,8 +22,8 @@ from equipoise.core.tree import flatten, span, tree_map
 from equipoise.data.samples import Samples, Stream, flipped, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
-from equipoise.federation.records import Record
 from equipoise.federation.trial import Progression, Trial
+from equipoise.records.record import Record
 from equipoise.system import threads
 from equipoise.system.places import private
 

@@ -1,52 +1,22 @@
-"""Which round is the best, and when to stop, by what clients hold out of their own samples: functions of the records alone.
+"""When to stop, by what clients hold out of their own samples: a function of the records alone.
 
-No function here looks at results on test data.
+It never looks at results on test data.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipoise.core.settings import RunSettings
-from equipoise.federation.records import Record, number
-from equipoise.metrics.performance import worst_share
+from equipoise.records.record import Record
+from equipoise.records.validation import value
 from equipoise.system.ranges import check_fields, choice
 from equipoise.system.ranges import number as number_field
 
-BEST = "best-validation"  # as a setting names the choice of the best round
 MEASURES = {"accuracy": "accuracy", "loss": "loss", "worst": "accuracy of the worst group"}  # in words
 NONE = "needs what clients hold out of their own samples"
-
-
-def value(record: Record, measure: str) -> float | None:
-    """A measure of a round on what clients hold out, the higher the better; None where it was not measured."""
-    if not (found := record.get("validation")):
-        return None
-    if measure == "worst":
-        return worst_of(found)
-    of = number(found[measure])
-    of = -of if measure == "loss" else of
-    return of if math.isfinite(of) else -math.inf
-
-
-def worst_of(found: Record) -> float:
-    """The accuracy of the worst group on what clients hold out; where they belong to no groups, of the worst 10 % of the clients."""
-    groups = [number(scores["accuracy"]) for scores in found["groups"].values()]
-    clients = [number(a) for a in found.get("clients", {}).get("accuracy", ()) if a is not None]
-    return min(groups) if len(groups) > 1 or not clients else worst_share(clients).value
-
-
-def selected(records: Iterable[Record]) -> int | None:
-    """The round with the best accuracy on what clients hold out; of equal ones the lower loss, then the earlier round."""
-    best: tuple[float, float] | None = None
-    found = None
-    for record in records:
-        accuracy, loss = value(record, "accuracy"), value(record, "loss")
-        if accuracy is not None and loss is not None and (best is None or (accuracy, loss) > best):
-            best, found = (accuracy, loss), int(record["round"])
-    return found
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise.core.alignment import aligned
 from equipoise.core.attacks import Attackers
 from equipoise.core.client_rows import Rows
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.presence import Presence
@@ -24,7 +25,6 @@ from equipoise.core.tree import flatten, tree_map, unflatten
 from equipoise.data.samples import Absent, Samples, Stream
 from equipoise.engines.job import Engine
 from equipoise.federation.method import Method
-from equipoise.submodels.hidden_units import Neurons
 
 RECEIPT = {  # of a state that a client keeps where it is: the round it is from (-1: none yet), and the hash of it
     "round": torch.tensor(-1),

@@ -13,8 +13,8 @@ from torch import Tensor
 from equipoise.core import task
 from equipoise.data.samples import Absent, Samples, Stream, loaded, stack
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
-from equipoise.federation.records import Record
 from equipoise.federation.trial import Progression, Trial
+from equipoise.records.record import Record
 
 log = logging.getLogger(__name__)
 

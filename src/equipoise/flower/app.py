@@ -32,7 +32,7 @@ from equipoise.data.samples import Samples, Transform, at_once, check, loaded
 from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
-from equipoise.federation.history import LEAST, History
+from equipoise.federation.history import History
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import EarlyStopping
@@ -51,6 +51,7 @@ from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.groups import large, positive_class
 from equipoise.metrics.own import divided
 from equipoise.privacy.accounting import BudgetError
+from equipoise.records.history import LEAST
 from equipoise.report.sites import prometheus
 from equipoise.system import own_code
 from equipoise.system.environment import environment

@@ -13,7 +13,7 @@ from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 
 def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike[str]) -> list[Path]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 MOST: Final = 200  # percent: a weight beyond, which only signed weights can have, is a mark at the edge

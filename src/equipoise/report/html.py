@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from matplotlib.figure import Figure
 
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 
 def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], *, figures: bool = False) -> Path:

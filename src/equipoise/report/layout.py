@@ -21,7 +21,7 @@ from equipoise.report.sites import at_sites
 from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, gaps_of, interval_of, over_seeds, tables
 
 if TYPE_CHECKING:
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 Numbers = Mapping[str, Any]
 

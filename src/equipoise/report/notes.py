@@ -13,7 +13,7 @@ from equipoise.system.environment import code, kind, release
 from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "standalone_val": "measured on the server's validation data; the table measures them on the test set",

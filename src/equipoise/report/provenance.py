@@ -16,7 +16,7 @@ from equipoise.metrics.groups import BEGINS
 from equipoise.system.environment import kind
 
 if TYPE_CHECKING:
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 _READ: Final = ("true", "false", "none", "inf")  # words that the command line reads as other values
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 Vector = NDArray[np.float64]
 Curves = dict[int, float]  # value by round

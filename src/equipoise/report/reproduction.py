@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Group
 
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 EMBEDDED = (
     "These runs are on the embedded stand-in data, scaled down, and the paper's numbers are on its own data: compare the order of "

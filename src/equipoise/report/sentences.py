@@ -16,7 +16,7 @@ from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, ra
 from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 Numbers = Mapping[str, Any]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 Table = NDArray[np.float64]
 # More clients have a table of their spread, also where they share the test sets of their groups.

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from equipoise.core.settings import simulated
-from equipoise.federation.history import ORDER, History
+from equipoise.federation.history import History
+from equipoise.records.directory import ORDER
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.runs.status import Watch

@@ -34,10 +34,10 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import parse
-from equipoise.federation.records import Record
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import positive_class
+from equipoise.records.record import Record
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario

@@ -22,8 +22,9 @@ import tomli_w
 
 from equipoise.federation import checkpoint
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
-from equipoise.federation.history import ORDER, History, members
-from equipoise.federation.records import lines, parse
+from equipoise.federation.history import History
+from equipoise.records.directory import ORDER, members
+from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs
 from equipoise.runs import unchanged

@@ -13,8 +13,8 @@ from typing import Any
 
 from equipoise.federation.checkpoint import POINTER
 from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
-from equipoise.federation.history import LEAST
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
+from equipoise.records.history import LEAST
 from equipoise.runs.directory import finished
 from equipoise.system import own_code
 from equipoise.system.files import holder

@@ -22,11 +22,12 @@ from equipoise.federation.directory import MANIFEST, write_manifest
 from equipoise.federation.federation import Federation, Stop
 from equipoise.federation.fingerprint import digest
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import ORDER, History
+from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
-from equipoise.federation.records import Record
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
+from equipoise.records.directory import ORDER
+from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug

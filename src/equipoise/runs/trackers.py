@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from equipoise.federation.history import LEAST, History
+from equipoise.federation.history import History
+from equipoise.records.history import LEAST
 
 FILES = ("config.toml", "manifest.json", "metrics.jsonl", "summary.json", "report.html")  # sent with a complete run
 PROJECT = "equipoise"  # the experiment or project, where none is named

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from equipoise.federation import checkpoint
-from equipoise.federation.history import ORDER, members
-from equipoise.federation.records import parse
 from equipoise.metrics import performance
 from equipoise.metrics.groups import large
+from equipoise.records.directory import ORDER, members
+from equipoise.records.record import parse
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers
 from equipoise.system.errors import ExpectedError

@@ -13,8 +13,8 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons, own_tensors
 from equipoise.core.model import Model
-from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons, own_tensors
 from equipoise.system.suggestions import unknown
 
 SAMPLES = 16  # inputs on which a group is checked

@@ -14,9 +14,9 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core import task
+from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons
 from equipoise.core.model import Bound, channels_last
 from equipoise.submodels.discovery import trace
-from equipoise.submodels.hidden_units import CONVOLUTIONS, Group, Neurons
 from equipoise.system.ranges import check_number
 
 Lookup = Callable[[fx.Node], Any]

@@ -27,6 +27,7 @@ DECISIVE = (  # packages with the code that results depend on
     "federation",
     "methods",
     "metrics",
+    "records",
     "networks",
     "privacy",
     "scenarios",

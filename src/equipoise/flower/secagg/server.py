@@ -16,13 +16,13 @@ from torch import Tensor
 from equipoise.core.rule import State
 from equipoise.core.tree import tree_map
 from equipoise.engines.job import Answer, Engine, Job
-from equipoise.federation.records import Record
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import UNFIT, Parcel, hiding, unpacked
 from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.site import no_reports, own_weights, require_own_weights, require_score
 from equipoise.flower.secagg.sums import MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
+from equipoise.records.record import Record
 
 if TYPE_CHECKING:
     from equipoise.flower.server.sites import Sites

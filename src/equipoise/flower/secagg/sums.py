@@ -45,10 +45,10 @@ from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 from torch import Tensor
 
-from equipoise import __version__
 from equipoise.federation.fingerprint import digest
 from equipoise.system.files import make_private, write_atomically
 from equipoise.system.seals import read_json
+from equipoise.system.version import __version__
 
 log = logging.getLogger(__name__)
 

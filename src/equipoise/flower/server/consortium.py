@@ -17,7 +17,6 @@ from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets, costly, deployed, handed, personal, published
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
-from equipoise.federation.records import Record
 from equipoise.federation.round import looking, one_round
 from equipoise.federation.trial import Progression, Trial
 from equipoise.federation.validation import Found
@@ -30,6 +29,7 @@ from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.records.record import Record
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.assembly import assemble
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
-from equipoise.federation.history import LEAST
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.round import plain
@@ -37,6 +36,7 @@ from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.privacy.accounting import spend
+from equipoise.records.history import LEAST
 from equipoise.system import own_code
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equipoise.federation.records import Record, number
-from equipoise.federation.stopping import worst_of
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import (
     bounded_fairness,
@@ -21,9 +19,11 @@ from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import Counts, Rates, parity
 from equipoise.metrics.intervals import of_rates, wilson
 from equipoise.metrics.performance import Value, best, best_round, extreme_at, gap, last_rounds, mean
+from equipoise.records.record import Record, number
+from equipoise.records.validation import worst_of
 
 if TYPE_CHECKING:
-    from equipoise.federation.history import History
+    from equipoise.records.history import History
 
 
 def summary(history: "History", last: int, measure: str) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""Reading the directory of a run, and finding those of several."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from equipoise.records.record import DamagedLineError, Record, parse, shorten
+from equipoise.system import own_code, places
+from equipoise.system.errors import RunError
+from equipoise.system.seals import CHANGED, open_json, open_toml
+
+ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
+
+Parsed = TypeVar("Parsed")
+
+_AGAIN = {  # what helps where a file is not what was written; all others are untouched by it
+    "config.toml": "The records of its rounds are intact. Put the file back, or delete the directory and run again.",
+    "summary.json": "The run is intact. Delete this file; `equipoise resume` of the directory writes it again.",
+    "manifest.json": "The run is intact. Delete this file and summary.json; resuming the run writes both again.",
+    "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
+}
+ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
+_META = (
+    "method", "label", "first", "scenario", "seed", "rounds", "select", "client_names", "client_groups", "measures", "classes",
+    "positive", "least_group", "client_tests", "personal", "bound", "contents", "contribution", "units", "holdings", "hostile",
+    "header", "versions", "machines", "unfinished", "without_model", "git", "data",
+)  # fmt: skip
+
+
+def members(base: Path) -> list[Path]:
+    """Runs inside a directory: those of its comparison in the order they were named, else by name."""
+    if any((base / name).exists() for name in ("config.toml", "manifest.json")):  # a run from Python has no config
+        return [base]
+    if (base / ORDER).exists():
+        try:
+            order = open_json((base / ORDER).read_bytes().decode(errors="replace"))
+            names = order["runs"] if isinstance(order, dict) else order
+            if all(Path(name).name == name for name in names):
+                return [base / name for name in names]
+            raise ValueError(names)
+        except (ValueError, TypeError, KeyError):
+            raise RunError(
+                f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
+            ) from None
+    return sorted(path.parent for path in base.glob("*/config.toml"))
+
+
+def read(run: Path) -> tuple[tuple[Record, ...], Record]:
+    """The records and the meta data that a run directory holds."""
+    config: Record = {}
+    if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
+        hint = "This is not the directory of a run; pass runs/<name>."
+        config = places.shown(_opened(run / "config.toml", _parse_toml, hint))
+    known: Record = {}
+    for name in ("summary.json", "manifest.json"):
+        if (run / name).exists():
+            known |= _opened(run / name, _parse_object, "")
+    # of these the manifest has what was measured, the configuration only the request
+    merged = known | config | {key: known.get(key) for key in ("contribution", "units", "data", "measures")}
+    if isinstance(merged["data"], dict):  # which sample went to which client is in the manifest only
+        rows = [merged["data"].get(key) for key in ROWS]
+        merged["data"] = {key: value for key, value in merged["data"].items() if key not in ROWS}
+        if any(rows):
+            merged["data"]["rows"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    meta = {key: merged[key] for key in _META if merged.get(key) is not None}
+    for key in ("method", "scenario"):
+        if isinstance(meta.get(key), dict):  # a table [scenario] with a name and options
+            meta[key] = meta[key].get("name")
+    if not isinstance(meta.get("method"), str):
+        raise ValueError(
+            f'{run / "config.toml"}: expected a line such as method = "fedavg", '
+            f"found the keys {', '.join(sorted(config)) or 'none'}. Add the method the run was made with."
+        )
+    if isinstance(
+        header := meta.get("header"), list
+    ):  # of an earlier version, which had the whole path of a rule's file
+        meta["header"] = [own_code.short(line) if str(line).startswith("method ") else line for line in header]
+    return _records(run), meta | {"config": config}
+
+
+def _records(run: Path) -> tuple[Record, ...]:
+    """All records of a run, which must have the line that its checkpoint counts on."""
+    path, pointer = run / "metrics.jsonl", run / "checkpoint" / "checkpoint.json"
+    # read first, because another process may be at the run
+    last = _opened(pointer, _parse_object, "").get("records") if pointer.exists() else None
+    try:
+        records, hashes = _opened(path, parse, "The run has not finished its first round.")
+    except DamagedLineError as error:
+        raise ValueError(
+            f"{path}: {error}. Put the file back, or run again. To read what is intact, delete line {error.number} "
+            "and all that follow, and the folder checkpoint."
+        ) from None
+    if last and last not in hashes:
+        raise ValueError(
+            f"{path}: lines are missing after line {len(records)}; the rounds before are intact. Put the file back, or run again. "
+            "To read what is intact, delete the folder checkpoint."
+        )
+    return tuple(records)
+
+
+def _parse_toml(text: str) -> Record:
+    return open_toml(text)
+
+
+def _parse_object(text: str) -> Record:
+    content = open_json(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a JSON object, found {shorten(content)}.")
+    return content
+
+
+def _opened(path: Path, parse: Callable[[str], Parsed], hint: str) -> Parsed:
+    try:
+        return parse(path.read_bytes().decode(errors="replace"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist. {hint}".rstrip()) from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except DamagedLineError:
+        raise
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: {error}. {_AGAIN[path.name]}" if str(error) == CHANGED else f"{path}: {error}"
+        ) from None

@@ -1,0 +1,579 @@
+"""What a run measured, round by round, and the numbers that summarise it."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.metrics.attendance import ATTENDANCE, attendance
+from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.metrics.collaborative import collaborative_fairness
+from equipoise.metrics.failure import diverged, guesses
+from equipoise.metrics.groups import Positive, positive_class
+from equipoise.metrics.performance import Value, last_rounds
+from equipoise.records import summary
+from equipoise.records.directory import read
+from equipoise.records.record import (
+    Record,
+    check,
+    clients_evaluated,
+    lines,
+    number,
+    shorten,
+)
+from equipoise.records.validation import BEST, selected, value
+from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST = 10  # people that a number must be about, unless the run says otherwise
+Table = NDArray[np.float64]
+
+# Of the meta data: text would be one of letters.
+LISTS = ("client_names", "client_groups", "measures", "classes", "header")
+
+
+@dataclass(frozen=True, repr=False)
+class History:
+    """The records of one run, one per round, and its description.
+
+    It has many short public names: all results and properties of a run that users need.
+
+    Parameters
+    ----------
+    records
+        One dictionary per round, in increasing order of `"round"`; exactly what a line of `metrics.jsonl` holds.
+        Accuracies are fractions in [0, 1]; the sizes of the weights sum to 1, and some may be negative (FedFV, FedLD).  Keys, all optional but the first:
+
+        - `"round"`: counts from 0; `"seconds"`: wall time of the round.
+        - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds
+          without an evaluation.  In some rounds also other measures, names of `equipoise.metrics.MEASURES`, and
+          `"missing"`, the classes an AUC leaves out because the test set has none of them; `"undefined"`, where there are
+          any, the samples for which the model's output is not finite: no prediction, never right; and `"rates"`, counts per class,
+          see `equipoise.metrics.class_counts`.
+          In the rounds with other measures also `"rates"`, and in the last rounds `"correct"`, which samples are right, as
+          hexadecimal digits of `numpy.packbits`; `"n"`: samples.
+        - `"diverged"`: why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
+        - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with, on its own test set or that of its group; null
+          for one that was not tested; of test sets of their own also `"n"` [N], their samples.
+        - `"validation"`: `{"accuracy", "loss", "n", "groups": {group: {"accuracy", "loss", "n"}}, "clients": {"accuracy": [N],
+          "loss": [N]}}`, the model each client predicts with, on what the clients hold out of their own samples; in total, by the
+          clients of a group, and by client. `"stopped"`, in the last round: why training ended before its planned rounds.
+        - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
+        - `"losses"`: the mean cross-entropy of each of these clients in training; not of sites, which keep it.
+        - `"absent"`, `"late"`, `"dropped"`: ids of the clients that a simulation let be away, take too long, or fail in the middle.
+        - `"attackers"`: those of the clients in ids that attacked, where a simulation lets clients attack.
+        - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
+        - `"distances"`, `"sharpness"`, `"perturbed_loss"`, `"reputation"`: [M], what a method measured of the clients in ids, see
+          `equipoise.report.figures.MEASURED`; `"distance_variance"`: two numbers, with FedAvg's weights and with the method's;
+          `"importance"` [K]: of FedSAC's hidden units, null where not finite.
+        - `"kept"`: share of the update entries that FPHL kept.
+        - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency; `"agreement"`: lists of n + 1 counts, of
+          the update entries that agree with 0, 1, ..., n of n rounds.
+        - `"bytes"`: `{"down": [M], "up": [M], "full": int}`, what the clients in ids received and sent, and the size of
+          the whole model.
+        - `"sent"`: of sites, by kind of message `{"down": [N], "up": [N]}`, bytes of tensors in messages; `"times"`: `{"site": [M],
+          "answered": [M]}`, seconds of training, as the clients in ids say, and until they answered; null where not known.
+        - `"units"`: where clients hold parts of the model, `{"held": [[hidden units of each group] per client]}`, and in
+          rounds in which they changed `"bits"`: per client the hexadecimal digits of `numpy.packbits` over all units.
+    meta
+        `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"first"` (hash of the first model), `"scenario"`, `"seed"`,
+        `"rounds"` (how many were planned), `"select"` (which round's model is exported, `"last"` or `"best-validation"`),
+        `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
+        recorded), `"classes"` (their names), `"positive"` (the name of the class that rates are about, where it was said), `"least_group"`
+        (see `least_group`),
+        `"client_tests"` (whether clients have test sets of their own), `"personal"` (whether they predict with
+        models of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
+        method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
+        (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
+        (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on), `"unfinished"` (stops of a server),
+        `"without_model"` (names of sites that were away at the end of their run),
+        `"hostile"` (`{"attack", "scale", "clients": [ids]}`, who attacks), `"holdings"` (who has what, see
+        `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's files) and `"data"` (about the
+        samples, with their `"sha256"`, and `"rows"`, a hash of which went where) as in a manifest, `"config"`.
+
+    Raises
+    ------
+    ValueError : a record or the meta data does not follow this form.
+    """
+
+    records: tuple[Record, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", tuple(self.records))
+        if not isinstance(self.meta.get("method"), str):
+            raise ValueError(
+                f'a history needs the name of its method: expected meta["method"] to be a string such as "fedavg", '
+                f"found {self.meta.get('method')!r}."
+            )
+        for key in LISTS:
+            if isinstance(self.meta.get(key), str):
+                raise ValueError(f'meta["{key}"] must be a list of names: found {shorten(self.meta[key])}.')
+        check(self.records)
+        _check_contribution(self.meta.get("contribution"), clients_evaluated(self.records))
+
+    @classmethod
+    def from_run(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a run directory: `config.toml`, `metrics.jsonl` and, where present, `manifest.json`, `summary.json`.
+
+        A line cut off at the end of `metrics.jsonl`, which a killed run leaves behind, is ignored; where a resumed run
+        wrote a round again, the later record counts.
+
+        Parameters
+        ----------
+        path : the run directory.
+
+        Raises
+        ------
+        ValueError : there is no run there, or a file in it cannot be understood.
+        """
+        records, meta = read(Path(path))
+        try:
+            return cls(records, meta)
+        except ValueError as error:
+            raise ValueError(f"{Path(path) / 'metrics.jsonl'}: {error}") from None
+
+    def to_jsonl(self, path: str | os.PathLike[str]) -> Path:
+        """Write the records as `metrics.jsonl` holds them, atomically; return the path.
+
+        Parameters
+        ----------
+        path : the file to write, replaced if it exists.
+        """
+        return write_atomically(path, "".join(lines(self.records)))
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.meta["method"])
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call this run: `meta["label"]`, or the method."""
+        return str(self.meta.get("label") or self.method)
+
+    @property
+    def scenario(self) -> str:
+        """Name of the scenario; empty when unknown."""
+        return str(self.meta.get("scenario") or "")
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run; 0 when unknown."""
+        return int(self.meta.get("seed") or 0)
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the test sets whose numbers are shown, in the order of their first appearance; see `small_groups`."""
+        small = set(self.small_groups)
+        every = dict.fromkeys(group for record in self.records for group in record.get("groups", ()))
+        return tuple(group for group in every if group not in small)
+
+    @property
+    def group_words(self) -> dict[str, str]:
+        """What groups are called whose values in the user's column are no words: `sex 1` for the value 1 of the column sex."""
+        options = (self.meta.get("config") or {}).get("scenario_options") or {}
+        column = options.get("group")
+        named = isinstance(column, str) and options.get("tests") in (None, "groups")
+        every = (*self.groups, *self.small_groups) if named else ()
+        return {group: f"{column} {group}" for group in every if len(group) < 3 or not any(map(str.isalpha, group))}
+
+    @property
+    def least_group(self) -> int:
+        """How many people a number must be about: no number is shown of a group of fewer, and it is in no AVG, STD or worst."""
+        return int(self.meta.get("least_group") or LEAST)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Test samples of each test set, small ones too, as far as recorded."""
+        held = {test["name"]: test["size"] for test in (self.meta.get("holdings") or {}).get("tests", ())}
+        scores = {name: score for record in self.records for name, score in record.get("groups", {}).items()}
+        sizes = {name: score.get("n", held.get(name)) for name, score in scores.items()}
+        return {name: int(n) for name, n in sizes.items() if n is not None}
+
+    @property
+    def tested(self) -> float:
+        """Test samples behind the accuracy of a client, of the one with the fewest; NaN where not known."""
+        if (own := self.client_sizes) is not None:
+            return float(min(own[own > 0], default=math.nan))
+        groups = {*self.client_groups} - {""}
+        n = [self.sizes.get(group, math.nan) for group in groups] or [sum(self.sizes.values())]
+        return float(min(n)) or math.nan
+
+    @cached_property
+    def small_groups(self) -> tuple[str, ...]:
+        """Test sets with fewer samples than `least_group`, here or in a run that this one is compared with: no number of them is shown."""
+        elsewhere = self.meta.get("small_groups") or ()
+        groups = dict.fromkeys(name for record in self.records for name in record.get("groups", ()))
+        return tuple(g for g in groups if g in elsewhere or self.sizes.get(g, self.least_group) < self.least_group)
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """One name per client of the federation; its number if the run has no name for it."""
+        names = [str(name) for name in self.meta.get("client_names") or ()]
+        return tuple(names + [str(m) for m in range(len(names), _clients(self))])
+
+    @property
+    def client_groups(self) -> tuple[str, ...]:
+        """The group of each client of the federation; empty strings where unknown."""
+        groups = [str(group) for group in self.meta.get("client_groups") or ()]
+        return tuple(groups + [""] * (_clients(self) - len(groups)))
+
+    @property
+    def contribution(self) -> Table | None:
+        """The accuracy in [0, 1] that each client reaches alone, on the test set; shape [N], None if unknown."""
+        accuracies = (self.meta.get("contribution") or {}).get("standalone_test")
+        return np.array([number(a) for a in accuracies]) if accuracies else None
+
+    @cached_property
+    def fairness(self) -> list[Value]:
+        """Collaborative fairness in each round in which clients were evaluated; none where contributions are not known."""
+        if self.contribution is None:
+            return []
+        c, rewards = self.of_honest(self.contribution), self.of_honest(self._of_clients[1])
+        return [collaborative_fairness(c, row) for row in rewards]
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What was recorded of the global model on some group, in the order of `equipoise.metrics.MEASURES`."""
+        results = [result for record in self.records for result in record.get("groups", {}).values()]
+        return tuple(name for name in MEASURES if any(name in result for result in results))
+
+    @cached_property
+    def spreads(self) -> bool:
+        """Whether accuracies of clients can differ: False where one model was tested on one test set for all of them."""
+        table = self._of_clients[1]
+        accuracies = table[:, np.isfinite(table).any(axis=0)]
+        one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
+        return (
+            accuracies.size > 0
+            and accuracies.shape[1] > 1
+            and not (one_group and bool((accuracies == accuracies[:, :1]).all()))
+        )
+
+    @cached_property
+    def client_sizes(self) -> NDArray[np.int64] | None:
+        """Samples on which each client is tested, [N], 0 for none; None where they are not its own, or not recorded."""
+        counts = [record["clients"]["n"] for record in self.records if "n" in record.get("clients", {})]
+        return np.max(np.array(counts, dtype=np.int64), axis=0) if counts else None
+
+    @property
+    def small_clients(self) -> int:
+        """How many honest clients have test samples, their own or their group's, but fewer than `least_group`: no number of them is shown."""
+        return int(self.of_honest(self._tested_on_few).sum()) if self._of_clients[1].size else 0
+
+    @cached_property
+    def _tested_on_few(self) -> NDArray[np.bool_]:
+        """Which clients have test samples, their own or their group's, but fewer than `least_group`; [N]."""
+        if (n := self.client_sizes) is not None:
+            return (n > 0) & (n < self.least_group)
+        return np.array([group in self.small_groups for group in self.client_groups], dtype=np.bool_)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; empty where they are not known."""
+        data = self.meta.get("data")
+        names = self.meta.get("classes") or (data.get("classes") if isinstance(data, Mapping) else ())
+        return tuple(str(name) for name in names or ())
+
+    @property
+    def positive(self) -> Positive | None:
+        """The class that true-positive rates are about; None where every class is compared with all others.
+
+        Raises
+        ------
+        ValueError : the class that was given is none of this run's.
+        """
+        return self._class_named(self.meta.get("positive"))
+
+    def _class_named(self, name: object) -> Positive | None:
+        """The positive class where a name of it is given, and where not; names are numbers where the run has none."""
+        results = (result.get(RATES) for record in self.records for result in record.get("groups", {}).values())
+        counts = next((counts for counts in results if isinstance(counts, dict)), {"true": ()})
+        return positive_class(name or None, self.classes or tuple(map(str, range(len(counts["true"])))))
+
+    def failure(self, last: int = 5) -> str:
+        """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
+
+        Parameters
+        ----------
+        last : how many of the last evaluated rounds to judge by, at least 1.
+        """
+        records = [record for record in self.records if record.get("groups")]
+        for record in reversed(records[-last:]):
+            if why := record.get("diverged") or diverged(record["groups"]):
+                return f"training diverged: {why}"
+        shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
+        counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
+        why = guesses(counted)
+        return f"the global model is no better than guessing: {why}" if why else ""
+
+    @property
+    def selected_round(self) -> int | None:
+        """The round whose model is exported, where that is the best by validation; None where it is the last one."""
+        return selected(self.records) if self.meta.get("select") == BEST else None
+
+    @property
+    def exported(self) -> Self:
+        """The same up to the round whose model is exported."""
+        t = self.selected_round
+        return self if t is None else replace(self, records=tuple(r for r in self.records if r["round"] <= t))
+
+    @property
+    def stopped(self) -> str:
+        """Why training ended before its planned rounds, where validation did not improve; else empty."""
+        return str(self.records[-1].get("stopped", "")) if self.records else ""
+
+    @property
+    def bound(self) -> str:
+        """`"lower"` of clients that train alone, `"upper"` of data in one place; empty of a method of federated learning."""
+        return str(self.meta.get("bound") or "")
+
+    def of_honest(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Of one value per client [..., N], those of clients that do not attack; none where there are no values."""
+        hostile = (self.meta.get("hostile") or {}).get("clients", [])
+        return np.delete(values, hostile, axis=-1) if values.shape[-1] else values
+
+    @property
+    def group_counts(self) -> tuple[int, ...] | None:
+        """Honest clients of each group of `groups`; None if the group of some client is unknown."""
+        of = self.client_groups
+        honest = self.of_honest(np.array(of)).tolist()
+        return tuple(map(honest.count, self.groups)) if of and set(of) <= set(self.groups) else None
+
+    def group_table(self, measure: str = "accuracy") -> tuple[list[int], Table]:
+        """Rounds with an evaluation, and the scores of the global model on every group in them.
+
+        Parameters
+        ----------
+        measure : a name of `equipoise.metrics.MEASURES`; some are evaluated in some rounds only.
+
+        Returns
+        -------
+        The rounds [R] and the values in [0, 1], shape [R, D], NaN where a group was not evaluated; groups are in
+        the order of `groups`. Of a lower bound the mean over a group's clients, each with its own model.
+
+        Raises
+        ------
+        ValueError : there is no such measure.
+        """
+        if measure not in MEASURES:
+            raise ValueError(unknown("measure", measure, MEASURES))
+        records = [record for record in self.records if record.get("groups")]
+        if measure != "accuracy":
+            records = [record for record in records if any(measure in result for result in record["groups"].values())]
+        cells = [[number(record["groups"].get(g, {}).get(measure)) for g in self.groups] for record in records]
+        return [record["round"] for record in records], np.array(cells).reshape(len(cells), len(self.groups))
+
+    def client_table(self) -> tuple[list[int], Table]:
+        """Rounds with an evaluation of the clients, and the accuracy of the model each client predicts with.
+
+        Returns
+        -------
+        The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples, its
+        own or its group's, than `least_group`.
+        """
+        return self._of_clients
+
+    @cached_property
+    def _of_clients(self) -> tuple[list[int], Table]:
+        records = [record for record in self.records if "clients" in record]
+        cells = [[number(a) for a in record["clients"]["accuracy"]] for record in records]
+        table = np.array(cells).reshape(len(cells), -1 if cells else 0)
+        table[:, self._tested_on_few[: table.shape[1]]] = math.nan
+        return [record["round"] for record in records], table
+
+    def over_clients(self, last: int = 5) -> Table:
+        """The accuracies in [0, 1] over which the spread is measured: of honest clients that were tested, the mean of the last rounds.
+
+        Parameters
+        ----------
+        last : how many of the last evaluated rounds to average, at least 1.
+        """
+        values = self.of_honest(last_rounds(self._of_clients[1], last)) if self.spreads else np.empty(0)
+        return values[np.isfinite(values)]
+
+    def weight_table(self) -> tuple[list[int], Table]:
+        """Rounds with the weights of the clients, and these: [R], and [R, N], NaN where a client did not take part."""
+        records = [record for record in self.records if "weights" in record]
+        table = np.full((len(records), _clients(self)), math.nan)
+        for row, record in zip(table, records, strict=True):
+            row[record["ids"]] = [number(weight) for weight in record["weights"]]
+        return [record["round"] for record in records], table
+
+    def frame(self) -> "pd.DataFrame":
+        """The global model on every group: one row per round and group, columns `round, group, accuracy, loss`.
+
+        Other measures that were recorded have a column each, NaN in rounds without them.
+        """
+        return _groups_frame(self)
+
+    def clients(self) -> "pd.DataFrame":
+        """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
+        return _clients_frame(self)
+
+    @property
+    def attendance(self) -> NDArray[np.int8] | None:
+        """What every client did in every round, see :func:`equipoise.metrics.attendance.attendance`."""
+        return attendance(self.records, _clients(self))
+
+    def presence(self) -> "pd.DataFrame":
+        """How many rounds each client trained, was late, ..., where a simulation lets clients come and go.
+
+        One row per client, columns `client, name, group` and those of `ATTENDANCE`; no row where all are always there.
+        """
+        import pandas as pd
+
+        known = self.attendance
+        table = np.empty((0, 0)) if known is None else known
+        n = table.shape[1]
+        who = {"client": range(n), "name": self.client_names[:n], "group": self.client_groups[:n]}
+        return pd.DataFrame(who | {what: (table == k).sum(axis=0) for k, what in enumerate(ATTENDANCE)})
+
+    def validation(self) -> "pd.DataFrame":
+        """On what clients hold out of their own samples: one row per round, columns `round, accuracy, loss, worst`.
+
+        All samples count the same; `worst` is the accuracy of the worst group.
+        """
+        return _validation_frame(self)
+
+    def weights(self) -> "pd.DataFrame":
+        """The weight of every client in every round, `[rounds, N]`, NaN where it did not take part.
+
+        The index holds the rounds, the columns the numbers of the clients.
+        """
+        return _weights_frame(self)
+
+    def summary(self, last: int = 5, measure: str = "accuracy") -> dict[str, Any]:
+        """AVG, STD and worst group of the global model, and the spread over clients, in percent.
+
+        Parameters
+        ----------
+        last : how many of the last evaluated rounds to average, at least 1.
+        measure : a name of `equipoise.metrics.MEASURES`.
+
+        Returns
+        -------
+        What `equipoise.records.summary.summary` describes, in plain types: `avg`, `std`, `worst`, `groups`, ...; `None` where a
+        number is not defined.
+
+        Raises
+        ------
+        ValueError : there is no such measure, or `last` is below 1.
+        """
+        return summary.summary(self, last, measure)
+
+    def group_fairness(self, last: int = 5, positive: int | str | None = None) -> dict[str, Any] | None:
+        """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
+
+        Parameters
+        ----------
+        last : how many of the last evaluated rounds to average, at least 1.
+        positive : the class that counts as positive, its name or its number; by default `History.positive`.
+
+        Returns
+        -------
+        What `equipoise.records.summary.group_fairness` describes; None where no counts were recorded for two groups.
+
+        Raises
+        ------
+        ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
+        """
+        if not isinstance(positive, int):
+            about = self.positive if positive is None else self._class_named(positive)
+            positive = None if about is None else about.number
+        return summary.group_fairness(self.records, last, positive, self.least_group)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        where = f" on {self.scenario}" if self.scenario else ""
+        results = self.summary()
+        numbers = [f"{key} {results[key]:.1f}" for key in ("avg", "std", "worst") if results[key] is not None]
+        worst = f" ({results['worst_group']})" if results["worst"] is not None else ""
+        return (
+            f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
+            f"{', '.join(numbers) or 'not evaluated'}{worst})"
+        )
+
+
+def _groups_frame(history: History) -> "pd.DataFrame":
+    import pandas as pd
+
+    columns = ["accuracy", "loss", *(name for name in history.measures if name != "accuracy")]
+    rows = [
+        (record["round"], group, *(number(result.get(name)) for name in columns))
+        for record in history.records
+        for group, result in record.get("groups", {}).items()
+        if group not in history.small_groups
+    ]
+    return pd.DataFrame(rows, columns=["round", "group", *columns])
+
+
+def _clients_frame(history: History) -> "pd.DataFrame":
+    import pandas as pd
+
+    rounds, table = history.client_table()
+    rows = [
+        (t, m, name, group, accuracy)
+        for t, row in zip(rounds, table, strict=True)
+        for m, (name, group, accuracy) in enumerate(
+            zip(history.client_names, history.client_groups, row.tolist(), strict=False)
+        )
+    ]
+    return pd.DataFrame(rows, columns=["round", "client", "name", "group", "accuracy"])
+
+
+def _validation_frame(history: History) -> "pd.DataFrame":
+    import pandas as pd
+
+    rows = [
+        (record["round"], number(found["accuracy"]), number(found["loss"]), value(record, "worst"))
+        for record in history.records
+        if (found := record.get("validation"))
+    ]
+    return pd.DataFrame(rows, columns=["round", "accuracy", "loss", "worst"])
+
+
+def _weights_frame(history: History) -> "pd.DataFrame":
+    import pandas as pd
+
+    rounds, table = history.weight_table()
+    index = pd.Index(rounds, name="round", dtype="int64")
+    return pd.DataFrame(table, index=index, columns=pd.RangeIndex(table.shape[1], name="client"))
+
+
+def _clients(history: History) -> int:
+    """Clients in the federation, as far as the run has recorded."""
+    named = (len(history.meta.get(key) or ()) for key in ("client_names", "client_groups"))
+    active = (1 + max(record["ids"]) for record in history.records if record.get("ids"))
+    return max((*named, *clients_evaluated(history.records), *active), default=0)
+
+
+def _check_contribution(contribution: Any, evaluated: set[int]) -> None:
+    """Require one contribution per client that was evaluated, or none."""
+    if contribution is None:
+        return
+    found = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
+    if found is not None and not (
+        isinstance(found, Sequence) and all(a is None or isinstance(a, int | float) for a in found)
+    ):
+        raise ValueError(
+            'expected meta["contribution"] as {"standalone_test": [one accuracy per client]}, '
+            f"found {shorten(contribution)}."
+        )
+    if found and not evaluated <= {len(found)}:
+        raise ValueError(
+            f"there must be one contribution per client of the federation: expected {evaluated.pop()}, "
+            f"found {len(found)}."
+        )
