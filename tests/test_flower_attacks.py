@@ -168,7 +168,7 @@ def test_a_site_refuses_weights_that_follow_from_others_numbers(method: str, tmp
         Lab(tmp_path / "other", method)
 
 
-@pytest.mark.parametrize("change", [
+OTHERS: list[dict[str, Any]] = [
     {"method": "krum"},
     {"method": "fedavg(weights=uniform)"},
     {"method": "median"},
@@ -177,9 +177,16 @@ def test_a_site_refuses_weights_that_follow_from_others_numbers(method: str, tmp
     {"batch_size": 1},
     {"seed": 7},
     {"measures": []},
-])  # fmt: skip
-@pytest.mark.parametrize("kind", ["train.masked", "train.sum"])
-@pytest.mark.parametrize("lied_to", ["a", "bcd"])
+]
+
+
+@pytest.mark.parametrize(  # every change in one way, and the first in all ways, are quick
+    ("change", "kind", "lied_to"),
+    [
+        pytest.param(change, kind, to, marks=[pytest.mark.slow] * (change is not OTHERS[0] and (kind, to) != ("train.masked", "a")))
+        for change in OTHERS for kind in ("train.masked", "train.sum") for to in ("a", "bcd")
+    ],
+)  # fmt: skip
 def test_no_sum_over_sites_that_were_told_different_experiments(
     kind: str, change: dict[str, Any], lied_to: str, tmp_path: Path, updates: dict[Any, Tensor], totals: list[Tensor]
 ) -> None:
@@ -473,7 +480,7 @@ def test_masked_scores_give_the_simulated_model(method: str, participation: floa
         eq.network("mlp", (8,), 2, seed=0).double(), data, method, eq.SGD(0.1), secure_scores=True, **settings
     )
     for fed in (plain, masked):
-        fed.fit(4, progress=False)
+        fed.fit(2, progress=False)
     assert torch.allclose(plain.progress.vector, masked.progress.vector, rtol=0, atol=1e-8)
     assert not {"weights", "sharpness", "perturbed_loss"} & masked.records[-1].keys()
 

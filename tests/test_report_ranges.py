@@ -202,6 +202,7 @@ def test_simulated_attackers_send_no_negative_variance(attack: str) -> None:
 
 # what a site says of its test sets, and of what it holds out
 TESTS = {"a": samples(8, 1), "b": samples(12, 2)}
+MEASURES = ("accuracy", "auc", "rates")
 Change = Callable[[dict[str, Any]], Any]
 
 
@@ -218,8 +219,18 @@ def scored(states: Path, kind: str, lie: Change, **given: Any) -> eq.Federation:
     return fed
 
 
-def silent(fields: dict[str, Any]) -> None:
-    fields.clear()
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What is recorded where the site does not say how the model does."""
+    given: dict[str, Any] = {"measures": MEASURES}
+    return scored(tmp_path_factory.mktemp("silent"), "evaluate", lambda fields: fields.clear(), **given).records
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What is recorded where the site tells what it counted of what it holds out."""
+    lie: Change = lambda fields: None  # noqa: E731
+    return scored(tmp_path_factory.mktemp("honest"), "evaluate.validation", lie, validation=0.25).records
 
 
 def each(**values: Any) -> Change:
@@ -247,12 +258,13 @@ def each(**values: Any) -> Change:
         lambda fields: fields.update(sizes={"a": 0, "b": 12}, scores={"b": fields["scores"]["b"]}),
     ],
 )
-def test_scores_that_cannot_be_name_the_site(lie: Change, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    given: dict[str, Any] = {"measures": ("accuracy", "auc", "rates")}
-    fed = scored(tmp_path / "one", "evaluate", lie, **given)
+def test_scores_that_cannot_be_name_the_site(
+    lie: Change, tmp_path: Path, caplog: pytest.LogCaptureFixture, silent: list[dict[str, Any]]
+) -> None:
+    given: dict[str, Any] = {"measures": MEASURES}
+    fed = scored(tmp_path, "evaluate", lie, **given)
     assert "client-1 is not evaluated after round 1: it" in caplog.text
-    without = scored(tmp_path / "two", "evaluate", silent, **given)
-    for record, other in zip(fed.records, without.records, strict=True):
+    for record, other in zip(fed.records, silent, strict=True):
         assert (record["groups"], record["clients"]) == (other["groups"], other["clients"])
         assert record["clients"]["accuracy"][1] is None
 
@@ -260,13 +272,14 @@ def test_scores_that_cannot_be_name_the_site(lie: Change, tmp_path: Path, caplog
 @pytest.mark.parametrize(
     "told", [[2**53 - 1, 0.0, 2**53 - 1], [0, 0.5, 1], [3, 0.5, 4], [1, -1.0, 3], [1, float("nan"), 3], [1, 1e300, 3]]
 )
-def test_a_tally_that_cannot_be_names_the_site(told: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tally_that_cannot_be_names_the_site(
+    told: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, honest: list[dict[str, Any]]
+) -> None:
     """Three of twelve samples are held out."""
-    honest = scored(tmp_path / "one", "evaluate.validation", lambda fields: None, validation=0.25)
-    assert "client-1" not in caplog.text
-    fed = scored(tmp_path / "two", "evaluate.validation", lambda fields: fields.update(found=told), validation=0.25)
+    fed = scored(tmp_path, "evaluate.validation", lambda fields: fields.update(found=told), validation=0.25)
     assert "client-1 is not validated after round 1: it" in caplog.text
-    for record, other in zip(fed.records, honest.records, strict=True):
+    assert all(record["validation"]["clients"]["accuracy"][1] is not None for record in honest)
+    for record, other in zip(fed.records, honest, strict=True):
         mine, of = record["validation"]["clients"]["accuracy"], other["validation"]["clients"]["accuracy"]
         assert (mine[:1] + mine[2:], mine[1]) == (of[:1] + of[2:], None)
         assert record["validation"]["n"] == other["validation"]["n"] - 3
