@@ -638,8 +638,14 @@ def test_two_questions_at_once_are_answered_one_by_one(tmp_path: Path) -> None:
     assert sorted("error" in x.fields for x in answers) == [False, True, True, True]
 
 
-@pytest.mark.parametrize("t", [1.5, None, "1", True, float("inf")])
-@pytest.mark.parametrize("kind", ["evaluate", "train", "train.masked"])
+@pytest.mark.parametrize(
+    ("kind", "t"),
+    [
+        pytest.param(kind, t, marks=[pytest.mark.slow] * (kind != "train.masked" and t is not True))
+        for kind in ("evaluate", "train", "train.masked")
+        for t in (1.5, None, "1", True, float("inf"))
+    ],
+)
 def test_a_round_that_is_no_number_changes_nothing(kind: str, t: Any, tmp_path: Path) -> None:
     masked = kind == "train.masked"
     guard = {"secure": True} if masked else {"max-epsilon": 50.0}
