@@ -78,7 +78,8 @@ def test_of_two_clients_the_one_that_reports_something_else_is_left_out(where: s
 
 @pytest.mark.parametrize("where", ["simulated", "sites"])
 def test_a_report_of_another_name_whose_length_is_compared(where: str) -> None:
-    fed = liars(where, "scaffold", lambda sent, _: {"zzz" if key == "dc" else key: x for key, x in sent.items()})
+    lie = lambda sent, _: {"zzz" if key == "dc" else key: x for key, x in sent.items()}  # noqa: E731
+    fed = liars(where, "scaffold", lie, norm_limit=100.0)
     fed.fit(1, progress=False)
     assert "where scaffold reports 'dc'" in left_out(fed)["client-1"]
 
