@@ -70,7 +70,7 @@ def test_settings_are_those_of_a_run() -> None:
         "checkpoint_every",
         "own_code",
     }
-    assert set(MEANINGS) == known
+    assert set(MEANINGS) == known | {"task"}  # an option of the scenario, which is said at the top
 
 
 def test_options_are_those_of_the_scenario() -> None:

@@ -40,6 +40,10 @@ def read(given: Values) -> Choices:
     file = given["config_file"]
     method, of_file, seed, fields = ("fedavg", {}, 0, {}) if file is None else read_file(file)
     of_command, options = _settings(given["set_"])
+    if (task := given["task"]) is not None:
+        if "task" in options:
+            raise ValueError(f"task is given twice: --task {task} and --set task={options['task']}. Leave one out.")
+        options["task"] = task
     return Choices(method, seed, of_file, of_command, _fields(fields, options, given))
 
 
@@ -55,7 +59,7 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
     """Fields of a configuration: those of a file, and those of the command line, which override them."""
     from equipoise.runs.configuration import called, option_value, whole
 
-    apart = ("scenario", "data", "config_file", "set_", "network")
+    apart = ("scenario", "data", "task", "config_file", "set_", "network")
     chosen = {name: value for name, value in given.items() if value is not None and name not in apart}
     scenario, data, network = given["scenario"], given["data"], given["network"]
     chosen |= {"data": whole(data)} if data else {}
@@ -67,7 +71,8 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
         scenario = scenario or ("own" if data else "digits")
         name, bracketed = called("--scenario", scenario, "digits(clients=8)")
         for option in options.keys() & bracketed.keys():
-            raise ValueError(f"{option} is given twice: in --scenario {scenario} and by --set. Leave one out.")
+            by = "--task" if option == "task" and given["task"] else "--set"
+            raise ValueError(f"{option} is given twice: in --scenario {scenario} and by {by}. Leave one out.")
         typed = {key: option_value(name, key, text) for key, text in options.items()}
         chosen |= {"scenario": name, "scenario_options": {**bracketed, **typed}}
     if network is not None:

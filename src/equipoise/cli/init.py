@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import SETTINGS, Json, help_of
+from equipoise.cli.options import SETTINGS, Json, Task, help_of
 from equipoise.core.settings import SCENARIO, meaning
 from equipoise.system import own_code, trust
 from equipoise.system.files import write_atomically
@@ -32,6 +32,7 @@ MANY = 100  # features in a sentence
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
     "data": "your data; relative to the folder of this file",
+    "task": "what the labels of your own data are: classification (classes) or regression (numbers to predict)",
     "scenario": "what the data are, with options in brackets: see `equipoise scenarios`",
     "network": 'mlp, cnn, resnet10 ..., with options in brackets: "cnn(width=32)"',
     **{name: meaning(f) for name, f in SETTINGS.items()},
@@ -44,7 +45,7 @@ OPTIONS = {  # of the scenario `own`
     "tests": "what a test set is: groups, clients or all",
     "size": "side of images in pixels, >= 8",
     "measures": "recorded beside the accuracy: balanced, auc, auc_ovr, rates",
-    "label": "column of the class",
+    "label": "column of the class, or of the number to predict",
     "client": "column of the client",
     "group": "column of a group of people or devices, between which fairness is measured",
     "split": "column with train, test or validation",
@@ -58,6 +59,7 @@ OPTIONS = {  # of the scenario `own`
     "decimal": "the sign before the digits of a fraction: . or ,",
     "encoding": "how letters are written: utf-8, latin-1, utf-16 ...",
     "download": "whether a data set of the Hub may be downloaded",
+    "task": MEANINGS["task"],
     "data_seed": "what divides the data in place of the seed, so that runs of several seeds share a division",
 }
 WORDS = {
@@ -101,6 +103,7 @@ def init(
             "--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."
         ),
     ] = None,
+    task: Task = None,
     positive: Annotated[str | None, typer.Option("--positive", help=help_of("positive"))] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
@@ -109,7 +112,8 @@ def init(
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     if output.exists() and not force:
         raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")
-    options = _options([*(set_ or ()), *([] if positive is None else [f"positive={positive}"])], data)
+    more = [f"{name}={value}" for name, value in (("task", task), ("positive", positive)) if value is not None]
+    options = _options([*(set_ or ()), *more], data)
     content = None if data is None else _data(data, options)
     if content is not None:
         _complete(options, *content[:2])
@@ -183,7 +187,7 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[s
     return [
         f"{own.source}: {own.layout}",
         f"{_many(len(own), 'sample')}, {whose}",
-        f"{_many(len(own.classes), 'class')}: {listed(f'{name} {n:,}' for name, n in counts(own.label).items())}",
+        _labels(own),
         *([f"{_many(len(own.features), 'feature')}: {_features(own.features)}"] if own.features else []),
         *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
         *([f"parts: {listed(f'{name} {n:,}' for name, n in Counter(own.split).items())}"] if own.split else []),
@@ -191,6 +195,21 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[s
         *own.notes,
         *parts.notes,
     ]
+
+
+def _labels(own: UserData) -> str:
+    from equipoise.data.own.columns import counts, listed
+
+    if own.regression:
+        return "numbers to predict: {least:g} to {largest:g}, mean {mean:g}, standard deviation {std:g}".format(
+            **_target(own)
+        )
+    return f"{_many(len(own.classes), 'class')}: {listed(f'{name} {n:,}' for name, n in counts(own.label).items())}"
+
+
+def _target(own: UserData) -> dict[str, float]:
+    y = own.targets
+    return {"least": y.min().item(), "largest": y.max().item(), "mean": y.mean().item(), "std": y.std().item()}
 
 
 def _features(names: Sequence[str]) -> str:
@@ -209,7 +228,7 @@ def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> di
         "source": own.source,
         "layout": own.layout,
         "samples": len(own),
-        "classes": counts(own.label),
+        **({"target": _target(own)} if own.regression else {"classes": counts(own.label)}),
         "features": list(own.features),
         **({"range": own.about["range"]} if "range" in own.about else {}),
         "groups": None if own.group is None else counts(own.group),
@@ -227,11 +246,11 @@ def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: lis
         out.print(escape(line), soft_wrap=True, highlight=False)
     table = plain_table()
     table.add_column("client")
-    for title in ("train", "test", "classes"):
+    for title in ("train", "test", "mean" if own.regression else "classes"):
         table.add_column(title, justify="right")
     for name, rows in list(parts.train.items())[:SHOWN]:
-        classes = len({own.label[row] for row in rows})
-        table.add_row(escape(name), f"{len(rows):,}", f"{len(parts.test.get(name, [])):,}", str(classes))
+        labels = f"{own.targets[rows].mean():g}" if own.regression else str(len({own.label[row] for row in rows}))
+        table.add_row(escape(name), f"{len(rows):,}", f"{len(parts.test.get(name, [])):,}", labels)
     out.print(table)
     if (more := len(parts.train) - SHOWN) > 0:
         out.print(f"and {more} more clients")
@@ -270,6 +289,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
         elif name == "network":
             usual = "cnn for images, mlp for numbers" if own else "cnn"
             lines.append(_line(name, "cnn", f"{text}; default: {usual}", off=True))
+        elif name == "task":
+            lines.append(_line(name, "regression", f"{text}; default: classification", off=True))
         elif (value := {"data": "my/", "scenario": "own", **known}[name]) is None:
             f = SETTINGS[name]
             none = "none" if f.metadata["usual"] == SCENARIO else f.metadata["usual"]
@@ -336,7 +357,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
                 else ""
             )
             raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
-    for name, kind in {"method": str, "data": str, "scenario": str, "network": str, "seed": int}.items():
+    for name, kind in {"method": str, "data": str, "task": str, "scenario": str, "network": str, "seed": int}.items():
         if name in given and (not isinstance(given[name], kind) or isinstance(given[name], bool)):
             what = "a whole number" if kind is int else "text in quotes"
             raise ValueError(f"{path}: {name} must be {what}; found {given[name]!r}.")
@@ -359,6 +380,10 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     for name in options.keys() & bracketed.keys():
         raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
     given["scenario_options"] = {**bracketed, **options}
+    if (task := given.pop("task", None)) is not None:
+        if "task" in given["scenario_options"]:
+            raise ValueError(f"{path}: task is given twice. Leave one out.")
+        given["scenario_options"]["task"] = task
     if "network" in given:
         given["network"], given["network_options"] = called(
             f"{path}: network =", given["network"], "resnet10(width=64)"

@@ -41,6 +41,15 @@ def option(name: str, *flags: str) -> Any:
     return Annotated[kind | None, typer.Option(*flags, min=low, help=help_of(name))]
 
 
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="What the labels of your own data are: `classification`, classes, or `regression`, numbers to predict, also "
+        "`regression(loss=huber)` [default: classification].",
+    ),
+]
+
 TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
     "scenario": Annotated[
         str | None,
@@ -62,6 +71,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
             "scenario of a paper, the folder with its data sets.",
         ),
     ],
+    "task": Task,
     "config_file": Annotated[
         Path | None,
         typer.Option(

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 
 @dataclass(frozen=True)
-class Mapped(Dataset[tuple[Tensor, int]]):
+class Mapped(Dataset[tuple[Tensor, float]]):
     """Some of the images in a file, each read when it is needed; the labels are in memory.
 
     The file is opened anew for every fetch, so that a process that is given this object opens it, too; what was read
@@ -25,7 +25,7 @@ class Mapped(Dataset[tuple[Tensor, int]]):
     ----------
     path : a ``.npy`` file of uint8 images [N, C, H, W].
     rows : int64 [n], which of them these samples are.
-    targets : int64 [n], their labels.
+    targets : int64 or float64 [n], their labels.
 
     Raises
     ------
@@ -57,11 +57,11 @@ class Mapped(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+    def __getitem__(self, row: int) -> tuple[Tensor, float]:
         x, y = self.gather([row])
-        return x[0], int(y)
+        return x[0], y.item()
 
-    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Tensor, int]]:
+    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Tensor, float]]:
         x, y = self.gather(rows)
         return list(zip(x, y.tolist(), strict=True))
 
@@ -84,7 +84,7 @@ class Mapped(Dataset[tuple[Tensor, int]]):
         return Mapped(self.path, self.rows[chosen.numpy()], self.targets[chosen])
 
 
-Data = tuple[Tensor, Tensor] | Mapped  # inputs [n, *shape] and labels int64 [n]
+Data = tuple[Tensor, Tensor] | Mapped  # inputs [n, *shape] and labels [n]: int64 classes, or float64 numbers to predict
 
 
 def take(data: Data, rows: Iterable[int] | Tensor) -> Data:
@@ -96,7 +96,7 @@ def take(data: Data, rows: Iterable[int] | Tensor) -> Data:
 
 
 def labels(data: Data) -> Tensor:
-    """The labels, int64 [n]."""
+    """The labels [n]."""
     return data.targets if isinstance(data, Mapped) else data[1]
 
 

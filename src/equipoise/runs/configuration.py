@@ -133,13 +133,17 @@ def configure(
             raise ValueError(
                 f"The positive class is given twice: {positive} and, for the data, {data.positive}. Leave one out."
             )
+        if data.n_classes == 0:
+            raise ValueError(
+                f"--positive {positive} names a class, and the labels are numbers to predict. Leave it out."
+            )
         if data.n_classes > 1:
             positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
         chosen["positive"] = positive
     config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
         net = networks.build(
-            config.network, data.shape, data.n_classes, **config.network_options
+            config.network, data.shape, data.outputs, **config.network_options
         )  # or a wrong name or option
     except TypeError as error:
         options = _listed(config.network_options)

@@ -322,7 +322,7 @@ def assumed(config: RunConfig) -> str:
 
 def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
     data = scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
-    return data, networks.build(config.network, data.shape, data.n_classes, seed=config.seed, **config.network_options)
+    return data, networks.build(config.network, data.shape, data.outputs, seed=config.seed, **config.network_options)
 
 
 def _check_memory(config: RunConfig, data: Scenario, net: nn.Module) -> None:

@@ -5,16 +5,27 @@ Imports ``data``, ``metrics`` and ``system``.
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from equipoise.data.locations import where_from
 from equipoise.data.sets import catalog
-from equipoise.scenarios import collaboration, digits, fedheal, fedism, fedld, fedsac, label_skew, own, quality
+from equipoise.scenarios import (
+    collaboration,
+    diabetes,
+    digits,
+    fedheal,
+    fedism,
+    fedld,
+    fedsac,
+    label_skew,
+    own,
+    quality,
+)
 from equipoise.scenarios.corruption import CORRUPTIONS
-from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
+from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, kind_of
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
@@ -32,6 +43,7 @@ __all__ = [
 ]
 
 
+TASK = "task"  # an option of every scenario: what its labels are, which only own data leave open
 DATA_SEED = "data_seed"  # an option of every scenario: what its data are drawn with, instead of the run's seed
 
 
@@ -57,14 +69,14 @@ class ScenarioEntry:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The scenario's own options and their defaults, and the one that all have."""
-        return {**{p.name: p.default for p in self._parameters()}, DATA_SEED: None}
+        """The scenario's own options and their defaults, and those that all have."""
+        return {TASK: None, **{p.name: p.default for p in self._parameters()}, DATA_SEED: None}
 
     @property
     def kinds(self) -> Mapping[str, str]:
         """What each option is declared to be, as ``"str | None"``."""
         own = {p.name: inspect.formatannotation(p.annotation).strip("'") for p in self._parameters()}
-        return {**own, DATA_SEED: "int | None"}
+        return {TASK: "str | None", **own, DATA_SEED: "int | None"}
 
 
 SCENARIOS: dict[str, ScenarioEntry] = {
@@ -75,6 +87,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "digits-pow": ScenarioEntry(collaboration.SUMMARY_POW, collaboration.by_size),
     "digits-cla": ScenarioEntry(collaboration.SUMMARY_CLA, collaboration.by_classes),
     "digits-dir": ScenarioEntry(collaboration.SUMMARY_DIR, collaboration.by_shares),
+    "diabetes": ScenarioEntry(diabetes.SUMMARY, diabetes.scenario),
     "fedheal-digits": ScenarioEntry(fedheal.SUMMARY_DIGITS, fedheal.digits, fedheal.DIGITS),
     "fedheal-office": ScenarioEntry(fedheal.SUMMARY_OFFICE, fedheal.office, ("office-caltech10",)),
     "fedld-retina": ScenarioEntry(fedld.SUMMARY_RETINA, fedld.retina, ("retina",)),
@@ -139,8 +152,9 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
     seed : >= 0; decides every random choice in the data and the partition.
     data : where the files are, for a scenario that reads some; None if packages of the system have put all of them into
         ``/usr/share/datasets``.
-    options : the scenario's own options, such as ``clients=8``; and ``data_seed``, >= 0, with which the data are drawn instead of
-        ``seed``: runs that differ in their seeds then share one division.
+    options : the scenario's own options, such as ``clients=8``; ``task``, what the labels are, ``"classification"`` or
+        ``"regression"``, which own data leave open; and ``data_seed``, >= 0, with which the data are drawn instead of ``seed``:
+        runs that differ in their seeds then share one division.
 
     Raises
     ------
@@ -192,4 +206,12 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any]) -
     if name == "own":
         folder(name, data)
     files = (None if data is None else Path(data).expanduser(),) if entry.reads else ()
-    return entry.describe(*files, **{option: value for option, value in options.items() if option != DATA_SEED})
+    task: str | None = options.get(TASK)
+    kind = None if task is None else kind_of(task)  # before files are read
+    apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
+    known, build = entry.describe(*files, **{option: value for option, value in options.items() if option not in apart})
+    if task is None:
+        return known, build
+    if kind != kind_of(known.task):
+        raise ValueError(f"scenario {name}: its task is {known.task}; found task={task}. Leave it out.")
+    return replace(known, task=task), lambda seed: replace(build(seed), task=task)

@@ -26,7 +26,7 @@ from equipoise.data.precision import lost
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
-from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario
+from equipoise.scenarios.scenario import CLASSIFICATION, Described, Description, Images, Protocol, Scenario
 from equipoise.system import own_code
 from equipoise.system.ranges import check_number, check_option, check_whole
 
@@ -69,18 +69,19 @@ def scenario(
     decimal: str | None = None,
     encoding: str | None = None,
     download: bool = False,
+    task: str | None = None,
 ) -> Described:
     """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
 
     Where the data do not say what is for testing, a part of every client's samples is drawn, as evenly over the classes as
-    possible. Numbers are standardised by the mean and standard deviation of all training samples.
+    possible, or over bands of the numbers to predict. Numbers are standardised by the mean and standard deviation of all training samples.
 
     Parameters
     ----------
     data : folder, file, ``hub:OWNER/NAME``, or a function of your own, ``data.py:clients``, which is called with the ``seed`` if its
         signature has one.
-    clients : >= 1, among so many the training data are divided, if they do not say whose they are: by classes, with shares
-        from a Dirichlet distribution.
+    clients : >= 1, among so many the training data are divided, if they do not say whose they are: by classes, in regression
+        by ten bands of the numbers to predict, with shares from a Dirichlet distribution.
     alpha : >= 0.01; the lower, the more the divided clients differ.
     test : in (0, 0.5], share of a client's samples that is drawn for testing; at least one of two or more.
     server_validation : in [0, 0.5], share of its training samples that is drawn for the server, for methods that need such.
@@ -100,6 +101,8 @@ def scenario(
     sep, decimal, encoding : of a table that is text: the sign between cells, ``"."`` or ``","`` before the digits of a fraction,
         and how letters are written, ``"latin-1"`` for one; by default what the first lines show, ``"."`` and UTF-8.
     download : whether a data set of the Hub may be downloaded.
+    task : what labels are: ``"regression"``, numbers to predict, as in ``"regression(loss=huber)"``, or ``"classification"``, classes;
+        by default classes.
 
     Raises
     ------
@@ -118,6 +121,7 @@ def scenario(
         sep=sep,
         decimal=decimal,
         encoding=encoding,
+        task=task,
     )
     between = edges(range)
     own = first = _read(str(data), columns, download, between)
@@ -130,6 +134,7 @@ def scenario(
     else:
         sample, images, levels = own.inputs.shape[1:], own.inputs.dtype == np.uint8, None
     chosen_class = None if positive is None else check_positive(own, positive)
+    rates = [RATES] if own.group is not None and not own.regression else []
     known = Description(
         name="own",
         summary=SUMMARY,
@@ -138,10 +143,11 @@ def scenario(
         n_classes=len(own.classes),
         network="cnn" if images and min(sample[1:]) >= SMALLEST else "mlp",
         protocol=PROTOCOL,
-        measures=chosen([*several(measures), *([RATES] if own.group is not None else [])]),
+        measures=chosen([*several(measures), *rates]),
         has_server_validation=bool(parts.validation),
         classes=own.classes,
         positive=chosen_class,
+        task=task or CLASSIFICATION,
     )
 
     def build(seed: int) -> Scenario:
@@ -176,6 +182,7 @@ def scenario(
                 "layout": own.layout,
                 "read": dict(own.about),
                 "classes": list(own.classes),
+                **({"task": task} if own.regression else {}),
                 **({} if chosen_class is None else {"positive": chosen_class}),
                 "sha256": _digest(own),
                 **standard,
@@ -236,6 +243,10 @@ def _check(clients: object, test: float, server_validation: float, tests: object
 
 def check_positive(own: UserData, positive: str | int) -> str:
     """The name of the class that counts as positive."""
+    if own.regression:
+        raise DataError(
+            f"{own.source}: positive={positive} names a class, and numbers to predict have none. Leave it out."
+        )
     try:
         chosen_class = positive_class(positive, own.classes)
     except ValueError as error:
@@ -277,15 +288,15 @@ def divided(
     server_validation: float = 0.0,
 ) -> Parts:
     """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`."""
-    y = np.array(_numbered(own))
+    y, bands = _strata(own)
     split = np.array(own.split if own.split is not None else ["train"] * len(own))
-    whose = own.client if own.client is not None else _dealt(own, y, split, seed, clients, alpha)
+    whose = own.client if own.client is not None else _dealt(own, bands, split, seed, clients, alpha)
     if own.client is not None and clients is not None:
         raise DataError(
             f"{own.source} has {len(own.clients)} clients of its own ({listed(own.clients)}), and clients={clients} divides data "
             "that have none. Leave it out."
         )
-    strata = y if own.group is None else np.array([f"{k} {g}" for k, g in zip(y, own.group, strict=True)])
+    strata = bands if own.group is None else np.array([f"{k:02} {g}" for k, g in zip(bands, own.group, strict=True)])
     rng = np.random.default_rng(seed)
     draws = "test" not in split
     train: dict[str, list[int]] = {}
@@ -329,7 +340,8 @@ def _remarks(
             if own.split is None
             else "of each client's training samples, as no part is called test,"
         )
-        yield f"{100 * share:g}% {which} were drawn for testing, as evenly over the classes as possible."
+        over = "the numbers to predict" if own.regression else "the classes"
+        yield f"{100 * share:g}% {which} were drawn for testing, as evenly over {over} as possible."
     if untested := [] if common else [name for name in train if name not in tested]:
         yield f"{listed(untested)}: no sample to test on, so there is no test set of {'its' if len(untested) == 1 else 'their'} own."
     if untrained := [name for name in tested if name not in train]:
@@ -340,9 +352,11 @@ def _remarks(
             yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
 
 
-def _numbered(own: UserData) -> list[int]:
-    number = {name: k for k, name in enumerate(own.classes)}
-    return [number[name] for name in own.label]
+def _strata(own: UserData) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The class of every sample, of which one must stay for training, and what is drawn evenly: classes, or bands of numbers to predict."""
+    if own.regression:
+        return np.zeros(len(own), np.int64), partition.bands(own.targets, partition.BANDS)
+    return own.targets, own.targets
 
 
 def _dealt(
@@ -350,8 +364,9 @@ def _dealt(
 ) -> list[str]:
     """Whose each sample is, of data that do not say it: training samples by a Dirichlet draw, the others nobody's."""
     if clients is None:
+        labels = "numbers to predict" if own.regression else f"{len(own.classes)} classes ({listed(own.classes)})"
         raise DataError(
-            f"{own.source} does not say whose the samples are: {own.layout}, {len(own.classes)} classes ({listed(own.classes)}). "
+            f"{own.source} does not say whose the samples are: {own.layout}, {labels}. "
             "Put a folder per client above those of the classes, or name the column with --set client=COLUMN; or have the samples "
             "divided among clients, with --set clients=8 (and --set alpha=0.5)."
         )
@@ -429,7 +444,7 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
 
 def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[str, Any], list[str]]:
     """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
-    y = torch.tensor(_numbered(own))
+    y = torch.from_numpy(own.targets)
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
         doubts = own.inputs.doubts(path)

@@ -21,6 +21,7 @@ Least = int | Callable[[int], int]  # samples that every client must have, or th
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
 EXPONENT = 1.65911332899  # of POW, as released by CFFL
 RECIPES = ("released", "exact")  # of the sizes of POW
+BANDS = 10  # of numbers to predict, which are divided by them as by classes
 PILOT, HOPELESS = 20, 15  # where each of the first draws leaves so many clients short, none of thousands will do
 TRIES = 100  # draws in which a change that is advised must succeed, a tenth of those it will have
 ROUND = [float(f"{digit}e{k}") for k in range(-3, 6) for digit in (1, 1.5, 2, 3, 5, 7)]  # numbers that are advised
@@ -215,6 +216,16 @@ def _domain_parts(
         left[d] = order[~np.isin(order, part)]
         parts.append(part.tolist())
     return parts
+
+
+def bands(numbers: ArrayLike, count: int) -> Indices:
+    """The band of each number [n], from 0: by the quantiles 1 / count, 2 / count, ..., so that bands hold about as many numbers.
+
+    Equal numbers are in one band, so there may be fewer than ``count``. A number at a quantile is in the upper band.
+    """
+    values = np.asarray(numbers, np.float64)
+    edges = np.unique(np.quantile(values, np.arange(1, count) / count))
+    return np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1].astype(np.int64)
 
 
 def every_tenth(n: int) -> tuple[list[int], list[int]]:

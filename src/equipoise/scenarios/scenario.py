@@ -9,6 +9,22 @@ import torch
 from equipoise.data.memory_mapped import Data, Mapped, labels, shape
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images as Images
+from equipoise.system.suggestions import unknown
+
+CLASSIFICATION, REGRESSION = TASKS = ("classification", "regression")
+
+
+def kind_of(task: str) -> str:
+    """The name of a task, without its options: ``"regression"`` of ``"regression(loss=huber)"``.
+
+    Raises
+    ------
+    ValueError : there is no such task.
+    """
+    name = str(task).partition("(")[0].strip()
+    if name not in TASKS:
+        raise ValueError(unknown("task", str(task), TASKS))
+    return name
 
 
 @dataclass(frozen=True)
@@ -57,7 +73,7 @@ class Description:
     name, summary : the scenario's name, and one line about it.
     sample : shape of one sample of the clients' data; [C, H, W] of images.
     transform : turns the samples into what the network takes; ``None`` leaves them as they are.
-    n_classes : labels lie in 0..n_classes - 1.
+    n_classes : labels lie in 0..n_classes - 1; 0 where they are numbers to predict.
     network : name of the default network.
     network_options : options of the default network.
     protocol : recommended training.
@@ -66,6 +82,8 @@ class Description:
     collaborative : whether what a client gets is to be compared with what it would reach alone.
     classes : names of the classes, in the order of their numbers; empty where they have none.
     positive : the name of the class that true-positive rates are about; ``None`` if it was not said.
+    task : what labels are: ``"classification"``, whole numbers for classes, or ``"regression"``, float64 to predict.
+    unit : of the numbers to predict; empty if it is not known, or there is none.
     """
 
     name: str
@@ -81,6 +99,13 @@ class Description:
     collaborative: bool = False
     classes: tuple[str, ...] = ()
     positive: str | None = None
+    task: str = CLASSIFICATION
+    unit: str = ""
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a network needs: one for each class, or one for a number."""
+        return 1 if kind_of(self.task) == REGRESSION else self.n_classes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +121,8 @@ class Scenario(Description):
 
     Parameters
     ----------
-    clients : per client its samples: uint8 images [n, C, H, W] or numbers [n, ...] with labels int64 [n], or ``Mapped``.
+    clients : per client its samples: uint8 images [n, C, H, W] or numbers [n, ...] with labels int64 [n], or float64 [n] in
+        regression, or ``Mapped``.
     client_names : one per client, such as ``"photo-2"``.
     client_groups : per client the key of ``tests`` that its own data resemble; ``None`` if the clients are alike, and
         the union of all tests is right for each of them.
@@ -132,18 +158,22 @@ class Scenario(Description):
         named = [*zip(self.client_names, self.clients, strict=True), *self.tests.items()]
         if self.server_validation is not None:
             named.append(("server_validation", self.server_validation))
+        dtype = torch.float64 if kind_of(self.task) == REGRESSION else torch.int64
         for who, data in named:
             y = labels(data)
             if not isinstance(data, Mapped):
                 x = data[0]
                 images = x.dtype == torch.uint8 and x.dim() == 4
                 numbers = x.is_floating_point() or x.dtype == torch.int64
-                if not (images or numbers) or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+                if not (images or numbers) or y.dtype != dtype or y.shape != x.shape[:1]:
                     raise ValueError(
-                        f"Scenario {self.name}: '{who}' must have uint8 images [n, C, H, W], or numbers [n, ...], and int64 "
-                        f"labels [n]; found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."
+                        f"Scenario {self.name}: '{who}' must have uint8 images [n, C, H, W], or numbers [n, ...], and "
+                        f"{str(dtype).removeprefix('torch.')} labels [n]; found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."
                     )
-            if y.numel() == 0 or y.min() < 0 or y.max() >= self.n_classes:
+            if dtype == torch.float64:
+                if y.numel() == 0 or not y.isfinite().all():
+                    raise ValueError(f"Scenario {self.name}: '{who}' must have at least one label, all finite numbers.")
+            elif y.numel() == 0 or y.min() < 0 or y.max() >= self.n_classes:
                 raise ValueError(
                     f"Scenario {self.name}: '{who}' must have at least one label, all in 0..{self.n_classes - 1}."
                 )

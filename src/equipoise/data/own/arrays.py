@@ -19,7 +19,6 @@ from equipoise.data.own.columns import (
     ROLES,
     SPLITS,
     WRITTEN,
-    Column,
     Columns,
     UserData,
     check_purposes,
@@ -28,7 +27,8 @@ from equipoise.data.own.columns import (
     splits,
 )
 from equipoise.data.own.numbers import counting, finite, single
-from equipoise.data.own.words import Origin, read_role, settled
+from equipoise.data.own.targets import read_column
+from equipoise.data.own.words import Origin, settled
 from equipoise.data.precision import lost
 
 # Of inputs and labels.
@@ -140,7 +140,7 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     unused = [name for name in names if name not in (x_name, *used.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     notes += of_inputs
-    roles: dict[str, Column] = {}
+    roles: dict[str, Any] = {}
     for role, name in used.items():
         if name is None:
             continue
@@ -150,7 +150,7 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
                 [str(cell) for cell in _decoded(arrays[name])], lambda k: f"{path}, {used['split']}[{k}]"
             )
         else:
-            roles[role] = settled(read_role(arrays[name], role, origin, columns.not_missing), notes)
+            roles[role] = settled(read_column(arrays[name], role, origin, columns), notes)
     if inputs.ndim == 2 and inputs.dtype.kind in "iuf" and not function:
         which = [f"{x_name}[:, {k}]" for k in counting(inputs)]
         if which:

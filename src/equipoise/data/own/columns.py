@@ -9,9 +9,11 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
@@ -39,7 +41,7 @@ class Columns:
 
     Parameters
     ----------
-    label, client, group, split : column of the class, the client, the group of people and the part (train, test or
+    label, client, group, split : column of the label, the client, the group of people and the part (train, test or
         validation) of each sample; ``None`` for the usual name.
     image : column of the image files, or of the images of a data set of the Hub.
     leave_out : columns that are no features.
@@ -47,6 +49,7 @@ class Columns:
     not_missing : words that usually say that something is missing, and are names of classes, clients or groups here.
     sep, decimal, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
         ``"."`` or ``","``, and how letters are written, such as ``"latin-1"``; ``None`` for what is found, ``"."`` and UTF-8.
+    task : what labels are: ``"regression"``, numbers to predict; else classes.
     """
 
     label: str | None = None
@@ -60,6 +63,17 @@ class Columns:
     sep: str | None = None
     decimal: str | None = None
     encoding: str | None = None
+    task: str | None = None
+
+    @property
+    def regression(self) -> bool:
+        """Whether labels are numbers to predict."""
+        return (self.task or "").startswith("regression")
+
+    @property
+    def labelled(self) -> str:
+        """What a label is, in an error."""
+        return "number to predict" if self.regression else "class"
 
     def require_none(self, names: Sequence[str], what: object, others: str) -> None:
         """Require that none of these options was given, for ``what``, since they are those of ``others``."""
@@ -69,7 +83,7 @@ class Columns:
     @property
     def of_tables(self) -> list[str]:
         """The options that were given and only a table has."""
-        return [f.name for f in fields(self) if getattr(self, f.name) and f.name != "not_missing"]
+        return [f.name for f in fields(self) if getattr(self, f.name) and f.name not in ("not_missing", "task")]
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,7 @@ class UserData:
     ----------
     source : the folder, file or address.
     layout : a description of the files.
-    label : per sample, the class as the files have it.
+    label : per sample, the class as the files have it; in regression the number, as Python writes it, which loses nothing.
     inputs : numbers [n, ...], of a function float32 or int64, or images uint8 [n, C, H, W]; or those of image files, not decoded yet.
     client, group, split : per sample, its client (``""`` in a test set common to all), the group of people it belongs to,
         and ``"train"``, ``"test"`` or ``"validation"``; ``None`` if the files do not contain it.
@@ -88,6 +102,7 @@ class UserData:
     names : file or row of each sample.
     about : JSON-able facts for the record of a run.
     notes : sentences about what was ignored.
+    regression : whether labels are numbers to predict.
     """
 
     source: str
@@ -101,14 +116,23 @@ class UserData:
     names: Column = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    regression: bool = False
 
     def __len__(self) -> int:
         return len(self.label)
 
     @property
     def classes(self) -> Column:
-        """Names of the classes, in the order of their numbers: whole numbers by value, words by the alphabet."""
-        return ordered(self.label)
+        """Names of the classes, in the order of their numbers: whole numbers by value, words by the alphabet; none in regression."""
+        return () if self.regression else ordered(self.label)
+
+    @cached_property
+    def targets(self) -> NDArray[Any]:
+        """What is to be predicted of every sample [n]: in regression numbers, float64, else those of the classes, int64."""
+        if self.regression:
+            return np.array([*map(float, self.label)], np.float64)
+        number = {name: k for k, name in enumerate(self.classes)}
+        return np.array([number[name] for name in self.label])
 
     @property
     def clients(self) -> Column:

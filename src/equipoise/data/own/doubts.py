@@ -1,4 +1,4 @@
-"""Notes on columns of numbers that tell the class, name rows, say nothing, or hold a number that stands for a missing one."""
+"""Notes on columns of numbers that tell the label, name rows, say nothing, or hold a number that stands for a missing one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|inde
 STAND_INS = [-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999]  # for missing numbers
 FEW = 1024  # rows that are looked at first
 CHANCE = 1e-6  # of a note on a table without any column that tells the class
+STEPS = 12  # up, and none down: by chance once in 12!
 REPEATS = 10  # numbers that would occur again, if they were measurements without any order
 DIGITS = 1e8  # from which on whole numbers are codes of which few need to be the same
 LONGEST = 1e20  # from which on they are no codes
@@ -43,12 +44,13 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
         todo = option("leave_out", leave[:MANY]) if own.features else "leave it out"
         return f"{source}: the column{'s' * many} {listed(called)} {verbs[many]} {why}: {todo}."
 
-    y = np.unique(np.array(own.label), return_inverse=True)[1]
-    if telling := tells(x, y):
+    what, part = ("number to predict", "") if own.regression else ("class", ", or some classes from the others,")
+    y = own.targets if own.regression else np.unique(np.array(own.label), return_inverse=True)[1]
+    if telling := (follows if own.regression else tells)(x, y):
         yield said(
             telling,
             ("tells", "tell, each alone,"),
-            f"the class, or some classes from the others, of all {len(x):,} samples. If made from the class, or known only after it",
+            f"the {what}{part} of all {len(x):,} samples. If made from the {what}, or known only after it",
         )
     kept = {k for k, name in enumerate(names) if name in columns.keep}
     if naming := sorted({*identifiers(x, names)} - kept - {*counting(x), *telling}):
@@ -87,6 +89,19 @@ def tells(x: NDArray[Any], y: NDArray[Any]) -> list[int]:
         for k, chance in zip(maybe[first : first + step], _chance(x[:, maybe[first : first + step]], y), strict=False)
         if chance < limit
     ]
+
+
+def follows(x: NDArray[Any], y: NDArray[Any]) -> list[int]:
+    """Columns of ``x`` [n, D] that only rise, or only fall, with the numbers ``y`` [n], in so many steps that it is no chance."""
+
+    def follow(rows: NDArray[np.int64] | slice, k: int, sign: int) -> bool:
+        of, up = x[rows, k], sign * y[rows]
+        order = np.lexsort((up, of))
+        rise = np.diff(up[order])
+        return bool((rise >= 0).all() and (rise[np.diff(of[order]) > 0] > 0).sum() >= STEPS)
+
+    few, every = _few(len(x)), slice(None)
+    return [k for k in range(x.shape[1]) if any(follow(few, k, s) and follow(every, k, s) for s in (1, -1))]
 
 
 def _chance(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:

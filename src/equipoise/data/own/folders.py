@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.dicom import is_dicom
-from equipoise.data.own.columns import SPLITS, UserData, listed, together
+from equipoise.data.own.columns import SPLITS, Columns, UserData, listed, together
 from equipoise.data.own.paths import of_a_system
-from equipoise.data.own.words import Origin, read_role
+from equipoise.data.own.targets import read_column
+from equipoise.data.own.words import Origin
 from equipoise.data.pictures import of_files
 
 SUFFIXES = (
@@ -33,7 +33,7 @@ class _Tree:
     systems: tuple[Path, ...]
 
 
-def read(top: Path, not_missing: Sequence[str] = ()) -> UserData:
+def read(top: Path, columns: Columns) -> UserData:
     """Find the images below a folder, with the client, part and class that their folders name."""
     tree = _tree(top)
     if not tree.images:
@@ -44,11 +44,9 @@ def read(top: Path, not_missing: Sequence[str] = ()) -> UserData:
     files = tuple(path for _, path in tree.images)
     names = tuple(path.relative_to(top).as_posix() for path in files)
     called = {"label": labels, "client": [client or "common" for client in clients]}
-    if problems := [
-        problem
-        for role, words in called.items()
-        for problem in read_role(words, role, Origin(str(top), names.__getitem__), not_missing).problems
-    ]:
+    origin = Origin(str(top), names.__getitem__)
+    roles = {role: read_column(words, role, origin, columns) for role, words in called.items()}
+    if problems := [problem for role in roles.values() for problem in role.problems]:
         raise DataError(together(top, problems))
     notes = []
     if tree.others:
@@ -67,7 +65,7 @@ def read(top: Path, not_missing: Sequence[str] = ()) -> UserData:
     return UserData(
         source=str(top),
         layout="a folder per client, with a folder per class" if by_client else "a folder per class",
-        label=labels,
+        label=roles["label"].words if columns.regression else labels,
         inputs=of_files(files, str(top), names),
         client=clients if by_client else None,
         split=None if splits[0] is None else splits,

@@ -19,7 +19,8 @@ from equipoise.data.contents import DataError
 from equipoise.data.own.advice import refusal
 from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, check_purposes, column, listed
 from equipoise.data.own.numbers import nameless, of_cells, without_indices, wrong_cells
-from equipoise.data.own.words import Origin, read_role, settled
+from equipoise.data.own.targets import read_column
+from equipoise.data.own.words import Origin, settled
 from equipoise.data.pictures import Pictures, Source
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
@@ -47,17 +48,17 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client", "group")}
     if used["label"] is None:
         raise DataError(
-            f"{what} has no column label; its columns are {listed(names)}. Name the one with the class: --set label=COLUMN."
+            f"{what} has no column label; its columns are {listed(names)}. Name the one with the {columns.labelled}: --set label=COLUMN."
         )
     image = next((name for name in names if type(features[name]).__name__ == "Image"), None)
     if columns.image:
         image = column(names, columns.image, "", what)
     check_purposes({**used, "image": image}, what)
     named = {role: name for role, name in used.items() if name is not None}
-    roles: dict[str, Column] = {}
+    roles: dict[str, Any] = {}
     for role, name in named.items():
         origin = Origin(f"{what}, column {name}", "sample {}".format)
-        roles[role] = settled(read_role(_words(tables, name), role, origin, columns.not_missing), notes)
+        roles[role] = settled(read_column(_words(tables, name), role, origin, columns), notes)
     taken = {image, *named.values(), *columns.leave_out}
     rest = [name for name in names if name not in taken]
     facts = {"name": address, "samples": {part: len(table) for part, table in by_part.items()}}

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Column, Columns, UserData, listed
+from equipoise.data.own.columns import INTEGER, Column, Columns, UserData, listed
 from equipoise.data.own.doubts import doubts
 from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.system import own_code, text
 
 HUB = "hub:"
+MEASURED = 20  # different whole numbers, from which on labels may be measurements
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
 ADVICE = {  # what to do with files that are not read, by their ending
     **dict.fromkeys((".pt", ".pth", ".pkl", ".pickle", ".joblib"), PICKLED),
@@ -127,7 +128,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         raise DataError(
             f"{path} is a folder of images, and {columns.of_tables[0]} is an option of a table. Leave it out."
         )
-    return folders.read(path, columns.not_missing)
+    return folders.read(path, columns)
 
 
 def _ranged(own: UserData, between: Range | None) -> UserData:
@@ -148,14 +149,14 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     label, client, group = (
         None if words is None else _named(own, words) for words in (own.label, own.client, own.group)
     )
-    own = replace(own, label=label or (), client=client, group=group)
-    for what, names in (("class", own.label), ("client", own.client), ("group", own.group)):
+    own = replace(own, label=label or (), client=client, group=group, regression=columns.regression)
+    for what, names in (("class", () if own.regression else own.label), ("client", own.client), ("group", own.group)):
         for one, other in _twins(names or ()):
             raise DataError(
                 f"{own.source}: {what} {one!r} and {what} {other!r} differ only in capital letters or spaces. "
                 "Rename one if they are the same, or make the names differ more."
             )
-    if len(own.classes) < 2:
+    if not own.regression and len(own.classes) < 2:
         raise DataError(
             f"{own.source}: all {len(own)} samples are of one class, {own.classes[0]!r}. There is nothing to learn."
         )
@@ -163,11 +164,22 @@ def _checked(own: UserData, columns: Columns) -> UserData:
         trained = {label for label, split in zip(own.label, own.split, strict=True) if split == "train"}
         if not trained:
             raise DataError(f"{own.source}: no sample is marked as train, so there is nothing to train on.")
+        if own.regression and len(trained) < 2:
+            raise DataError(
+                f"{own.source}: the number to predict is {trained.pop()} in all training samples, so there is nothing to learn."
+            )
         if strangers := [name for name in own.classes if name not in trained]:
             raise DataError(
                 f"{own.source}: {listed(map(repr, strangers))} {'is' if len(strangers) == 1 else 'are'} in the test or validation "
                 "data but in no training data, so no model can learn it. Add training samples, or remove these."
             )
+    many = len(own.classes)
+    if columns.task is None and MEASURED <= many > len(own) // 10 and all(map(INTEGER.fullmatch, own.classes)):
+        said = (
+            f"{own.source}: the labels are {many:,} different whole numbers, each of which is a class. If they are numbers to predict: "
+            '--task regression, in Python task="regression".'
+        )
+        own = replace(own, notes=(*own.notes, said))
     return replace(own, notes=(*own.notes, *doubts(own, columns)))
 
 

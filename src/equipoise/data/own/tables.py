@@ -19,7 +19,6 @@ from equipoise.data.own.columns import (
     MANY,
     ROLES,
     WRITTEN,
-    Column,
     Columns,
     UserData,
     check_purposes,
@@ -29,7 +28,8 @@ from equipoise.data.own.columns import (
     together,
 )
 from equipoise.data.own.numbers import nameless, without_indices
-from equipoise.data.own.words import Origin, read_role
+from equipoise.data.own.targets import read_column
+from equipoise.data.own.words import Origin
 from equipoise.data.pictures import Pictures, of_files
 from equipoise.system.suggestions import some
 
@@ -138,17 +138,18 @@ def _roles(
     used: Mapping[str, str],
     problems: list[str],
     notes: list[str],
-) -> dict[str, Column]:
+) -> dict[str, Any]:
     """Class, client, group and split of every sample, if there are such columns; ``at(k)`` is the place of sample k."""
-    roles: dict[str, Column] = {}
+    roles: dict[str, Any] = {}
     if "label" not in used:
         problems.append(
-            f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the class: --set label=COLUMN."
+            f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. "
+            f"Name the one with the {columns.labelled}: --set label=COLUMN."
         )
     for role in ("label", "client", "group"):
         if role in used:
             origin = Origin(f"{path}, column {used[role]}", at)
-            names = read_role(cells[used[role]], role, origin, columns.not_missing)
+            names = read_column(cells[used[role]], role, origin, columns)
             roles[role] = names.words
             problems += names.problems
             notes += names.notes
@@ -206,7 +207,7 @@ def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Calla
         again += first != k
         if labels[first] != labels[k]:
             raise DataError(
-                f"{path}, {at(k)}: {file.name} is {labels[k]!r} here and {labels[first]!r} before ({at(first)}). An image has one class."
+                f"{path}, {at(k)}: {file.name} is {labels[k]!r} here and {labels[first]!r} before ({at(first)}). An image has one label."
             )
     repeat = "line repeats an image of another" if again == 1 else "lines repeat images of others"
     return (

@@ -109,7 +109,8 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
         rows = np.flatnonzero(np.isin(codes, measured)).tolist()
         problems.append(
             f"{origin.what}: the label is {words[measured[0]]} ({origin.places(rows)}), and labels are classes: words or whole "
-            "numbers. Divide measurements into classes first, such as low and high."
+            'numbers. If they are numbers to predict: --task regression, in Python task="regression". Or divide measurements into '
+            "classes first, such as low and high."
         )
     problems += _spellings(words, role, origin)
     notes = [f"{origin.what}: {said}." for said in (*_merged(texts, words), *_alike(words))]
