@@ -68,7 +68,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedsac": {"method": "fedsac"},
     "fedbn": {"method": "fedbn", "normed": True},
     "fedavg, masked": {"method": "fedavg", "secure": True},
-    "scaffold, masked": {"method": "scaffold", "secure": True},
+    "feddyn, masked": {"method": "feddyn", "secure": True},
     "fedism+, scores masked": {"method": "fedism+", "scores": True},
 }
 ANSWERS = {  # the fields that a site may send in answer to each kind of message, beside its name
@@ -155,7 +155,7 @@ def task_of(run: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Task]:
 
 def nodes(run: str, states: Path) -> list[dict[str, Any]]:
     own = {"secure": True} if RUNS[run].get("secure") else {}
-    own |= {"least-sites": 2 - (RUNS[run]["method"] == "scaffold")} if "masked" in run else {}
+    own |= {"least-sites": 2} if "masked" in run else {}
     return [{"site": name, "state-dir": str(states), "ward": SECRET, **own} for name in NAMES]
 
 
